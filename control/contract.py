@@ -1,0 +1,94 @@
+"""The contract between an engine and the control plane, after FLIP-31 and FLIP-184. Knows no bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from .events import Produced
+from .ids import AttemptId, JobId, ResultId
+
+
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction."""
+
+    wait_ms: int = 60_000
+    step_events_max: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescriptor:
+    """A result about to be produced, with all of its partitions."""
+
+    result: ResultId
+    partitions: int
+    subpartitions: int
+    schema: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescriptor:
+    """Which of the result's partitions one stage produces."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownShuffleDescriptor:
+    """A partition whose producer is not known yet; never the same as an empty one."""
+
+    result: ResultId
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleDescriptor:
+    """What a producer needs to write a result's partitions and a consumer to find them."""
+
+    job: JobId
+    result: ResultId
+    partitions: int
+    subpartitions: int
+    epoch: int
+
+
+class JobShuffleContext(Protocol):
+    """What the master may ask of a job."""
+
+    job_id: JobId
+    application: str
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        """The master cannot go on; whoever waits for it gets this error."""
+
+
+class ShuffleMaster(Protocol):
+    """Decides; cluster level, so that many jobs can share one."""
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def register_job(self, context: JobShuffleContext) -> None: ...
+
+    def unregister_job(self, job_id: JobId) -> None: ...
+
+    def register_partition_with_producer(
+        self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
+    ) -> Future[ShuffleDescriptor]: ...
+
+    def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
+
+
+class PartitionStorage(Protocol):
+    """How the master has objects deleted: the only side effect of its decisions."""
+
+    def delete(self, job: JobId, attempts: Mapping[AttemptId, Produced | None]) -> int:
+        """Delete what attempts wrote and return how many objects that were; repeatable."""
+
+    def sweep(self, job: JobId) -> int:
+        """Delete whatever a job that has ended left behind, and return how many objects."""

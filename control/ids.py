@@ -1,0 +1,51 @@
+"""Names of things. All but `JobId` are unique within one job; the envelope of an event names the job."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from .errors import Invalid
+
+JobId = NewType("JobId", str)
+ResultId = NewType("ResultId", str)
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def job_id(text: str) -> JobId:
+    """Check a job's name: it becomes part of object names, keys and transactional ids.
+
+    Raises:
+        Invalid: the name has other characters or is too long.
+    """
+    if not _NAME.fullmatch(text):
+        raise Invalid(
+            f"job id {text!r}: use 1 to 100 letters, digits, '_', '.' or '-', "
+            "the first a letter or digit"
+        )
+    return JobId(text)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """What one map task produces for a result."""
+
+    result: ResultId
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.result}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptId:
+    """One try at producing a partition; `task` is Spark's taskAttemptId, which never repeats."""
+
+    partition: PartitionId
+    epoch: int
+    task: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}/{self.epoch}-{self.task}"

@@ -1,0 +1,154 @@
+"""The shuffle master that lives in the driver: one loop for each job it serves."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from .contract import (
+    JobShuffleContext,
+    MasterSettings,
+    PartitionDescriptor,
+    PartitionStorage,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+)
+from .errors import Invalid, Unavailable
+from .events import (
+    Decision,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    PartitionRegistered,
+    ReleaseRequested,
+    ResultRegistered,
+)
+from .ids import JobId, ResultId
+from .lifecycle import JobState, ResultState
+from .log import EventLog
+from .loop import Author, JobLoop
+
+_MODE = "per-job"
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who speaks for the driver: a name that no other driver has, and the version it runs."""
+
+    name: str
+    version: str
+
+
+class DriverMaster:
+    """Implements the `ShuffleMaster` contract over an event log."""
+
+    def __init__(
+        self, log: EventLog, storage: PartitionStorage, settings: MasterSettings, speaker: Speaker
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._settings = settings
+        self._speaker = speaker
+        self._loops: dict[JobId, JobLoop] = {}
+
+    def start(self) -> None:
+        """Nothing runs before the first job is registered."""
+
+    def close(self) -> None:
+        for loop in self._loops.values():
+            loop.close()
+        self._loops.clear()
+
+    def register_job(self, context: JobShuffleContext) -> None:
+        """Become the job's master and its driver; both fence whoever was there before."""
+        author = Author(context.job_id, self._speaker.name)
+        loop = JobLoop(context, self._log, self._storage, self._settings, author)
+        self._loops[context.job_id] = loop
+        loop.start()
+        registered = JobRegistered(_MODE, self._speaker.version, context.application)
+        accepted = self._answer(context.job_id, registered)
+        assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
+
+    def unregister_job(self, job_id: JobId) -> None:
+        """Release all that the job has, wait until it is deleted, and sweep what is left."""
+        self._answer(job_id, JobUnregistered("closed"))
+        self._loops[job_id].wait_for(_all_deleted, "the deletion of every object")
+        self._storage.sweep(job_id)
+        self._loops.pop(job_id).close()
+
+    def register_partition_with_producer(
+        self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
+    ) -> Future[ShuffleDescriptor]:
+        """Register a result's partitions before the stage that produces them is launched."""
+        loop = self._loops[job_id]
+        result = partition.result
+        loop.ask(
+            ResultRegistered(
+                result,
+                partition.partitions,
+                partition.subpartitions,
+                partition.schema,
+                partition.label,
+            )
+        )
+        answer = loop.ask(PartitionRegistered(result, producer.first, producer.count))
+        described: Future[ShuffleDescriptor] = Future()
+        answer.add_done_callback(lambda done: _describe(done, described, job_id, partition))
+        return described
+
+    def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        """Release a result; its objects are deleted soon after."""
+        self._answer(descriptor.job, ReleaseRequested(descriptor.result, "asked for"))
+
+    def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
+        """Wait until every partition of a result is consumable."""
+        return self._loops[descriptor.job].wait_for(
+            lambda state: _if_complete(state, descriptor.result),
+            f"all partitions of result {descriptor.result} to be consumable",
+        )
+
+    def state(self, job_id: JobId) -> JobState:
+        """What is committed of a job."""
+        return self._loops[job_id].state
+
+    def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
+        wait_s = self._settings.wait_ms / 1000
+        try:
+            return self._loops[job_id].ask(fact).result(wait_s)
+        except TimeoutError as exc:
+            name = type(fact).__name__
+            raise Unavailable(f"no decision on {name} of job {job_id} within {wait_s} s") from exc
+
+
+def _describe(
+    done: Future[tuple[Decision, ...]],
+    described: Future[ShuffleDescriptor],
+    job: JobId,
+    partition: PartitionDescriptor,
+) -> None:
+    error = done.exception()
+    if error is not None:
+        described.set_exception(error)
+    elif not done.result():
+        described.set_exception(
+            Invalid(f"the master refused the partitions of result {partition.result}")
+        )
+    else:
+        epoch = getattr(done.result()[0], "epoch")  # noqa: B009
+        described.set_result(
+            ShuffleDescriptor(
+                job, partition.result, partition.partitions, partition.subpartitions, epoch
+            )
+        )
+
+
+def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
+    known = state.results.get(result)
+    if known is not None and known.released is not None:
+        raise Invalid(f"result {result} was released: {known.released}")
+    return known if known is not None and known.complete else None
+
+
+def _all_deleted(state: JobState) -> bool | None:
+    return None if any(result.doomed for result in state.results.values()) else True

@@ -1,0 +1,1 @@
+"""Headgate: a shuffle for PySpark whose data outlives every executor."""

@@ -1,0 +1,1 @@
+"""What an operator runs: the command line, the embedded stack and the real one."""

@@ -1,0 +1,71 @@
+"""The executor's side on an object store: makes writers and gates that share one process's means."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from ..control.events import Fact
+from ..control.ids import JobId
+from ..control.log import EventLog, Receipt
+from ..control.loop import Author
+from .blobs import BlobStore
+from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from .gate import Neighbours, SegmentGate
+from .layout import Layout
+from .writer import SegmentWriter
+
+
+class ObjectStoreEnvironment:
+    """Implements `ShuffleEnvironment`; one for each job in a process."""
+
+    def __init__(
+        self,
+        job: JobId,
+        log: EventLog,
+        store: BlobStore,
+        root: str,
+        limits: Limits,
+        wait_s: float = 60.0,
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._store = store
+        self._layout = Layout(root, job)
+        self._limits = limits
+        self._wait_s = wait_s
+        self._fetchers = ThreadPoolExecutor(limits.fetch_parallel, "headgate-get")
+        self._neighbours = Neighbours(store, limits.cache_bytes)
+
+    def create_result_partition_writer(
+        self, deployment: ResultPartitionDeployment, host: str = ""
+    ) -> SegmentWriter:
+        author = Author(self._job, f"task {deployment.attempt}")
+        writer = SegmentWriter(
+            deployment,
+            self._store,
+            self._layout,
+            self._limits,
+            lambda fact: self._announce(author, fact),
+            self._wait_s,
+        )
+        writer.start(host)
+        return writer
+
+    def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
+        author = Author(self._job, f"reader {deployment.manifest.result}/{deployment.task}")
+        return SegmentGate(
+            deployment,
+            self._neighbours,
+            self._fetchers,
+            self._limits,
+            lambda fact: self._announce(author, fact),
+            self._wait_s,
+        )
+
+    def close(self) -> None:
+        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        self._log.close()
+        self._store.close()
+
+    def _announce(self, author: Author, fact: Fact) -> Receipt:
+        return self._log.append(author.fact(fact))

@@ -1,0 +1,46 @@
+"""Every object name, in one place.
+
+`<root>/<job>/<shard>/<result>/<partition>/<attempt>/<n>`: the shard spreads the request rate, one
+prefix holds all of a job, and no two attempts ever write the same name.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+from ..control.ids import AttemptId, JobId, ResultId
+
+_SHARDS = 64
+_MANIFEST = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    root: str
+    job: JobId
+
+    @property
+    def prefix(self) -> str:
+        """Where all of the job's objects are."""
+        return f"{self.root}/{self.job}/" if self.root else f"{self.job}/"
+
+    def attempt(self, attempt: AttemptId) -> str:
+        """Where an attempt's objects are."""
+        partition = attempt.partition
+        folder = self._folder(partition.result, str(partition.index))
+        return f"{folder}{attempt.epoch}-{attempt.task}/"
+
+    def segment(self, attempt: AttemptId, number: int) -> str:
+        return f"{self.attempt(attempt)}{number}"
+
+    def manifests(self, result: ResultId) -> str:
+        """Where a result's manifest shards are."""
+        return self._folder(result, _MANIFEST)
+
+    def manifest(self, result: ResultId, shard: int) -> str:
+        return f"{self.manifests(result)}{shard}"
+
+    def _folder(self, result: ResultId, part: str) -> str:
+        shard = zlib.crc32(f"{result}/{part}".encode()) % _SHARDS
+        return f"{self.prefix}{shard:02x}/{result}/{part}/"

@@ -1,0 +1,108 @@
+"""The manifest: what a reader must read, by partition. A cache of the log, made by the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..control.contract import ShuffleDescriptor
+from ..control.errors import Corrupt
+from ..control.events import SegmentSummary
+from ..control.ids import AttemptId, JobId, ResultId
+from ..control.lifecycle import ResultState
+from .blobs import ByteRange
+from .layout import Layout
+from .segment import Longs, SegmentIndex, Sums
+
+FooterReader = Callable[[str, int], SegmentIndex]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One object and where in it each subpartition stands; the arrays start at `Manifest.first`."""
+
+    attempt: AttemptId
+    name: str
+    starts: Longs
+    rows: Longs
+    sizes: Longs
+    checksums: Sums
+
+    def range_of(self, first: int, count: int) -> ByteRange:
+        """The bytes of neighbouring subpartitions: one range, for they follow without a gap."""
+        start = int(self.starts[first])
+        return ByteRange(start, int(self.sizes[first : first + count].sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What is to be read for the subpartitions from `first` on."""
+
+    job: JobId
+    result: ResultId
+    epoch: int
+    first: int
+    count: int
+    sources: tuple[Source, ...]
+
+    @property
+    def rows(self) -> Longs:
+        """Rows of each subpartition."""
+        zero = np.zeros(self.count, np.int64)
+        return sum((source.rows for source in self.sources), zero)
+
+    @property
+    def sizes(self) -> Longs:
+        """Stored bytes of each subpartition."""
+        zero = np.zeros(self.count, np.int64)
+        return sum((source.sizes for source in self.sources), zero)
+
+    def part(self, first: int, count: int) -> Manifest:
+        """The manifest of neighbouring subpartitions only."""
+        at = first - self.first
+        part = slice(at, at + count)
+        sources = tuple(
+            Source(
+                s.attempt, s.name, s.starts[part], s.rows[part], s.sizes[part], s.checksums[part]
+            )
+            for s in self.sources
+        )
+        return Manifest(self.job, self.result, self.epoch, first, count, sources)
+
+
+def build(
+    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, footer: FooterReader
+) -> Manifest:
+    """The whole manifest of a complete result; `footer` reads an index too large for its event."""
+    assert state.complete, "only a complete result has a manifest"
+    sources = []
+    for partition in range(descriptor.partitions):
+        produced = state.produced(partition)
+        for segment in produced.segments:
+            name = layout.segment(produced.attempt, segment.number)
+            index = _index(segment, name, descriptor.subpartitions, footer)
+            if int(index.rows.sum()) != segment.rows:
+                raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
+            sources.append(
+                Source(
+                    produced.attempt, name, index.starts, index.rows, index.sizes, index.checksums
+                )
+            )
+    return Manifest(
+        descriptor.job,
+        descriptor.result,
+        descriptor.epoch,
+        0,
+        descriptor.subpartitions,
+        tuple(sources),
+    )
+
+
+def _index(
+    segment: SegmentSummary, name: str, subpartitions: int, footer: FooterReader
+) -> SegmentIndex:
+    if segment.index:
+        return SegmentIndex.unpacked(segment.index, subpartitions)
+    return footer(name, segment.size_bytes)

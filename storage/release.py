@@ -1,0 +1,42 @@
+"""Deleting what the log ordered to go: by name where the log knows the names, inside the job's prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..control.events import Produced
+from ..control.ids import AttemptId, JobId
+from .blobs import BlobStore
+from .layout import Layout
+
+
+class StorageRelease:
+    """Implements `PartitionStorage`, the master's only way to touch objects."""
+
+    def __init__(self, store: BlobStore, root: str) -> None:
+        self._store = store
+        self._root = root
+
+    def delete(self, job: JobId, attempts: Mapping[AttemptId, Produced | None]) -> int:
+        layout = Layout(self._root, job)
+        names = [
+            name
+            for attempt, produced in attempts.items()
+            for name in self._names(layout, attempt, produced)
+        ]
+        self._store.delete(names)
+        return len(names)
+
+    def sweep(self, job: JobId) -> int:
+        layout = Layout(self._root, job)
+        for upload in list(self._store.uploads(layout.prefix)):
+            self._store.abort(upload)
+        names = [stat.name for stat in self._store.list(layout.prefix)]
+        self._store.delete(names)
+        return len(names)
+
+    def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
+        """An attempt that never announced its segments is looked up, which is no hot path."""
+        if produced is not None:
+            return [layout.segment(attempt, segment.number) for segment in produced.segments]
+        return [stat.name for stat in self._store.list(layout.attempt(attempt))]

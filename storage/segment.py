@@ -1,0 +1,196 @@
+"""The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
+
+The footer's metadata holds the format version, the attempt and the index: for each subpartition that
+is not empty its rows, bytes and checksum. Subpartitions follow each other without a gap, so that
+neighbours are one byte range, and where the first one starts follows from the schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import xxhash
+
+from ..control.errors import Corrupt
+from ..control.ids import AttemptId
+from .blobs import Bytes
+
+FORMAT = "1"
+BATCH_BYTES = 4 << 20
+
+_MAGIC_BYTES = 8
+_ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
+_INDEX_KEY = "headgate.index"
+
+Longs = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.uint64]
+
+
+def checksum(body: Bytes | pa.Buffer) -> int:
+    """64 bits over the bytes; signed, as Avro and Kafka's tools like it."""
+    unsigned = xxhash.xxh3_64_intdigest(body)
+    return unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndex:
+    """Rows, bytes and checksum of each subpartition in one segment; zero where it is empty."""
+
+    start: int
+    rows: Longs
+    sizes: Longs
+    checksums: Sums
+
+    @property
+    def starts(self) -> Longs:
+        """Where each subpartition's bytes start in the object."""
+        return self.start + np.concatenate(([0], np.cumsum(self.sizes)[:-1]))
+
+    def entries(self) -> bytes:
+        """The index as stored: only what is not empty, at a length known before the bytes are."""
+        filled = np.flatnonzero(self.rows)
+        packed = np.empty(len(filled), _ENTRY)
+        packed["subpartition"] = filled
+        packed["rows"] = self.rows[filled]
+        packed["size"] = self.sizes[filled]
+        packed["checksum"] = self.checksums[filled]
+        return self.start.to_bytes(8, "little") + packed.tobytes()
+
+    @classmethod
+    def from_entries(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
+        """Read the stored form.
+
+        Raises:
+            Corrupt: the bytes are no index of so many subpartitions.
+        """
+        if len(raw) < 8 or (len(raw) - 8) % _ENTRY.itemsize:
+            raise Corrupt(f"an index of {len(raw)} bytes is not whole")
+        packed = np.frombuffer(raw, _ENTRY, offset=8)
+        where = packed["subpartition"]
+        if len(where) and where.max() >= subpartitions:
+            raise Corrupt(f"index names subpartition {where.max()} of {subpartitions}")
+        index = cls(
+            int.from_bytes(raw[:8], "little"),
+            np.zeros(subpartitions, np.int64),
+            np.zeros(subpartitions, np.int64),
+            np.zeros(subpartitions, np.uint64),
+        )
+        index.rows[where] = packed["rows"]
+        index.sizes[where] = packed["size"]
+        index.checksums[where] = packed["checksum"]
+        return index
+
+    def packed(self) -> bytes:
+        """The stored form made small for an event."""
+        return zlib.compress(self.entries(), 1)
+
+    @classmethod
+    def unpacked(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
+        try:
+            return cls.from_entries(zlib.decompress(raw), subpartitions)
+        except zlib.error as exc:
+            raise Corrupt("an event's index cannot be decompressed") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    body: bytearray
+    index: SegmentIndex
+
+
+def encode(sorted_rows: pa.RecordBatch, rows: Longs, codec: str, attempt: AttemptId) -> Segment:
+    """Write rows that are ordered by subpartition, `rows[i]` of them for subpartition i."""
+    filled = int(np.count_nonzero(rows))
+    blank = base64.b64encode(bytes(8 + filled * _ENTRY.itemsize)).decode()
+    stated = {"headgate.format": FORMAT, "headgate.attempt": str(attempt)}
+    stated["headgate.subpartitions"] = str(len(rows))
+    sink = pa.BufferOutputStream()
+    options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
+    with ipc.new_file(
+        sink, sorted_rows.schema, options=options, metadata={**stated, _INDEX_KEY: blank}
+    ) as writer:
+        sizes = _write_batches(writer, sink, sorted_rows, rows)
+        data_end = sink.tell()
+    body = bytearray(memoryview(sink.getvalue()))
+    index = _index(body, sorted_rows.schema, rows, sizes)
+    _fill_blank(body, data_end, blank, base64.b64encode(index.entries()))
+    return Segment(body, index)
+
+
+def _write_batches(
+    writer: ipc.RecordBatchFileWriter,
+    sink: pa.BufferOutputStream,
+    sorted_rows: pa.RecordBatch,
+    rows: Longs,
+) -> Longs:
+    """Write each subpartition as batches of bounded size; the bytes that each one took."""
+    row_bytes = max(1, sorted_rows.nbytes // max(1, sorted_rows.num_rows))
+    batch_rows = max(1, BATCH_BYTES // row_bytes)
+    sizes = np.zeros(len(rows), np.int64)
+    before = data_start(sorted_rows.schema)
+    first = 0
+    for subpartition in np.flatnonzero(rows).tolist():
+        last = first + int(rows[subpartition])
+        for at in range(first, last, batch_rows):
+            writer.write_batch(sorted_rows.slice(at, min(batch_rows, last - at)))
+        first = last
+        sizes[subpartition] = sink.tell() - before
+        before += int(sizes[subpartition])
+    return sizes
+
+
+def data_start(schema: pa.Schema) -> int:
+    """Where the first batch stands in a file of this schema."""
+    return _MAGIC_BYTES + int(schema.serialize().size)
+
+
+def _index(body: bytearray, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
+    index = SegmentIndex(data_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
+    view = memoryview(body)
+    starts = index.starts
+    for subpartition in np.flatnonzero(rows).tolist():
+        start = int(starts[subpartition])
+        part = view[start : start + int(sizes[subpartition])]
+        index.checksums[subpartition] = xxhash.xxh3_64_intdigest(part)
+    return index
+
+
+def _fill_blank(body: bytearray, data_end: int, blank: str, entries: bytes) -> None:
+    """The footer is written before its index is known: put the index where a blank was left."""
+    at = body.index(blank.encode(), data_end)
+    assert len(blank) == len(entries), "the index has the length that was left for it"
+    body[at : at + len(entries)] = entries
+
+
+def read_index(footer: pa.KeyValueMetadata | dict[bytes, bytes], name: str) -> SegmentIndex:
+    """The index from a segment's footer metadata.
+
+    Raises:
+        Corrupt: the object is no segment of a known format.
+    """
+    if footer is None or footer.get(b"headgate.format") != FORMAT.encode():
+        raise Corrupt(f"{name} is no segment of format {FORMAT}")
+    raw = base64.b64decode(footer[_INDEX_KEY.encode()])
+    return SegmentIndex.from_entries(raw, int(footer[b"headgate.subpartitions"]))
+
+
+def decode(part: memoryview, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """The batches of a whole subpartition's bytes, checked before by checksum.
+
+    Raises:
+        Corrupt: the bytes are no batches of this schema.
+    """
+    source = pa.BufferReader(pa.py_buffer(part))
+    batches = []
+    try:
+        while source.tell() < len(part):
+            batches.append(ipc.read_record_batch(ipc.read_message(source), schema))
+    except (pa.ArrowException, EOFError, OSError) as exc:
+        raise Corrupt(f"bytes are no batches of the result's schema: {exc}") from exc
+    return batches

@@ -1,0 +1,152 @@
+"""The producing side: batches in, segments out, announced when all of them are stored.
+
+Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is put
+before the log has confirmed that the attempt started; nothing is announced before every put is.
+One segment is on its way while the next one fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from ..control.clock import Deadline
+from ..control.errors import Closed, Invalid
+from ..control.events import AttemptFailed, AttemptStarted, Fact, Produced, SegmentSummary
+from ..control.log import Receipt
+from .blobs import BlobStore
+from .contract import Limits, ResultPartitionDeployment
+from .layout import Layout
+from .segment import Longs, Segment, checksum, encode
+
+_INLINE_BYTES_MAX = 128 * 1024
+
+Announce = Callable[[Fact], Receipt]
+
+
+class SegmentWriter:
+    """Implements `ResultPartitionWriter` on an object store."""
+
+    def __init__(
+        self,
+        deployment: ResultPartitionDeployment,
+        store: BlobStore,
+        layout: Layout,
+        limits: Limits,
+        announce: Announce,
+        wait_s: float,
+    ) -> None:
+        self._deployment = deployment
+        self._store = store
+        self._layout = layout
+        self._limits = limits
+        self._announce = announce
+        self._wait_s = wait_s
+        self._batches: list[pa.RecordBatch] = []
+        self._targets: list[Longs] = []
+        self._held_bytes = 0
+        self._summaries: list[SegmentSummary] = []
+        self._uploader = ThreadPoolExecutor(1, thread_name_prefix="headgate-put")
+        self._upload: Future[None] | None = None
+        self._started: Receipt | None = None
+        self._closed = False
+
+    def start(self, host: str) -> None:
+        """Say that the attempt has begun; the first put waits for the confirmation."""
+        self._started = self._announce(AttemptStarted(self._deployment.attempt, host))
+
+    def write(self, batch: pa.RecordBatch, subpartitions: Longs) -> None:
+        if self._closed:
+            raise Closed(f"attempt {self._deployment.attempt} is closed")
+        assert batch.num_rows == len(subpartitions), "every row has a subpartition"
+        if batch.schema != self._deployment.schema:
+            raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
+        if not batch.num_rows:
+            return
+        self._batches.append(batch)
+        self._targets.append(subpartitions)
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= self._limits.segment_bytes:
+            self._flush()
+
+    def finish(self) -> Produced:
+        if self._closed:
+            raise Closed(f"attempt {self._deployment.attempt} is closed")
+        if self._batches:
+            self._flush()
+        self._settle()
+        self._close()
+        produced = Produced(self._deployment.attempt, self._stated(), 0)
+        self._announce(produced).offset(Deadline.after(self._wait_s))
+        return produced
+
+    def abort(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._close()
+        failed = AttemptFailed(self._deployment.attempt, reason)
+        self._announce(failed).offset(Deadline.after(self._wait_s))
+
+    def _close(self) -> None:
+        self._closed = True
+        self._batches.clear()
+        self._targets.clear()
+        self._uploader.shutdown(wait=True, cancel_futures=True)
+
+    def _flush(self) -> None:
+        count = self._deployment.descriptor.subpartitions
+        rows, sorted_rows = sort(self._batches, self._targets, count)
+        self._batches.clear()
+        self._targets.clear()
+        self._held_bytes = 0
+        segment = encode(sorted_rows, rows, self._deployment.codec, self._deployment.attempt)
+        del sorted_rows
+        self._settle()
+        number = len(self._summaries)
+        self._summaries.append(_summary(number, segment, int(rows.sum())))
+        self._upload = self._uploader.submit(self._put, number, segment)
+
+    def _settle(self) -> None:
+        """Wait for the segment on its way, so that at most one is held beside the one that fills."""
+        if self._upload is not None:
+            upload, self._upload = self._upload, None
+            upload.result()
+
+    def _put(self, number: int, segment: Segment) -> None:
+        assert self._started is not None, "start comes before the first put"
+        self._started.offset(Deadline.after(self._wait_s))
+        attempt = self._deployment.attempt
+        name = self._layout.segment(attempt, number)
+        self._store.put(name, segment.body, f"{attempt}/{number}")
+
+    def _stated(self) -> tuple[SegmentSummary, ...]:
+        """The segments as announced: indexes that would crowd the event stay in their footers."""
+        if sum(len(s.index) for s in self._summaries) <= _INLINE_BYTES_MAX:
+            return tuple(self._summaries)
+        return tuple(
+            SegmentSummary(s.number, s.size_bytes, s.rows, s.checksum, b"") for s in self._summaries
+        )
+
+
+def sort(
+    batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
+) -> tuple[Longs, pa.RecordBatch]:
+    """Rows per subpartition, and all rows ordered by it; equal ones keep their order."""
+    narrow = np.uint16 if subpartitions <= 1 << 16 else np.uint32
+    where = np.concatenate(targets).astype(narrow)
+    rows = np.bincount(where, minlength=subpartitions)
+    if len(rows) > subpartitions:
+        raise Invalid(f"a row is for subpartition {len(rows) - 1} of {subpartitions}")
+    order = pa.array(np.argsort(where, kind="stable"))
+    table = pa.Table.from_batches(batches).combine_chunks()
+    whole = table.to_batches()[0] if table.num_columns else batches[0]
+    return rows.astype(np.int64), whole.take(order)
+
+
+def _summary(number: int, segment: Segment, rows: int) -> SegmentSummary:
+    return SegmentSummary(
+        number, len(segment.body), rows, checksum(segment.body), segment.index.packed()
+    )

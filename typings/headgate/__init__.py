@@ -1,0 +1,1 @@
+../../headgate/__init__.py
