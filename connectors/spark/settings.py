@@ -1,0 +1,138 @@
+"""Everything that a user can set, `spark.headgate.*`, checked as a whole when a session attaches.
+
+`docs/configuration.md` is written from this class; an unknown key is an error that names the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from ...control.errors import Invalid
+
+PREFIX = "spark.headgate."
+PASSED_ON = ("kafka.", "s3.")
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text)
+        if number < low:
+            raise ValueError(f"at least {low}")
+        return number
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError("one of " + ", ".join(choices))
+        return text
+
+    return read
+
+
+def _key(name: str, default: Any, read: Callable[[str], Any], doc: str) -> Any:
+    return field(default=default, metadata={"key": name, "read": read, "doc": doc})
+
+
+_MIB = 1 << 20
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    broker: str = _key("broker", "", str, "Kafka's bootstrap servers; empty: the embedded stack")
+    store: str = _key("store", "", str, "`s3://bucket/root` or `file:///folder`; empty: embedded")
+    job_id: str = _key("job.id", "", str, "name of the job; empty: the application's id")
+    topic_prefix: str = _key("topic.prefix", "headgate", str, "first part of every topic's name")
+    topic_partitions: int = _key(
+        "topic.partitions", 16, _at_least(1), "partitions of a topic that has to be created"
+    )
+    topic_replication: int = _key(
+        "topic.replication", 1, _at_least(1), "replicas of a topic that has to be created"
+    )
+    topic_retention_ms: int = _key(
+        "topic.retention.ms", 7 * _DAY_MS, _at_least(60_000), "how long the audit is kept"
+    )
+    catalyst: str = _key(
+        "catalyst",
+        "auto",
+        _one_of("auto", "off"),
+        "`off` keeps to public PySpark: same rows, but Spark does not know the partitioning",
+    )
+    codec: str = _key("codec", "lz4", _one_of("lz4", "zstd", "none"), "compression of segments")
+    batch_rows: int = _key(
+        "batch.rows", 65_536, _at_least(1), "most rows of a batch between the JVM and Python"
+    )
+    segment_bytes: int = _key(
+        "segment.bytes",
+        64 * _MIB,
+        _at_least(_MIB),
+        "a map task sorts and stores its rows in pieces of this size; it holds about three",
+    )
+    fetch_bytes: int = _key(
+        "fetch.bytes", 64 * _MIB, _at_least(_MIB), "bytes a reader may have fetched ahead"
+    )
+    fetch_parallel: int = _key(
+        "fetch.parallel", 8, _at_least(1), "requests a Python worker has under way at once"
+    )
+    join_bytes: int = _key(
+        "join.bytes",
+        2 * _MIB,
+        _at_least(0),
+        "small neighbouring slices are read together up to this size",
+    )
+    cache_bytes: int = _key(
+        "cache.bytes", 64 * _MIB, _at_least(0), "neighbours a Python worker keeps for its next task"
+    )
+    wait_ms: int = _key(
+        "wait.ms", 60_000, _at_least(1_000), "longest wait for a decision or a confirmation"
+    )
+    attach_ms: int = _key(
+        "attach.ms", 15_000, _at_least(1_000), "longest wait for broker and store when attaching"
+    )
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    s3: Mapping[str, str] = field(default_factory=dict)
+
+
+def keys() -> tuple[Field[Any], ...]:
+    """The fields that are keys of their own, in the order of the documentation."""
+    return tuple(f for f in fields(Settings) if "key" in f.metadata)
+
+
+def read_settings(conf: Mapping[str, str]) -> Settings:
+    """The settings in a Spark configuration.
+
+    Raises:
+        Invalid: a key is unknown or its value cannot be used.
+    """
+    ours = {k.removeprefix(PREFIX): v for k, v in conf.items() if k.startswith(PREFIX)}
+    passed = {prefix: _passed(ours, prefix) for prefix in PASSED_ON}
+    own = {k: v for k, v in ours.items() if not k.startswith(PASSED_ON)}
+    known = {f.metadata["key"]: f for f in keys()}
+    for name in sorted(own.keys() - known.keys()):
+        raise Invalid(_unknown(name, sorted(known)))
+    values = {known[name].name: _value(name, known[name], text) for name, text in own.items()}
+    return Settings(**values, kafka=passed["kafka."], s3=passed["s3."])
+
+
+def _passed(ours: Mapping[str, str], prefix: str) -> Mapping[str, str]:
+    chosen = {k.removeprefix(prefix): v for k, v in ours.items() if k.startswith(prefix)}
+    return MappingProxyType(chosen)
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, 1, 0.0)
+    return f"there is no {PREFIX}{name}; the nearest key is {PREFIX}{near[0]}"
+
+
+def _value(name: str, known: Field[Any], text: str) -> Any:
+    try:
+        return known.metadata["read"](text)
+    except ValueError as exc:
+        raise Invalid(f"{PREFIX}{name} = {text!r} cannot be used: {exc}") from exc

@@ -1,0 +1,172 @@
+"""The embedded stack: librdkafka's mock cluster and moto's server in one child process.
+
+Guarantees: both listen on 127.0.0.1 only; the child ends with its parent, however that ends, also
+when a fork of the parent keeps the pipe between them open.
+
+Assumes that nothing in it is worth keeping: it lives in memory, and its broker isolates, aborts
+and fences nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any, Self
+
+from ..control.errors import Invalid, Unavailable
+
+_HOST = "127.0.0.1"
+_BUCKET = "headgate"
+_ACCESS_KEY = "embedded"
+_SECRET_KEY = "embedded-local"
+_MODULE = "headgate.infra.embedded"
+_METADATA_LIMIT_S = 10.0
+_ORPHAN_CHECK_S = 1.0
+_STOP_LIMIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedStack:
+    """Addresses of the running child; it ends with `close`, or with this process."""
+
+    bootstrap: str
+    endpoint: str
+    bucket: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    child: subprocess.Popen[bytes] = field(repr=False, compare=False)
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def close(self) -> None:
+        """End the child and everything it holds; more calls do nothing."""
+        _end(self.child)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def start_embedded(limit_s: float = 30.0) -> EmbeddedStack:
+    """Start a broker and an object store that live no longer than this process.
+
+    Raises: Invalid when moto is not installed, Unavailable when the child does not come up.
+    """
+    if find_spec("moto") is None:
+        raise Invalid(
+            "the embedded stack needs moto: install headgate[embedded], "
+            "or configure a broker and a bucket"
+        )
+    # A session of its own: Ctrl-C is for the driver, which may still need the stack to close.
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", _MODULE, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        addresses = _await_addresses(child, limit_s)
+    except BaseException:
+        _end(child)
+        raise
+    return EmbeddedStack(
+        addresses["bootstrap"], addresses["endpoint"], _BUCKET, _ACCESS_KEY, _SECRET_KEY, child
+    )
+
+
+def _await_addresses(child: subprocess.Popen[bytes], limit_s: float) -> dict[str, str]:
+    assert child.stdout is not None
+    if not select.select([child.stdout], [], [], limit_s)[0]:
+        raise Unavailable(f"waited {limit_s:g} s for the addresses of the embedded stack")
+    line = child.stdout.readline()
+    if not line:
+        raise Unavailable("the embedded stack ended before it served; its error is on stderr")
+    addresses: dict[str, str] = json.loads(line)
+    return addresses
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        child.wait(_STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait(_STOP_LIMIT_S)
+
+
+# The child's side. Its libraries are imported inside: the driver never pays for moto's half second.
+
+
+def _serve(parent_pid: int) -> None:
+    broker = _start_broker()
+    endpoint = _start_store()
+    bootstrap = _bootstrap(broker)
+    print(json.dumps({"bootstrap": bootstrap, "endpoint": endpoint}), flush=True)
+    # The parent reads one line: a library that prints more would fill the pipe and block.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _await_end_of(parent_pid)
+    os._exit(0)
+
+
+def _start_broker() -> Any:
+    from confluent_kafka import Producer
+
+    # The producer is only the handle of the cluster, which lives as long as it does.
+    return Producer({"bootstrap.servers": _HOST, "test.mock.num.brokers": 1, "log_level": 0})
+
+
+def _bootstrap(broker: Any) -> str:
+    brokers = broker.list_topics(timeout=_METADATA_LIMIT_S).brokers.values()
+    return ",".join(f"{each.host}:{each.port}" for each in brokers)
+
+
+def _start_store() -> str:
+    import logging
+
+    # Else any web page in a browser on this machine may read the store.
+    os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(_HOST, 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    _make_bucket(host, port)
+    return f"http://{host}:{port}"
+
+
+def _make_bucket(host: str, port: int) -> None:
+    connection = HTTPConnection(host, port, timeout=_METADATA_LIMIT_S)
+    connection.request("PUT", f"/{_BUCKET}")
+    status = connection.getresponse().status
+    assert status == 200, f"moto answered {status} when asked for a bucket"
+    connection.close()
+
+
+def _await_end_of(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        # The parent never writes: readable means that it closed the pipe.
+        if select.select([sys.stdin], [], [], _ORPHAN_CHECK_S)[0]:
+            return
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
