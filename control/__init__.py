@@ -1,1 +1,1 @@
-"""What happened to every partition, and who decides what follows. Knows no engine and no object store."""
+"""What happened to every partition, and who decides. Knows no engine and no object store."""

@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -74,10 +74,11 @@ def decode(record: bytes) -> Event:
     try:
         stream = io.BytesIO(record)
         stream.seek(_HEADER_BYTES)
-        plain = fastavro.schemaless_reader(stream, schema, _NEWEST, return_record_name=True)
+        newest = None if schema is _NEWEST else _NEWEST  # fastavro would compare them each time
+        found: Any = fastavro.schemaless_reader(stream, schema, newest, return_record_name=True)
         if stream.tell() != len(record):
             raise Corrupt(f"{len(record) - stream.tell()} bytes after the event")
-        return _event(plain)
+        return _event(found)
     except Corrupt:
         raise
     except Exception as exc:  # fastavro raises whatever its parser stumbles over
@@ -108,21 +109,20 @@ def headers(event: Event) -> list[tuple[str, bytes]]:
 
 def plain(value: Any) -> Any:
     """A value of the vocabulary as dicts, lists and scalars, for Avro and JSON alike."""
-    names = _field_names(type(value))
-    if names is None:
-        return [plain(item) for item in value] if isinstance(value, tuple) else value
-    return {name: plain(getattr(value, name)) for name in names}
-
-
-@cache
-def _field_names(kind: type) -> tuple[str, ...] | None:
-    return tuple(f.name for f in fields(kind)) if hasattr(kind, "__dataclass_fields__") else None
+    kind: Any = type(value)
+    return _apply(_plainer(kind), value)
 
 
 def _plain_event(event: Event) -> dict[str, Any]:
-    record: dict[str, Any] = {n: getattr(event, n) for n in Event.__slots__ if n != "body"}
-    record["body"] = (f"headgate.{event.kind}", plain(event.body))
-    return record
+    return {
+        "id": event.id,
+        "job": event.job,
+        "cause": event.cause,
+        "time_ms": event.time_ms,
+        "by": event.by,
+        "basis": event.basis,
+        "body": (f"headgate.{event.kind}", plain(event.body)),
+    }
 
 
 def _event(record: dict[str, Any]) -> Event:
@@ -135,18 +135,51 @@ def _event(record: dict[str, Any]) -> Event:
         record["time_ms"],
         record["by"],
         record["basis"],
-        _builder(kind)(body),
+        _apply(_builder(kind), body),
     )
 
 
+_Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a scalar as it is
+
+
+def _apply(make: _Maker, value: Any) -> Any:
+    return value if make is None else make(value)
+
+
 @cache
-def _builder(kind: Any) -> Callable[[Any], Any]:
+def _plainer(kind: Any) -> _Maker:
+    """How the plain form of a type's value is made."""
+    if hasattr(kind, "__dataclass_fields__"):
+        parts = _parts(kind, _plainer)
+        return lambda value: {
+            name: getattr(value, name) if make is None else make(getattr(value, name))
+            for name, make in parts
+        }
+    if (item := _item(kind)) is not None:
+        each = _plainer(item)
+        return list if each is None else lambda values: [each(value) for value in values]
+    return None
+
+
+@cache
+def _builder(kind: Any) -> _Maker:
     """How a value of a type is made from its plain form."""
     if hasattr(kind, "__dataclass_fields__"):
-        hints = get_type_hints(kind)
-        makers = [(f.name, _builder(hints[f.name])) for f in fields(kind)]
-        return lambda raw: kind(*(make(raw[name]) for name, make in makers))
-    if getattr(kind, "__origin__", None) is tuple:
-        item = _builder(get_args(kind)[0])
-        return lambda raw: tuple(item(one) for one in raw)
-    return lambda raw: raw
+        parts = _parts(kind, _builder)
+        return lambda raw: kind(
+            *[raw[name] if make is None else make(raw[name]) for name, make in parts]
+        )
+    if (item := _item(kind)) is not None:
+        each = _builder(item)
+        return tuple if each is None else lambda raw: tuple([each(one) for one in raw])
+    return None
+
+
+def _parts(kind: Any, maker: Callable[[Any], _Maker]) -> list[tuple[str, _Maker]]:
+    hints = get_type_hints(kind)
+    return [(f.name, maker(hints[f.name])) for f in fields(kind)]
+
+
+def _item(kind: Any) -> Any:
+    """What a tuple of any length holds, None for other types."""
+    return get_args(kind)[0] if getattr(kind, "__origin__", None) is tuple else None

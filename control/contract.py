@@ -1,4 +1,4 @@
-"""The contract between an engine and the control plane, after FLIP-31 and FLIP-184. Knows no bytes."""
+"""The contract between engine and control plane, after FLIP-31 and FLIP-184. Knows no bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What can happen: facts, stated by tasks and drivers, and decisions, stated by the master.
 
-An event on its way is an `Event`: an envelope around one body. Bodies hold plain values only, so that
-a stored event of any published version can be read for as long as the log is kept.
+An event on its way is an `Event`: an envelope around one body. Bodies hold plain values only, so
+that a stored event of any published version can be read for as long as the log is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .ids import AttemptId, JobId, ResultId
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
     """One object of a partition. `index` is the storage room's: rows, bytes and checksums per
-    subpartition; empty when it is too large for an event and stands only in the segment's footer."""
+    subpartition; empty when it is too large for an event: then only the footer has it."""
 
     number: int
     size_bytes: int
@@ -54,7 +54,7 @@ class PartitionRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """Confirmed before the attempt's first write, so that whatever it leaves behind can be found."""
+    """Confirmed before the attempt's first write: whatever it leaves behind can be found."""
 
     attempt: AttemptId
     host: str

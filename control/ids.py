@@ -1,4 +1,4 @@
-"""Names of things. All but `JobId` are unique within one job; the envelope of an event names the job."""
+"""Names of things. All but `JobId` are unique within one job, which an event's envelope names."""
 
 from __future__ import annotations
 

@@ -36,8 +36,28 @@ from .ids import AttemptId, JobId, ResultId
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """What readers have taken, every reading counted."""
+
+    rows: int = 0
+    read_bytes: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became consumable, and how many attempts did not; stays after the objects are gone."""
+
+    partitions: int = 0
+    segments: int = 0
+    rows: int = 0
+    stored_bytes: int = 0
+    superseded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ResultState:
-    """One result: every attempt whose objects are not known to be gone, and who won each partition."""
+    """One result: every attempt whose objects may still be there, and who won each partition."""
 
     registered: ResultRegistered
     accepted: frozenset[int] = frozenset()
@@ -45,6 +65,8 @@ class ResultState:
     winners: Mapping[int, AttemptId] = field(default_factory=dict)
     superseded: frozenset[AttemptId] = frozenset()
     consumed: frozenset[int] = frozenset()
+    written: Written = Written()
+    reads: Reads = Reads()
     complete: bool = False
     released: str | None = None
     deleted: int = 0
@@ -196,15 +218,14 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Produced():
             return _note(result, body.attempt, body)
         case Consumable():
-            winners = {**result.winners, body.attempt.partition.index: body.attempt}
-            return replace(result, winners=winners)
+            return _win(result, body.attempt)
         case Superseded():
-            return replace(result, superseded=result.superseded | {body.attempt})
+            written = replace(result.written, superseded=result.written.superseded + 1)
+            return replace(result, superseded=result.superseded | {body.attempt}, written=written)
         case ResultComplete():
             return replace(result, complete=True)
         case Consumed():
-            read = range(body.first, body.first + body.count)
-            return replace(result, consumed=result.consumed.union(read))
+            return _consume(result, body)
         case Released():
             return replace(result, released=body.reason)
         case Deleted():
@@ -218,6 +239,31 @@ def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) ->
     if result.attempts.get(attempt) is not None:
         return result
     return replace(result, attempts={**result.attempts, attempt: produced})
+
+
+def _win(result: ResultState, attempt: AttemptId) -> ResultState:
+    produced = result.attempts[attempt]
+    assert produced is not None, "a winner has produced"
+    before = result.written
+    written = replace(
+        before,
+        partitions=before.partitions + 1,
+        segments=before.segments + len(produced.segments),
+        rows=before.rows + produced.rows,
+        stored_bytes=before.stored_bytes + produced.size_bytes,
+    )
+    winners = {**result.winners, attempt.partition.index: attempt}
+    return replace(result, winners=winners, written=written)
+
+
+def _consume(result: ResultState, body: Consumed) -> ResultState:
+    reads = Reads(
+        result.reads.rows + body.rows,
+        result.reads.read_bytes + body.read_bytes,
+        result.reads.requests + body.requests,
+    )
+    read = range(body.first, body.first + body.count)
+    return replace(result, consumed=result.consumed.union(read), reads=reads)
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:

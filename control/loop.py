@@ -1,7 +1,7 @@
 """The running master of one job: facts in, decisions out, each step one transaction.
 
-Guarantees: a decision is announced to waiters only after its step is committed; objects are deleted
-only after the order to delete them is committed, and again after a crash until the log says `Deleted`.
+Guarantees: a decision is announced to waiters only after its step is committed; objects are
+deleted only after the order to delete them is, and again after a crash until the log says so.
 Assumes one holder of the job's decisions: a later one fences this loop, which then stops.
 """
 
@@ -89,7 +89,7 @@ class JobLoop:
             return self._state
 
     def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
-        """State a fact; the future holds what the master decided on it, empty when nothing follows."""
+        """State a fact; the future holds what was decided on it, empty when nothing follows."""
         event = self._author.fact(body)
         answer: Future[tuple[Decision, ...]] = Future()
         with self._changed:

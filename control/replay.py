@@ -1,4 +1,4 @@
-"""Following a job's log: the state, what is still to be decided, and whether the log explains itself.
+"""Following a job's log: the state, what is still to be decided, whether the log explains itself.
 
 A replay derives every decision again from the facts and holds it against the recorded one. The
 running master, the auditor and a restarted master all follow the log through this one class.

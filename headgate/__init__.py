@@ -1,1 +1,62 @@
 """Headgate: a shuffle for PySpark whose data outlives every executor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .control.errors import (
+    Closed,
+    Conflict,
+    Corrupt,
+    Fenced,
+    HeadgateError,
+    Invalid,
+    Lost,
+    OutcomeUnknown,
+    Retryable,
+    Unavailable,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .connectors.spark.session import Headgate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Closed",
+    "Conflict",
+    "Corrupt",
+    "Fenced",
+    "Headgate",
+    "HeadgateError",
+    "Invalid",
+    "Lost",
+    "OutcomeUnknown",
+    "Retryable",
+    "Unavailable",
+    "attach",
+]
+
+
+def attach(spark: SparkSession) -> Headgate:
+    """Give a Spark session its headgate, configured by `spark.headgate.*`.
+
+    Raises:
+        Invalid: the configuration, the session or an executor is not as it must be.
+        Unavailable: broker or store cannot be reached.
+    """
+    from .connectors.spark.session import attach_session
+    from .infra.embedded import start_embedded
+
+    return attach_session(spark, start_embedded)
+
+
+def __getattr__(name: str) -> Any:
+    """Spark is imported by those who use it: executors and tools need not wait for it."""
+    if name == "Headgate":
+        from .connectors.spark.session import Headgate
+
+        return Headgate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ..control.contract import ShuffleDescriptor
 from ..control.events import Produced
 from ..control.ids import AttemptId
 from .manifest import Manifest
@@ -31,8 +30,8 @@ class Limits:
 class ResultPartitionDeployment:
     """What one map task needs to write its partition."""
 
-    descriptor: ShuffleDescriptor
     attempt: AttemptId
+    subpartitions: int
     schema: pa.Schema
     codec: str
 

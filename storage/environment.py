@@ -1,4 +1,4 @@
-"""The executor's side on an object store: makes writers and gates that share one process's means."""
+"""The executor's side on an object store: makes writers and gates that share a process's means."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The consuming side: fetches ahead in parallel, checks every slice, streams batches in order.
 
-Guarantees: every row of every partition once, or an error; bytes on their way and in wait stay under
-`Limits.fetch_bytes`, except that one slice is always let through.
+Guarantees: every row of every partition once, or an error; bytes on their way and in wait stay
+under `Limits.fetch_bytes`, except that one slice is always let through.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +11,9 @@ from ..control.errors import Corrupt
 from ..control.events import SegmentSummary
 from ..control.ids import AttemptId, JobId, ResultId
 from ..control.lifecycle import ResultState
-from .blobs import ByteRange
+from .blobs import BlobStore, ByteRange
 from .layout import Layout
-from .segment import Longs, SegmentIndex, Sums
-
-FooterReader = Callable[[str, int], SegmentIndex]
+from .segment import Longs, SegmentIndex, Sums, fetch_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +70,16 @@ class Manifest:
 
 
 def build(
-    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, footer: FooterReader
+    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
 ) -> Manifest:
-    """The whole manifest of a complete result; `footer` reads an index too large for its event."""
+    """The whole manifest of a complete result; an index too large for its event is fetched."""
     assert state.complete, "only a complete result has a manifest"
     sources = []
     for partition in range(descriptor.partitions):
         produced = state.produced(partition)
         for segment in produced.segments:
             name = layout.segment(produced.attempt, segment.number)
-            index = _index(segment, name, descriptor.subpartitions, footer)
+            index = _index(segment, name, descriptor.subpartitions, store)
             if int(index.rows.sum()) != segment.rows:
                 raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
             sources.append(
@@ -101,8 +98,8 @@ def build(
 
 
 def _index(
-    segment: SegmentSummary, name: str, subpartitions: int, footer: FooterReader
+    segment: SegmentSummary, name: str, subpartitions: int, store: BlobStore
 ) -> SegmentIndex:
     if segment.index:
         return SegmentIndex.unpacked(segment.index, subpartitions)
-    return footer(name, segment.size_bytes)
+    return fetch_index(store, name, segment.size_bytes)

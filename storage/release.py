@@ -1,4 +1,4 @@
-"""Deleting what the log ordered to go: by name where the log knows the names, inside the job's prefix."""
+"""Deleting what the log ordered to go: by name where the log knows it, inside the job's prefix."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
 
-The footer's metadata holds the format version, the attempt and the index: for each subpartition that
-is not empty its rows, bytes and checksum. Subpartitions follow each other without a gap, so that
-neighbours are one byte range, and where the first one starts follows from the schema.
+The footer's metadata holds the format version, the attempt and the index: for each subpartition
+that is not empty its rows, bytes and checksum. Subpartitions follow each other without a gap, so
+that neighbours are one byte range, and where the first one starts follows from the schema.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import xxhash
 
 from ..control.errors import Corrupt
 from ..control.ids import AttemptId
-from .blobs import Bytes
+from .blobs import BlobStore, ByteRange, Bytes
 
 FORMAT = "1"
 BATCH_BYTES = 4 << 20
 
+_MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
+_TAIL_BYTES = 10
 _ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 _INDEX_KEY = "headgate.index"
 
@@ -168,16 +170,38 @@ def _fill_blank(body: bytearray, data_end: int, blank: str, entries: bytes) -> N
     body[at : at + len(entries)] = entries
 
 
-def read_index(footer: pa.KeyValueMetadata | dict[bytes, bytes], name: str) -> SegmentIndex:
+def fetch_index(store: BlobStore, name: str, size_bytes: int) -> SegmentIndex:
+    """Read a stored segment's index from its footer.
+
+    Raises:
+        Corrupt: the object is no segment of a known format.
+        Lost: it is gone.
+    """
+    tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
+    footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
+    if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:
+        raise Corrupt(f"{name} does not end as an Arrow file does")
+    start = size_bytes - _TAIL_BYTES - footer_bytes
+    end = store.get(name, ByteRange(start, size_bytes - start))
+    # A file that is only its own footer is enough to read the footer's metadata.
+    stub = _MAGIC + bytes(_MAGIC_BYTES - len(_MAGIC)) + bytes(end)
+    try:
+        metadata = ipc.open_file(pa.py_buffer(stub)).metadata
+    except (pa.ArrowException, OSError) as exc:
+        raise Corrupt(f"the footer of {name} cannot be read") from exc
+    return read_index(metadata, name)
+
+
+def read_index(metadata: pa.KeyValueMetadata | None, name: str) -> SegmentIndex:
     """The index from a segment's footer metadata.
 
     Raises:
         Corrupt: the object is no segment of a known format.
     """
-    if footer is None or footer.get(b"headgate.format") != FORMAT.encode():
+    if metadata is None or metadata.get(b"headgate.format") != FORMAT.encode():
         raise Corrupt(f"{name} is no segment of format {FORMAT}")
-    raw = base64.b64decode(footer[_INDEX_KEY.encode()])
-    return SegmentIndex.from_entries(raw, int(footer[b"headgate.subpartitions"]))
+    raw = base64.b64decode(metadata[_INDEX_KEY.encode()])
+    return SegmentIndex.from_entries(raw, int(metadata[b"headgate.subpartitions"]))
 
 
 def decode(part: memoryview, schema: pa.Schema) -> list[pa.RecordBatch]:

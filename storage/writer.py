@@ -1,7 +1,7 @@
 """The producing side: batches in, segments out, announced when all of them are stored.
 
-Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is put
-before the log has confirmed that the attempt started; nothing is announced before every put is.
+Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is
+put before the log has confirmed that the attempt started; nothing is announced before every put is.
 One segment is on its way while the next one fills.
 """
 
@@ -97,7 +97,7 @@ class SegmentWriter:
         self._uploader.shutdown(wait=True, cancel_futures=True)
 
     def _flush(self) -> None:
-        count = self._deployment.descriptor.subpartitions
+        count = self._deployment.subpartitions
         rows, sorted_rows = sort(self._batches, self._targets, count)
         self._batches.clear()
         self._targets.clear()
@@ -110,7 +110,7 @@ class SegmentWriter:
         self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
-        """Wait for the segment on its way, so that at most one is held beside the one that fills."""
+        """Wait for the segment on its way: at most one is held beside the one that fills."""
         if self._upload is not None:
             upload, self._upload = self._upload, None
             upload.result()

@@ -8,26 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-_PACKAGES = {
+SUBPARTITION = "headgate_subpartition"
+TIME_ZONE = "UTC"
+_CLASSES = {
+    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
+    "loader": "org.apache.spark.sql.api.r.SQLUtils",
     "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
     "named": "org.apache.spark.sql.catalyst.expressions.NamedExpression",
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "scan": "org.apache.spark.sql.execution.LogicalRDD",
 }
-TIME_ZONE = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
-class HashPlan:
+class ExchangePlan:
     """What Spark itself would do with `df.repartition(n, keys)`, taken apart."""
 
     rows: DataFrame
-    subpartition: str
     attributes: Any
     partitioning: Any
 
@@ -38,39 +40,40 @@ class CatalystDoor:
         self._session = spark._jsparkSession
         self._classes = classes
 
-    def hash_plan(self, repartitioned: DataFrame, names: list[str], subpartition: str) -> HashPlan:
-        """The rows under a repartition, renamed, with Spark's own partition id behind them."""
+    def exchange_plan(self, repartitioned: DataFrame) -> ExchangePlan:
+        """The rows under a repartition, as c0, c1, …, and behind them Spark's own partition id."""
         node = repartitioned._jdf.queryExecution().analyzed()
         partitioning, child = node.partitioning(), node.child()
         attributes = child.output()
-        carried = [
-            self._alias(attributes.apply(at), name) for at, name in enumerate(names)
-        ]
-        carried.append(self._alias(partitioning.partitionIdExpression(), subpartition))
+        number = self._number(partitioning)
+        carried = [self._alias(attributes.apply(at), f"c{at}") for at in range(attributes.size())]
+        carried.append(self._alias(number, SUBPARTITION))
         project = self._classes["project"](self._seq(carried), child)
         rows = self._frame(self._classes["dataset"].ofRows(self._session, project))
-        return HashPlan(rows, subpartition, attributes, partitioning)
+        return ExchangePlan(rows, attributes, partitioning)
 
-    def arrow_schema(self, rows: DataFrame) -> pa.Schema:
-        """The schema of the batches that `arrow_batches` gives."""
-        return to_arrow_schema(
-            rows.schema, error_on_duplicated_field_names_in_struct=True, timezone=TIME_ZONE
-        )
+    def _number(self, partitioning: Any) -> Any:
+        """The expression of a row's partition; what needs none goes to the only one."""
+        if partitioning.numPartitions() == 1:
+            return self._classes["literal"].apply(0)
+        return partitioning.partitionIdExpression()
 
     def arrow_batches(self, rows: DataFrame, batch_rows: int) -> Any:
         """The rows as a JavaRDD of Arrow batches, each as bytes."""
         return rows._jdf.toArrowBatchRdd(batch_rows, TIME_ZONE, True, False).toJavaRDD()
 
-    def scan(self, read: DataFrame, plan: HashPlan) -> DataFrame:
-        """A DataFrame over `read`'s rows whose attributes and partitioning Spark knows."""
-        rdd = read._jdf.queryExecution().toRdd()
-        assert rdd.getNumPartitions() == plan.partitioning.numPartitions(), "else rows are wrong"
-        nothing = self._spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
+    def scan(self, batches: RDD[Any], schema: StructType, plan: ExchangePlan) -> DataFrame:
+        """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
+        assert batches.getNumPartitions() == plan.partitioning.numPartitions(), "else rows go wrong"
+        java_schema = self._spark._jsparkSession.parseDataType(schema.json())
+        loaded = self._classes["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
+        rows = loaded.queryExecution().analyzed().rdd()
+        nothing, empty = self._nothing(), self._seq([])
         logical = self._classes["scan"](
             plan.attributes,
-            rdd,
+            rows,
             plan.partitioning,
-            self._seq([]),
+            empty,
             False,
             nothing,
             self._session,
@@ -81,10 +84,13 @@ class CatalystDoor:
         return self._frame(self._classes["dataset"].ofRows(self._session, logical))
 
     def _alias(self, expression: Any, name: str) -> Any:
-        nothing = self._spark._jvm.scala.Option.empty()  # type: ignore[union-attr]
         number = self._classes["named"].newExprId()
         empty = self._seq([])
-        return self._classes["alias"](expression, name, number, empty, nothing, empty)
+        return self._classes["alias"](expression, name, number, empty, self._nothing(), empty)
+
+    def _nothing(self) -> Any:
+        jvm: Any = self._spark._jvm
+        return jvm.scala.Option.empty()
 
     def _seq(self, items: list[Any]) -> Any:
         jvm: Any = self._spark._jvm
@@ -101,7 +107,7 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
     """The door into this session's JVM, None when it is not the one that we know."""
     jvm: Any = spark._jvm
     classes = {}
-    for name, path in _PACKAGES.items():
+    for name, path in _CLASSES.items():
         found = jvm
         for part in path.split("."):
             found = getattr(found, part)

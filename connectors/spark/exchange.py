@@ -1,46 +1,28 @@
-"""One hash exchange: rows out of the JVM, into segments, and back as a DataFrame."""
+"""One hash exchange: register, write now, read whenever the DataFrame is used."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import pyarrow as pa
-from pyspark import RDD
-from pyspark.serializers import FramedSerializer, read_int
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
 from ...control.ids import ResultId
 from ...control.master import DriverMaster
+from ...storage.blobs import BlobStore
 from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
 from .catalyst import CatalystDoor
+from .roads import PrivateRoad, PublicRoad, Road
 from .settings import Settings
+from .shipping import cause
+from .types import check
 from .worker import MapTask, ReadTask, WorkerSettings
 
-_SUBPARTITION = "headgate_subpartition"
-
-
-class ArrowBytes(FramedSerializer):
-    """Takes what the JVM sends as it is: a length and that many bytes, until the end mark."""
-
-    def dumps(self, obj: Any) -> bytes:
-        return bytes(obj)
-
-    def loads(self, obj: bytes) -> bytes:
-        return obj
-
-    def load_stream(self, stream: Any) -> Any:
-        while True:
-            try:
-                length = read_int(stream)
-            except EOFError:
-                return
-            if length < 0:
-                return
-            yield stream.read(length)
+_DESCRIPTION = "spark.job.description"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +30,77 @@ class Exchange:
     """A finished exchange and the DataFrame that reads it."""
 
     descriptor: ShuffleDescriptor
-    manifest: Manifest
     frame: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanger:
-    """Runs exchanges of one job."""
+class Means:
+    """What the exchanges of a job work with."""
 
-    spark: SparkSession
     master: DriverMaster
+    store: BlobStore
     worker: WorkerSettings
     settings: Settings
-    door: CatalystDoor
+    epoch: int
 
-    def hash(self, repartitioned: DataFrame, result: ResultId) -> Exchange:
-        """Run what `df.repartition(n, keys)` would: write now, read whenever the frame is used."""
-        names = [f"c{at}" for at in range(len(repartitioned.columns))]
-        plan = self.door.hash_plan(repartitioned, names, _SUBPARTITION)
-        batches = self.door.arrow_batches(plan.rows, self.settings.batch_rows)
-        carried = self.door.arrow_schema(plan.rows)
-        descriptor = self._register(
-            result, batches.getNumPartitions(), plan.partitioning.numPartitions()
-        )
-        task = MapTask(
-            self.worker, descriptor, carried.serialize().to_pybytes(), self.settings.codec
-        )
-        RDD(batches, self.spark.sparkContext, ArrowBytes()).mapPartitionsWithIndex(task).collect()
-        state = self.master.await_complete(descriptor)
-        manifest = build(descriptor, state, Layout(self.worker.root, self.worker.job), None)
-        schema = plan.rows.drop(_SUBPARTITION).schema
-        frame = self.door.scan(self._reader(manifest, carried, schema), plan)
-        return Exchange(descriptor, manifest, frame)
 
-    def _register(
-        self, result: ResultId, partitions: int, subpartitions: int
-    ) -> ShuffleDescriptor:
+@dataclass(frozen=True, slots=True)
+class Exchanger:
+    """Runs the exchanges of one job."""
+
+    spark: SparkSession
+    means: Means
+    door: CatalystDoor | None
+
+    def run(
+        self, df: DataFrame, n: int, columns: Sequence[str | Column], result: ResultId
+    ) -> Exchange:
+        """Do what `df.repartition(n, *columns)` would."""
+        check(df.schema)
+        road = self._road(df, n, columns)
+        means = self.means
+        task = MapTask(means.worker, result, means.epoch, n, road.schema, means.settings.codec)
+        with self._described(f"headgate: write {result}, {n} by {', '.join(map(str, columns))}"):
+            write = road.writes(task)
+            descriptor = self._register(result, write.partitions, n)
+            try:
+                write.run()
+                manifest = self._manifest(descriptor)
+                read = ReadTask(means.worker, manifest, road.schema)
+                return Exchange(descriptor, road.reads(read))
+            except BaseException as exc:
+                means.master.release_partition_externally(descriptor)
+                ours = cause(exc) if isinstance(exc, PySparkException) else None
+                if ours is None:
+                    raise
+                raise ours from exc
+
+    def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
+        if self.door is None:
+            return PublicRoad(self.spark, df, n, columns)
+        plan = self.door.exchange_plan(df.repartition(n, *columns))
+        return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
+
+    def _register(self, result: ResultId, partitions: int, subpartitions: int) -> ShuffleDescriptor:
         partition = PartitionDescriptor(result, partitions, subpartitions, "", "repartition")
-        producer = ProducerDescriptor(0, partitions)
-        future = self.master.register_partition_with_producer(self.worker.job, partition, producer)
-        return future.result(self.worker.wait_s)
+        worker = self.means.worker
+        future = self.means.master.register_partition_with_producer(
+            worker.job, partition, ProducerDescriptor(0, partitions)
+        )
+        return future.result(worker.wait_s)
 
-    def _reader(self, manifest: Manifest, carried: pa.Schema, schema: StructType) -> DataFrame:
-        stored = pa.schema(list(carried)[:-1])
-        task = ReadTask(self.worker, manifest, stored.serialize().to_pybytes())
-        numbers = self.spark.range(0, manifest.count, 1, manifest.count)
-        return numbers.mapInArrow(lambda batches: task(batches), schema)
+    def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest:
+        state = self.means.master.await_complete(descriptor)
+        layout = Layout(self.means.worker.root, descriptor.job)
+        return build(descriptor, state, layout, self.means.store)
+
+    @contextmanager
+    def _described(self, text: str) -> Iterator[None]:
+        """Jobs that start inside carry this text in Spark's own pages."""
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, text)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]

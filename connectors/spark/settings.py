@@ -1,6 +1,7 @@
 """Everything that a user can set, `spark.headgate.*`, checked as a whole when a session attaches.
 
-`docs/configuration.md` is written from this class; an unknown key is an error that names the nearest.
+`docs/configuration.md` is written from this class; an unknown key is an error that names the
+nearest.
 """
 
 from __future__ import annotations
@@ -92,6 +93,9 @@ class Settings:
     )
     wait_ms: int = _key(
         "wait.ms", 60_000, _at_least(1_000), "longest wait for a decision or a confirmation"
+    )
+    request_ms: int = _key(
+        "request.ms", 20_000, _at_least(1_000), "longest wait for one answer of the broker"
     )
     attach_ms: int = _key(
         "attach.ms", 15_000, _at_least(1_000), "longest wait for broker and store when attaching"

@@ -9,21 +9,28 @@ from __future__ import annotations
 import gc
 import socket
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark import TaskContext
 
-from ...control.contract import ShuffleDescriptor
-from ...control.ids import AttemptId, JobId, PartitionId
-from ...control.kafka import KafkaEventLog, KafkaSettings
-from ...storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from ...control.ids import AttemptId, JobId, PartitionId, ResultId
+from ...control.kafka import KafkaEventLog
+from ...control.kafka_settings import KafkaSettings
+from ...storage.contract import (
+    InputGate,
+    InputGateDeployment,
+    Limits,
+    ResultPartitionDeployment,
+)
 from ...storage.environment import ObjectStoreEnvironment
 from ...storage.manifest import Manifest
 from ...storage.stores import open_store
+from .catalyst import SUBPARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +49,41 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Writes one partition from the JVM's Arrow batches; the last column is the subpartition."""
+    """Writes one partition; the last column of what comes in is the subpartition."""
 
     settings: WorkerSettings
-    descriptor: ShuffleDescriptor
+    result: ResultId
+    epoch: int
+    subpartitions: int
     schema: bytes
     codec: str
 
-    def __call__(self, index: int, batches: Iterator[bytes]) -> Iterator[int]:
-        carried = ipc.read_schema(pa.py_buffer(self.schema))
-        schema = pa.schema(list(carried)[:-1])
-        attempt = AttemptId(
-            PartitionId(self.descriptor.result, index), self.descriptor.epoch, _task()
-        )
-        deployment = ResultPartitionDeployment(self.descriptor, attempt, schema, self.codec)
-        writer = environment(self.settings).create_result_partition_writer(
-            deployment, socket.gethostname()
-        )
+    def write_frames(self, index: int, frames: Iterable[bytes]) -> Iterator[int]:
+        """Write the batches that the JVM sends as bytes."""
+        schema = self._schema()
+        carried = schema.append(pa.field(SUBPARTITION, pa.int32()))
+        batches = (ipc.read_record_batch(pa.py_buffer(frame), carried) for frame in frames)
+        yield self._write(schema, batches)
+
+    def write_batches(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+        """Write the batches of mapInArrow, and count the rows in one."""
+        rows = self._write(self._schema(), batches)
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+    def _schema(self) -> pa.Schema:
+        return ipc.read_schema(pa.py_buffer(self.schema))
+
+    def _write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+        context = _context()
+        partition = PartitionId(self.result, context.partitionId())
+        attempt = AttemptId(partition, self.epoch, context.taskAttemptId())
+        deployment = ResultPartitionDeployment(attempt, self.subpartitions, schema, self.codec)
+        shuffle = environment(self.settings)
+        writer = shuffle.create_result_partition_writer(deployment, socket.gethostname())
         try:
-            for body in batches:
-                batch = ipc.read_record_batch(pa.py_buffer(body), carried)
+            for batch in batches:
                 writer.write(*_apart(batch, schema))
-            yield writer.finish().rows
+            return writer.finish().rows
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
@@ -71,18 +91,30 @@ class MapTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads the subpartitions whose numbers come in as rows."""
+    """Reads subpartitions, each in a task of its own number."""
 
     settings: WorkerSettings
     manifest: Manifest
     schema: bytes
 
-    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = ipc.read_schema(pa.py_buffer(self.schema))
+    def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
+        """The batches of one subpartition, as the messages that the JVM loads."""
+        for _ in nothing:
+            raise AssertionError("a reader task has no input")
+        for batch in self._gate(index):
+            yield batch.serialize()
+
+    def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches of the subpartitions whose numbers come in as rows."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                deployment = InputGateDeployment(self.manifest, schema, number, 1, _task())
-                yield from environment(self.settings).create_input_gate(deployment)
+                yield from self._gate(number)
+
+    def _gate(self, number: int) -> InputGate:
+        schema = ipc.read_schema(pa.py_buffer(self.schema))
+        task = _context().taskAttemptId()
+        deployment = InputGateDeployment(self.manifest, schema, number, 1, task)
+        return environment(self.settings).create_input_gate(deployment)
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
@@ -96,7 +128,7 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
 
 
 def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
-    """Freezing what is loaded by now keeps the collection that PySpark runs after every task short."""
+    """Freezing what is loaded by now keeps short what PySpark collects after every task."""
     store, root = open_store(settings.store, dict(settings.s3))
     log = KafkaEventLog(settings.kafka)
     made = ObjectStoreEnvironment(settings.job, log, store, root, settings.limits, settings.wait_s)
@@ -115,7 +147,7 @@ def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np
     return rows, columns[-1].to_numpy(zero_copy_only=False)
 
 
-def _task() -> int:
+def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "runs inside a task"
-    return context.taskAttemptId()
+    return context

@@ -1,0 +1,85 @@
+"""What exchanges cost: rows, bytes, requests, and their price, all from the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...control.ids import ResultId
+from ...control.lifecycle import JobState, ResultState
+
+PUT_USD = 0.005 / 1000
+GET_USD = 0.0004 / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReport:
+    """One exchange. `price_usd` counts requests at the list price of S3 Standard in us-east-1."""
+
+    result: ResultId
+    label: str
+    partitions: int
+    subpartitions: int
+    consumable: int
+    consumed: int
+    rows: int
+    stored_bytes: int
+    superseded: int
+    puts: int
+    gets: int
+    read_bytes: int
+    released: str | None
+
+    @property
+    def price_usd(self) -> float:
+        return self.puts * PUT_USD + self.gets * GET_USD
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """All exchanges of a job."""
+
+    job: str
+    results: tuple[ResultReport, ...]
+
+    @property
+    def puts(self) -> int:
+        return sum(result.puts for result in self.results)
+
+    @property
+    def gets(self) -> int:
+        return sum(result.gets for result in self.results)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(result.stored_bytes for result in self.results)
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(result.read_bytes for result in self.results)
+
+    @property
+    def price_usd(self) -> float:
+        return sum(result.price_usd for result in self.results)
+
+
+def job_report(state: JobState) -> JobReport:
+    results = tuple(_report(name, state.results[name]) for name in state.results)
+    return JobReport(state.job, results)
+
+
+def _report(name: ResultId, result: ResultState) -> ResultReport:
+    return ResultReport(
+        result=name,
+        label=result.registered.label,
+        partitions=result.registered.partitions,
+        subpartitions=result.registered.subpartitions,
+        consumable=result.written.partitions,
+        consumed=len(result.consumed),
+        rows=result.written.rows,
+        stored_bytes=result.written.stored_bytes,
+        superseded=result.written.superseded,
+        puts=result.written.segments,
+        gets=result.reads.requests,
+        read_bytes=result.reads.read_bytes,
+        released=result.released,
+    )

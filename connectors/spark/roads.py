@@ -1,0 +1,113 @@
+"""The two ways between Spark's rows and Arrow batches.
+
+The private road takes whole batches of bytes out of the JVM and hands them back, and Spark knows
+the partitioning of what it reads. The public road is mapInArrow both ways: the same rows in the
+same partitions, on any PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer, read_int
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from .catalyst import SUBPARTITION, CatalystDoor, ExchangePlan
+from .shipping import ship
+from .types import back_from_carried, carried_schema, check_public, check_public_keys, to_carried
+from .worker import MapTask, ReadTask
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A map stage that is planned and not yet run."""
+
+    partitions: int
+    run: Callable[[], object]
+
+
+class Road(Protocol):
+    @property
+    def schema(self) -> bytes:
+        """The Arrow schema of what is stored."""
+
+    def writes(self, task: MapTask) -> Writing: ...
+
+    def reads(self, task: ReadTask) -> DataFrame: ...
+
+
+class PrivateRoad:
+    def __init__(
+        self, spark: SparkSession, door: CatalystDoor, plan: ExchangePlan, batch_rows: int
+    ) -> None:
+        self._spark = spark
+        self._door = door
+        self._plan = plan
+        self._batch_rows = batch_rows
+        rows = plan.rows.schema
+        self._rows = StructType([field for field in rows if field.name != SUBPARTITION])
+        self.schema = _bytes(carried_schema(self._rows))
+
+    def writes(self, task: MapTask) -> Writing:
+        batches = self._door.arrow_batches(self._plan.rows, self._batch_rows)
+        rdd: RDD[Any] = RDD(batches, self._spark.sparkContext, Frames())
+        stage = rdd.mapPartitionsWithIndex(ship(task.write_frames))
+        return Writing(rdd.getNumPartitions(), stage.collect)
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        numbers: RDD[Any] = self._spark.sparkContext.parallelize([], task.manifest.count)
+        frames = numbers.mapPartitionsWithIndex(ship(task.frames))
+        frames._jrdd_deserializer = NoOpSerializer()
+        return self._door.scan(frames, self._rows, self._plan)
+
+
+class PublicRoad:
+    def __init__(
+        self, spark: SparkSession, df: DataFrame, n: int, columns: Sequence[str | Column]
+    ) -> None:
+        self._spark = spark
+        self._rows = df.schema
+        check_public(df.schema)
+        check_public_keys(df.select(*columns).schema)
+        number = F.pmod(F.hash(*columns), F.lit(n)).alias(SUBPARTITION)
+        numbered = df.select("*", number)
+        renamed = numbered.toDF(*[f"c{at}" for at in range(len(df.columns))], SUBPARTITION)
+        self._carried = renamed.select(*to_carried(df.schema), SUBPARTITION)
+        self._stored = StructType(self._carried.schema.fields[:-1])
+        self.schema = _bytes(carried_schema(self._stored))
+
+    def writes(self, task: MapTask) -> Writing:
+        write = ship(task.write_batches)
+        stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
+        return Writing(stage.getNumPartitions(), stage.collect)
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        read = ship(task.batches)
+        count = task.manifest.count
+        numbers = self._spark.range(0, count, 1, count)
+        stored = numbers.mapInArrow(lambda rows: read(0, rows), self._stored)
+        return stored.select(*back_from_carried(self._rows))
+
+
+class Frames(NoOpSerializer):
+    """Bytes as they are: each a length and that many bytes, until the end mark."""
+
+    def load_stream(self, stream: Any) -> Iterator[bytes]:
+        while True:
+            try:
+                length: int = read_int(stream)  # type: ignore[no-untyped-call]
+            except EOFError:
+                return
+            if length < 0:
+                return
+            yield stream.read(length)
+
+
+def _bytes(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]

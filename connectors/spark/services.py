@@ -1,0 +1,120 @@
+"""The broker and the store of a session: opened, checked, and described for the workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...control.clock import Deadline
+from ...control.errors import Invalid
+from ...control.ids import JobId
+from ...control.kafka import KafkaEventLog
+from ...control.kafka_settings import KafkaSettings, TopicSettings
+from ...storage.blobs import BlobStore
+from ...storage.contract import Limits
+from ...storage.stores import open_store
+from .settings import PREFIX, Settings
+from .worker import WorkerSettings
+
+
+class LocalServices(Protocol):
+    """An embedded broker and store in processes of their own."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def bucket(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+StartLocal = Callable[[], LocalServices]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    log: KafkaEventLog
+    store: BlobStore
+    worker: WorkerSettings
+    opened: ExitStack
+
+    def close(self) -> None:
+        self.opened.close()
+
+
+def open_services(settings: Settings, job: JobId, local: StartLocal, master: str) -> Services:
+    """Reach the broker and the store, within one deadline for both.
+
+    Raises:
+        Invalid: a setting, a credential or the bucket is wrong.
+        Unavailable: one of them cannot be reached.
+    """
+    with ExitStack() as opening:
+        worker = _describe(settings, job, local, master, opening)
+        deadline = Deadline.after(settings.attach_ms / 1000)
+        log = KafkaEventLog(worker.kafka)
+        opening.callback(log.close)
+        log.prepare(deadline)
+        store, _ = open_store(worker.store, dict(worker.s3))
+        opening.callback(store.close)
+        store.check(deadline)
+        return Services(log, store, worker, opening.pop_all())
+
+
+def _describe(
+    settings: Settings, job: JobId, local: StartLocal, master: str, opening: ExitStack
+) -> WorkerSettings:
+    bootstrap, url, s3 = settings.broker, settings.store, dict(settings.s3)
+    embedded = not bootstrap and not url
+    if embedded:
+        _require_local(master)
+        services = local()
+        opening.callback(services.close)
+        bootstrap, url = services.bootstrap, f"s3://{services.bucket}/{settings.topic_prefix}"
+        s3 |= {"endpoint": services.endpoint, "anonymous": "true"}
+    elif not bootstrap or not url:
+        missing = "store" if bootstrap else "broker"
+        raise Invalid(f"set {PREFIX}{missing} too, or neither for the embedded stack")
+    kafka = KafkaSettings(
+        bootstrap,
+        settings.topic_prefix,
+        _topic(settings),
+        settings.request_ms / 1000,
+        dict(settings.kafka),
+        embedded,
+    )
+    root = url.split("://", 1)[-1].partition("/")[2].strip("/") if url.startswith("s3:") else ""
+    key = f"{job} {os.urandom(4).hex()}"
+    wait_s = settings.wait_ms / 1000
+    return WorkerSettings(key, job, kafka, url, root, tuple(s3.items()), _limits(settings), wait_s)
+
+
+def _require_local(master: str) -> None:
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        raise Invalid(
+            f"the embedded stack serves one machine only, and this session runs on {master}: "
+            f"set {PREFIX}broker and {PREFIX}store"
+        )
+
+
+def _topic(settings: Settings) -> TopicSettings:
+    return TopicSettings(
+        settings.topic_partitions, settings.topic_replication, settings.topic_retention_ms
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        settings.segment_bytes,
+        settings.fetch_bytes,
+        settings.fetch_parallel,
+        settings.join_bytes,
+        settings.cache_bytes,
+    )

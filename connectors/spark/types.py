@@ -1,0 +1,139 @@
+"""Which columns can be carried, and as which Arrow types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    UserDefinedType,
+    YearMonthIntervalType,
+)
+
+from ...control.errors import Invalid
+from .catalyst import TIME_ZONE
+
+
+def carried_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema in which the JVM hands over rows of this schema.
+
+    Raises:
+        Invalid: a column cannot be carried; names it and its type.
+    """
+    fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
+    return to_arrow_schema(StructType(fields), timezone=TIME_ZONE)
+
+
+def check(schema: StructType) -> None:
+    """Refuse what cannot be carried, before any task runs.
+
+    Raises:
+        Invalid: names the column and the type.
+    """
+    for field in schema:
+        for inner in _walk(field.dataType):
+            if isinstance(inner, CalendarIntervalType):
+                raise Invalid(
+                    f"column {field.name!r} holds a calendar interval, which cannot be carried; "
+                    "make it a day-time or year-month interval"
+                )
+            if isinstance(inner, StructType) and len(set(inner.names)) < len(inner.names):
+                raise Invalid(
+                    f"column {field.name!r} holds {inner.simpleString()}, whose field "
+                    "names repeat; rename them"
+                )
+
+
+def check_public(schema: StructType) -> None:
+    """Refuse what only the private road carries.
+
+    Raises:
+        Invalid: names the column and the type.
+    """
+    for field in schema:
+        inside = list(_walk(field.dataType))[1:]
+        if any(isinstance(inner, YearMonthIntervalType) for inner in inside):
+            raise Invalid(
+                f"column {field.name!r} holds a year-month interval inside "
+                f"{field.dataType.simpleString()}, which public PySpark cannot carry"
+            )
+
+
+def check_public_keys(keys: StructType) -> None:
+    """Refuse keys for which SQL's `hash` is not what Spark partitions by.
+
+    Raises:
+        Invalid: names the key and the type.
+    """
+    for key in keys:
+        for inner in _walk(key.dataType):
+            collated = isinstance(inner, StringType) and not inner.isUTF8BinaryCollation()
+            if collated or isinstance(inner, MapType):
+                raise Invalid(
+                    f"key {key.name!r} holds {inner.simpleString()}, which public PySpark "
+                    "does not partition as Spark does"
+                )
+
+
+def to_carried(schema: StructType) -> list[Column]:
+    """Renamed columns as what mapInArrow takes."""
+    return [
+        F.expr(f"int(extract(YEAR FROM c{at}) * 12 + extract(MONTH FROM c{at}))").alias(f"c{at}")
+        if isinstance(field.dataType, YearMonthIntervalType)
+        else F.col(f"c{at}")
+        for at, field in enumerate(schema)
+    ]
+
+
+def back_from_carried(schema: StructType) -> list[Column]:
+    """What was carried, under its own name and type."""
+    return [
+        (
+            F.expr(f"make_ym_interval(0, c{at})").cast(field.dataType)
+            if isinstance(field.dataType, YearMonthIntervalType)
+            else F.col(f"c{at}")
+        ).alias(field.name, metadata=field.metadata)
+        for at, field in enumerate(schema)
+    ]
+
+
+def _walk(kind: DataType) -> Iterator[DataType]:
+    yield kind
+    if isinstance(kind, UserDefinedType):
+        yield from _walk(kind.sqlType())
+    elif isinstance(kind, ArrayType):
+        yield from _walk(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _walk(kind.keyType)
+        yield from _walk(kind.valueType)
+    elif isinstance(kind, StructType):
+        for field in kind:
+            yield from _walk(field.dataType)
+
+
+def _carried(kind: DataType) -> DataType:
+    """The same layout in types that pyarrow knows: a year-month interval is a 32-bit integer."""
+    if isinstance(kind, YearMonthIntervalType):
+        return IntegerType()
+    if isinstance(kind, UserDefinedType):
+        return _carried(kind.sqlType())
+    if isinstance(kind, ArrayType):
+        return ArrayType(_carried(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_carried(kind.keyType), _carried(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(f.name, _carried(f.dataType), f.nullable, f.metadata) for f in kind]
+        )
+    return kind
