@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from .events import Produced
 from .ids import AttemptId, JobId, ResultId
+from .lifecycle import ResultState
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,9 @@ class ShuffleMaster(Protocol):
 class PartitionStorage(Protocol):
     """How the master has objects deleted: the only side effect of its decisions."""
 
-    def delete(self, job: JobId, attempts: Mapping[AttemptId, Produced | None]) -> int:
-        """Delete what attempts wrote and return how many objects that were; repeatable."""
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        """Delete what attempts at a result wrote, and all that belongs to a released one; returns
+        how many objects that were. May be repeated."""
 
     def sweep(self, job: JobId) -> int:
         """Delete whatever a job that has ended left behind, and return how many objects."""

@@ -34,6 +34,8 @@ from .events import (
 )
 from .ids import AttemptId, JobId, ResultId
 
+_AGAIN = "it was superseded before"
+
 
 @dataclass(frozen=True, slots=True)
 class Reads:
@@ -80,7 +82,10 @@ class ResultState:
     @property
     def doomed(self) -> tuple[AttemptId, ...]:
         """The attempts whose objects were ordered to go and are not known to be gone."""
-        return tuple(sorted(self.attempts if self.released is not None else self.superseded))
+        ordered = self.attempts.keys()
+        if self.released is None:
+            ordered = ordered & self.superseded
+        return tuple(sorted(ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,11 @@ class JobState:
     epoch: int = 0
     results: Mapping[ResultId, ResultState] = field(default_factory=lambda: MappingProxyType({}))
     closed: str | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether a driver speaks for the job: only then can anything new begin."""
+        return self.epoch > 0 and self.closed is None
 
 
 def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
@@ -119,7 +129,9 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
                 for result in sorted(state.results)
                 for decision in _decide_release(state, result, fact.reason)
             )
-        case ResultRegistered() | AttemptStarted() | Consumed() | Deleted():
+        case AttemptStarted():
+            return _decide_started(state, fact)
+        case ResultRegistered() | Consumed() | Deleted():
             return ()
         case _:
             assert_never(fact)
@@ -127,13 +139,23 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
 
 def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Decision, ...]:
     result = state.results.get(fact.result)
-    if result is None or result.released is not None:
+    if result is None or result.released is not None or not state.registered:
         return ()
     if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
         return ()
     accepted = PartitionAccepted(fact.result, fact.first, fact.count, state.epoch)
-    done = result.registered.partitions == 0
+    done = result.registered.partitions == 0 and not result.complete
     return (accepted, ResultComplete(fact.result)) if done else (accepted,)
+
+
+def _decide_started(state: JobState, fact: AttemptStarted) -> tuple[Decision, ...]:
+    """What starts too late writes objects that no earlier order names."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or fact.attempt in result.attempts:
+        return ()
+    if result.released is not None:
+        return (Superseded(fact.attempt, "the result is released"),)
+    return (Superseded(fact.attempt, _AGAIN),) if fact.attempt in result.superseded else ()
 
 
 def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
@@ -141,7 +163,7 @@ def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
     result = state.results.get(partition.result)
     if result is None:
         return ()
-    if fact.attempt == result.winners.get(partition.index) or fact.attempt in result.superseded:
+    if fact.attempt == result.winners.get(partition.index) or _is_superseded(result, fact.attempt):
         return ()
     refusal = _refusal(state, result, fact)
     if refusal is not None:
@@ -149,6 +171,11 @@ def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
     if len(result.winners) + 1 == result.registered.partitions:
         return Consumable(fact.attempt), ResultComplete(partition.result)
     return (Consumable(fact.attempt),)
+
+
+def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
+    """Whether an order to delete stands; a deleted attempt that speaks again needs another."""
+    return attempt in result.superseded and attempt in result.attempts
 
 
 def _refusal(state: JobState, result: ResultState, fact: Produced) -> str | None:
@@ -159,6 +186,8 @@ def _refusal(state: JobState, result: ResultState, fact: Produced) -> str | None
         return "the partition is not registered"
     if attempt.epoch != state.epoch:
         return f"epoch {attempt.epoch} is fenced by {state.epoch}"
+    if attempt in result.superseded:
+        return _AGAIN
     if [segment.number for segment in fact.segments] != list(range(len(fact.segments))):
         return "the list of segments is not whole"
     winner = result.winners.get(attempt.partition.index)
@@ -169,7 +198,7 @@ def _decide_failed(state: JobState, fact: AttemptFailed) -> tuple[Decision, ...]
     result = state.results.get(fact.attempt.partition.result)
     if result is None or fact.attempt == result.winners.get(fact.attempt.partition.index):
         return ()
-    return (Superseded(fact.attempt, "failed"),) if fact.attempt not in result.superseded else ()
+    return () if _is_superseded(result, fact.attempt) else (Superseded(fact.attempt, "failed"),)
 
 
 def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decision, ...]:
@@ -183,12 +212,13 @@ def apply(state: JobState, body: Body) -> JobState:
     """The state behind an event."""
     match body:
         case JobAccepted():
-            return replace(state, epoch=body.epoch)
+            return replace(state, epoch=body.epoch, closed=None)
         case JobUnregistered():
             return replace(state, closed=body.reason)
         case ResultRegistered():
             known = state.results.get(body.result)
-            return state if known else _put(state, body.result, ResultState(body))
+            refused = known is not None or not state.registered
+            return state if refused else _put(state, body.result, ResultState(body))
         case JobRegistered() | PartitionRegistered() | ReleaseRequested():
             return state
         case AttemptStarted() | AttemptFailed() | Produced() | Consumable() | Superseded():
@@ -262,7 +292,8 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
         result.reads.read_bytes + body.read_bytes,
         result.reads.requests + body.requests,
     )
-    read = range(body.first, body.first + body.count)
+    last = min(body.first + body.count, result.registered.subpartitions)
+    read = range(max(0, body.first), last)
     return replace(result, consumed=result.consumed.union(read), reads=reads)
 
 
@@ -273,6 +304,5 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
         result,
         attempts={a: p for a, p in result.attempts.items() if a not in gone},
         winners={i: a for i, a in result.winners.items() if a not in gone},
-        superseded=result.superseded - gone,
         deleted=result.deleted + deleted.objects,
     )

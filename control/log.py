@@ -45,7 +45,8 @@ class Follower(Protocol):
     rejected: int
 
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
-        """The next events, at most `limit`; an empty list when none came in time.
+        """The next events, at most `limit`; an empty list when none came in time, or when the end
+        was reached past records that are not for this reader.
 
         Raises:
             Unavailable: the log cannot be read.
@@ -74,6 +75,7 @@ class Decisions(Protocol):
 
         Raises:
             Fenced: somebody else has opened the job's decisions since.
+            Unavailable: the former step could not be ended; open the job's decisions again.
         """
 
     def write(self, decision: Event) -> None:
@@ -82,6 +84,7 @@ class Decisions(Protocol):
         Raises:
             Fenced: somebody else has opened the job's decisions since.
             Invalid: the decision is too large.
+            Unavailable: the log takes nothing now; abort the step and begin it again.
         """
 
     def commit(self, position: int) -> None:

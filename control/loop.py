@@ -197,9 +197,8 @@ class JobLoop:
     def _delete_attempts(
         self, state: JobState, name: ResultId, attempts: tuple[AttemptId, ...]
     ) -> None:
-        known = state.results[name].attempts
         try:
-            objects = self._storage.delete(state.job, {a: known[a] for a in attempts})
+            objects = self._storage.delete(state.job, state.results[name], attempts)
             event = self._author.fact(Deleted(name, attempts, objects))
             self._log.append(event).offset(self._deadline())
         except HeadgateError as exc:

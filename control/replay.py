@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from .errors import Corrupt
-from .events import Decision, Event, Recorded
+from .events import Decision, Event, Fact, Recorded
 from .ids import JobId
 from .lifecycle import JobState, step
 
@@ -45,8 +45,14 @@ class Replay:
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()
+        body = recorded.event.body
+        if not isinstance(body, Fact):
+            raise Corrupt(
+                f"the decision at offset {recorded.offset} has no basis: {body}",
+                (recorded.offset,),
+            )
         self.facts += 1
-        self.state, decisions = step(self.state, recorded.event.body)  # type: ignore[arg-type]
+        self.state, decisions = step(self.state, body)
         derived = tuple(
             Derived(recorded.offset, ordinal, recorded.event.id, decision)
             for ordinal, decision in enumerate(decisions)
@@ -57,7 +63,7 @@ class Replay:
     def _match(self, recorded: Recorded) -> None:
         event = recorded.event
         expected = self.due[0] if self.due else None
-        if expected is None or (event.basis, event.body) != (expected.basis, expected.decision):
+        if expected is None or _told(event) != _derived(expected):
             raise Corrupt(
                 f"the decision at offset {recorded.offset} is {_say(event)}, but what follows "
                 f"from the facts is {_say_derived(expected)}",
@@ -67,9 +73,22 @@ class Replay:
         self.decisions += 1
 
 
+def _told(event: Event) -> tuple[object, ...]:
+    return event.id, event.cause, event.basis, event.body
+
+
+def _derived(derived: Derived) -> tuple[object, ...]:
+    return derived.id, derived.cause, derived.basis, derived.decision
+
+
 def _say(event: Event) -> str:
-    return f"{event.body} on basis {event.basis}"
+    return f"{event.body} with id {event.id} on basis {event.basis}, caused by {event.cause}"
 
 
 def _say_derived(derived: Derived | None) -> str:
-    return "nothing" if derived is None else f"{derived.decision} on basis {derived.basis}"
+    if derived is None:
+        return "nothing"
+    return (
+        f"{derived.decision} with id {derived.id} on basis {derived.basis}, "
+        f"caused by {derived.cause}"
+    )

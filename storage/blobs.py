@@ -15,15 +15,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from headgate.control.clock import Deadline
-from headgate.control.errors import Corrupt, Invalid
-from headgate.storage.counts import RequestCounts
+from ..control.clock import Deadline
+from ..control.errors import Corrupt, Invalid
+from .counts import RequestCounts
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 NAME_BYTES_MAX = 1024
 NAME_SEGMENT = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}")
-WRITE_ID = re.compile(r"[!-~]{1,120}")
+WRITE_ID = re.compile(r"[!-~]{1,180}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,11 @@ def checked_write_id(write_id: str) -> str:
     """The write id, when it can travel in an HTTP header.
 
     Raises:
-        Invalid: it is empty, longer than 120 characters, or not printable ASCII.
+        Invalid: it is empty, longer than 180 characters, or not printable ASCII.
     """
     if WRITE_ID.fullmatch(write_id):
         return write_id
-    raise Invalid(f"write id {write_id!r} must be 1 to 120 printable ASCII characters")
+    raise Invalid(f"write id {write_id!r} must be 1 to 180 printable ASCII characters")
 
 
 def byte_view(body: Bytes) -> memoryview:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from ..control.events import Fact
-from ..control.ids import JobId
+from ..control.ids import JobId, ResultId
 from ..control.log import EventLog, Receipt
 from ..control.loop import Author
 from .blobs import BlobStore
 from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from .gate import Neighbours, SegmentGate
 from .layout import Layout
+from .manifest import Manifest
+from .shards import StoredManifest, load_shard
 from .writer import SegmentWriter
 
 
@@ -34,6 +36,7 @@ class ObjectStoreEnvironment:
         self._limits = limits
         self._wait_s = wait_s
         self._fetchers = ThreadPoolExecutor(limits.fetch_parallel, "headgate-get")
+        self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
         self._neighbours = Neighbours(store, limits.cache_bytes)
 
     def create_result_partition_writer(
@@ -61,6 +64,15 @@ class ObjectStoreEnvironment:
             lambda fact: self._announce(author, fact),
             self._wait_s,
         )
+
+    def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
+        """The manifest that tells where a subpartition is; the last shard is kept for the next."""
+        if isinstance(manifest, Manifest):
+            return manifest
+        key = (manifest.head.result, subpartition // manifest.width)
+        if self._shard is None or self._shard[0] != key:
+            self._shard = key, load_shard(self._store, manifest, subpartition)
+        return self._shard[1]
 
     def close(self) -> None:
         self._fetchers.shutdown(wait=False, cancel_futures=True)

@@ -79,7 +79,7 @@ def build(
         produced = state.produced(partition)
         for segment in produced.segments:
             name = layout.segment(produced.attempt, segment.number)
-            index = _index(segment, name, descriptor.subpartitions, store)
+            index = _index(produced.attempt, segment, name, descriptor.subpartitions, store)
             if int(index.rows.sum()) != segment.rows:
                 raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
             sources.append(
@@ -98,8 +98,8 @@ def build(
 
 
 def _index(
-    segment: SegmentSummary, name: str, subpartitions: int, store: BlobStore
+    attempt: AttemptId, segment: SegmentSummary, name: str, subpartitions: int, store: BlobStore
 ) -> SegmentIndex:
     if segment.index:
         return SegmentIndex.unpacked(segment.index, subpartitions)
-    return fetch_index(store, name, segment.size_bytes)
+    return fetch_index(store, name, segment.size_bytes, attempt, subpartitions)

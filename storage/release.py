@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from ..control.events import Produced
 from ..control.ids import AttemptId, JobId
+from ..control.lifecycle import ResultState
+from . import shards
 from .blobs import BlobStore
 from .layout import Layout
 
@@ -17,15 +19,14 @@ class StorageRelease:
         self._store = store
         self._root = root
 
-    def delete(self, job: JobId, attempts: Mapping[AttemptId, Produced | None]) -> int:
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
         layout = Layout(self._root, job)
-        names = [
-            name
-            for attempt, produced in attempts.items()
-            for name in self._names(layout, attempt, produced)
-        ]
-        self._store.delete(names)
-        return len(names)
+        gone = [name for a in attempts for name in self._names(layout, a, result.attempts[a])]
+        if result.released is not None:
+            said = result.registered
+            gone += shards.names(layout, said.result, result.written.segments, said.subpartitions)
+        self._store.delete(gone)
+        return len(gone)
 
     def sweep(self, job: JobId) -> int:
         layout = Layout(self._root, job)

@@ -28,6 +28,7 @@ _MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
 _TAIL_BYTES = 10
 _ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
+_HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
 _INDEX_KEY = "headgate.index"
 
 Longs = npt.NDArray[np.int64]
@@ -62,7 +63,8 @@ class SegmentIndex:
         packed["rows"] = self.rows[filled]
         packed["size"] = self.sizes[filled]
         packed["checksum"] = self.checksums[filled]
-        return self.start.to_bytes(8, "little") + packed.tobytes()
+        stated = self.start.to_bytes(8, "little") + packed.tobytes()
+        return xxhash.xxh3_64_intdigest(stated).to_bytes(8, "little") + stated
 
     @classmethod
     def from_entries(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
@@ -71,14 +73,16 @@ class SegmentIndex:
         Raises:
             Corrupt: the bytes are no index of so many subpartitions.
         """
-        if len(raw) < 8 or (len(raw) - 8) % _ENTRY.itemsize:
+        if len(raw) < _HEAD_BYTES or (len(raw) - _HEAD_BYTES) % _ENTRY.itemsize:
             raise Corrupt(f"an index of {len(raw)} bytes is not whole")
-        packed = np.frombuffer(raw, _ENTRY, offset=8)
+        if int.from_bytes(raw[:8], "little") != xxhash.xxh3_64_intdigest(raw[8:]):
+            raise Corrupt(f"an index of {len(raw)} bytes does not match its checksum")
+        packed = np.frombuffer(raw, _ENTRY, offset=_HEAD_BYTES)
         where = packed["subpartition"]
         if len(where) and where.max() >= subpartitions:
             raise Corrupt(f"index names subpartition {where.max()} of {subpartitions}")
         index = cls(
-            int.from_bytes(raw[:8], "little"),
+            int.from_bytes(raw[8:_HEAD_BYTES], "little"),
             np.zeros(subpartitions, np.int64),
             np.zeros(subpartitions, np.int64),
             np.zeros(subpartitions, np.uint64),
@@ -109,9 +113,8 @@ class Segment:
 def encode(sorted_rows: pa.RecordBatch, rows: Longs, codec: str, attempt: AttemptId) -> Segment:
     """Write rows that are ordered by subpartition, `rows[i]` of them for subpartition i."""
     filled = int(np.count_nonzero(rows))
-    blank = base64.b64encode(bytes(8 + filled * _ENTRY.itemsize)).decode()
-    stated = {"headgate.format": FORMAT, "headgate.attempt": str(attempt)}
-    stated["headgate.subpartitions"] = str(len(rows))
+    blank = base64.b64encode(bytes(_HEAD_BYTES + filled * _ENTRY.itemsize)).decode()
+    stated = _stated(attempt, len(rows))
     sink = pa.BufferOutputStream()
     options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
     with ipc.new_file(
@@ -170,11 +173,22 @@ def _fill_blank(body: bytearray, data_end: int, blank: str, entries: bytes) -> N
     body[at : at + len(entries)] = entries
 
 
-def fetch_index(store: BlobStore, name: str, size_bytes: int) -> SegmentIndex:
-    """Read a stored segment's index from its footer.
+def _stated(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
+    """What the footer says besides the index."""
+    return {
+        "headgate.format": FORMAT,
+        "headgate.attempt": str(attempt),
+        "headgate.subpartitions": str(subpartitions),
+    }
+
+
+def fetch_index(
+    store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
+) -> SegmentIndex:
+    """Read the index of a stored segment that an attempt announced from its footer.
 
     Raises:
-        Corrupt: the object is no segment of a known format.
+        Corrupt: the object is no segment of this attempt in a known format.
         Lost: it is gone.
     """
     tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
@@ -189,19 +203,29 @@ def fetch_index(store: BlobStore, name: str, size_bytes: int) -> SegmentIndex:
         metadata = ipc.open_file(pa.py_buffer(stub)).metadata
     except (pa.ArrowException, OSError) as exc:
         raise Corrupt(f"the footer of {name} cannot be read") from exc
-    return read_index(metadata, name)
+    return read_index(metadata, name, attempt, subpartitions)
 
 
-def read_index(metadata: pa.KeyValueMetadata | None, name: str) -> SegmentIndex:
+def read_index(
+    metadata: pa.KeyValueMetadata | None, name: str, attempt: AttemptId, subpartitions: int
+) -> SegmentIndex:
     """The index from a segment's footer metadata.
 
     Raises:
-        Corrupt: the object is no segment of a known format.
+        Corrupt: the object is no segment of this attempt in a known format.
     """
-    if metadata is None or metadata.get(b"headgate.format") != FORMAT.encode():
-        raise Corrupt(f"{name} is no segment of format {FORMAT}")
-    raw = base64.b64decode(metadata[_INDEX_KEY.encode()])
-    return SegmentIndex.from_entries(raw, int(metadata[b"headgate.subpartitions"]))
+    found = metadata or {}
+    for key, expected in _stated(attempt, subpartitions).items():
+        if found.get(key.encode()) != expected.encode():
+            raise Corrupt(
+                f"{name} is no segment of this attempt: {key} is {found.get(key.encode())!r}, "
+                f"expected {expected!r}"
+            )
+    try:
+        raw = base64.b64decode(found[_INDEX_KEY.encode()], validate=True)
+        return SegmentIndex.from_entries(raw, subpartitions)
+    except (KeyError, ValueError, Corrupt) as exc:
+        raise Corrupt(f"{name} has no sound index in its footer: {exc}") from exc
 
 
 def decode(part: memoryview, schema: pa.Schema) -> list[pa.RecordBatch]:

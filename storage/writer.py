@@ -135,12 +135,15 @@ def sort(
     batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
 ) -> tuple[Longs, pa.RecordBatch]:
     """Rows per subpartition, and all rows ordered by it; equal ones keep their order."""
-    narrow = np.uint16 if subpartitions <= 1 << 16 else np.uint32
-    where = np.concatenate(targets).astype(narrow)
+    wide = np.concatenate(targets)
+    low, high = int(wide.min()), int(wide.max())
+    if low < 0 or high >= subpartitions:
+        raise Invalid(
+            f"a row is for subpartition {low if low < 0 else high} of {subpartitions}"
+        )
+    where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
     rows = np.bincount(where, minlength=subpartitions)
-    if len(rows) > subpartitions:
-        raise Invalid(f"a row is for subpartition {len(rows) - 1} of {subpartitions}")
-    order = pa.array(np.argsort(where, kind="stable"))
+    order = pa.array(np.argsort(where, kind="stable").astype(np.uint32))
     table = pa.Table.from_batches(batches).combine_chunks()
     whole = table.to_batches()[0] if table.num_columns else batches[0]
     return rows.astype(np.int64), whole.take(order)

@@ -16,6 +16,7 @@ SUBPARTITION = "headgate_subpartition"
 TIME_ZONE = "UTC"
 _CLASSES = {
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
+    "types": "org.apache.spark.sql.types.DataTypes",
     "loader": "org.apache.spark.sql.api.r.SQLUtils",
     "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
     "named": "org.apache.spark.sql.catalyst.expressions.NamedExpression",
@@ -55,7 +56,7 @@ class CatalystDoor:
     def _number(self, partitioning: Any) -> Any:
         """The expression of a row's partition; what needs none goes to the only one."""
         if partitioning.numPartitions() == 1:
-            return self._classes["literal"].apply(0)
+            return self._classes["literal"](0, self._classes["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, rows: DataFrame, batch_rows: int) -> Any:

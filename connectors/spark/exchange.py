@@ -15,6 +15,7 @@ from ...control.master import DriverMaster
 from ...storage.blobs import BlobStore
 from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
+from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor
 from .roads import PrivateRoad, PublicRoad, Road
 from .settings import Settings
@@ -89,10 +90,10 @@ class Exchanger:
         )
         return future.result(worker.wait_s)
 
-    def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest:
+    def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest | StoredManifest:
         state = self.means.master.await_complete(descriptor)
-        layout = Layout(self.means.worker.root, descriptor.job)
-        return build(descriptor, state, layout, self.means.store)
+        layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
+        return store_manifest(store, layout, build(descriptor, state, layout, store))
 
     @contextmanager
     def _described(self, text: str) -> Iterator[None]:

@@ -78,7 +78,7 @@ def _describe(
         services = local()
         opening.callback(services.close)
         bootstrap, url = services.bootstrap, f"s3://{services.bucket}/{settings.topic_prefix}"
-        s3 |= {"endpoint": services.endpoint, "anonymous": "true"}
+        s3 |= {"endpoint": services.endpoint, "dummy_credentials": "true"}
     elif not bootstrap or not url:
         missing = "store" if bootstrap else "broker"
         raise Invalid(f"set {PREFIX}{missing} too, or neither for the embedded stack")

@@ -29,6 +29,7 @@ from ...storage.contract import (
 )
 from ...storage.environment import ObjectStoreEnvironment
 from ...storage.manifest import Manifest
+from ...storage.shards import StoredManifest
 from ...storage.stores import open_store
 from .catalyst import SUBPARTITION
 
@@ -94,7 +95,7 @@ class ReadTask:
     """Reads subpartitions, each in a task of its own number."""
 
     settings: WorkerSettings
-    manifest: Manifest
+    manifest: Manifest | StoredManifest
     schema: bytes
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
@@ -113,8 +114,9 @@ class ReadTask:
     def _gate(self, number: int) -> InputGate:
         schema = ipc.read_schema(pa.py_buffer(self.schema))
         task = _context().taskAttemptId()
-        deployment = InputGateDeployment(self.manifest, schema, number, 1, task)
-        return environment(self.settings).create_input_gate(deployment)
+        shuffle = environment(self.settings)
+        manifest = shuffle.manifest_of(self.manifest, number)
+        return shuffle.create_input_gate(InputGateDeployment(manifest, schema, number, 1, task))
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()

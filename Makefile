@@ -1,0 +1,85 @@
+# `make` or `make help` lists what there is. Every verb does its own set-up in .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+UV := uv==0.13.8
+ROOMS := headgate control storage connectors infra
+
+BIN := $(CURDIR)/.venv/bin
+INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# Driver and workers must be the same Python with the same packages, and no other Spark than ours.
+export PYSPARK_PYTHON := $(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(BIN)/python
+unexport SPARK_HOME PYTHONPATH
+
+.PHONY: help setup demo test lint types stack stack-down test-real bench lock java
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## a Python environment in .venv with the pinned packages
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "headgate needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=..."; exit 1; }
+	@echo "setup: installing the pinned packages into .venv (a minute when nothing is cached)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --require-hashes -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+java:
+	@version=$$("$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
+	  test "$${version:-0}" -ge 17 \
+	  || { echo "Spark needs Java 17 or newer on PATH or in JAVA_HOME; found: $${version:-none}"; exit 1; }
+
+demo: $(INSTALLED) java  ## an exchange on the embedded stack, step by step
+	@$(BIN)/headgate demo
+
+test: $(INSTALLED) java  ## the tests that need no service
+	@$(BIN)/python -m pytest $(ARGS)
+
+# A checker that finds no files reports success: each count is held against the files on disk.
+lint: $(INSTALLED)  ## ruff, and who may import whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@cd typings && $(BIN)/lint-imports --config ../pyproject.toml --no-cache | tee ../.venv/lint.txt
+	@expected=$$(find $(ROOMS) -name '*.py' | wc -l); \
+	  seen=$$(sed -n 's/^Analyzed \([0-9]*\) files.*/\1/p' .venv/lint.txt); \
+	  test "$${seen:-0}" -ge "$$expected" \
+	  || { echo "lint-imports saw $${seen:-0} of $$expected files"; exit 1; }
+
+types: $(INSTALLED)  ## mypy, strict, on the package and on the tests
+	@$(BIN)/mypy | tee .venv/types.txt
+	@expected=$$(find $(ROOMS) -name '*.py' | wc -l); \
+	  seen=$$(sed -n 's/^Success: no issues found in \([0-9]*\) source files\?$$/\1/p' .venv/types.txt); \
+	  test "$${seen:-0}" -ge "$$expected" \
+	  || { echo "mypy saw $${seen:-0} of $$expected files"; exit 1; }
+	@$(BIN)/mypy tests
+	@echo 'from headgate.control.ids import job_id; job_id(1)' > .venv/wrong_on_purpose.py
+	@($(BIN)/mypy .venv/wrong_on_purpose.py || true) | grep -q arg-type \
+	  || { echo "mypy takes headgate's types for Any"; exit 1; }
+
+stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Maven, Go, 5 minutes)
+	@$(BIN)/headgate stack up
+
+stack-down: $(INSTALLED)  ## stop Kafka and MinIO
+	@$(BIN)/headgate stack down
+
+test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
+	@$(BIN)/python -m pytest -m real $(ARGS)
+
+bench: $(INSTALLED) java  ## Headgate against Spark's own shuffle
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
+	@$(PYTHON) -m venv .venv/uv
+	@.venv/uv/bin/pip install --quiet --disable-pip-version-check $(UV)
+	@.venv/uv/bin/uv pip compile pyproject.toml --extra spark --extra embedded --group dev \
+	  --universal --generate-hashes --no-header --no-annotate --quiet $(UPGRADE) -o requirements.lock

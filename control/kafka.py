@@ -1,0 +1,245 @@
+"""The event log on Kafka: one topic, a job's events in one partition of it.
+
+Guarantees what `log.py` promises, by an idempotent producer for facts, a transaction per step of
+decisions, and read_committed readers. Assumes Kafka 3.5 or later, and that nobody alters the
+number of the topic's partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from . import codec
+from .clock import Deadline
+from .errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown, Unavailable
+from .events import Event, Recorded
+from .ids import JobId
+from .kafka_clients import KafkaClients, Place, produce
+from .kafka_decisions import KafkaDecisions
+from .kafka_errors import translate, translate_delivery
+from .kafka_settings import KafkaSettings, TopicSettings
+from .log import partition_of
+
+__all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
+
+_LOG = logging.getLogger(__name__)
+_TURN_S = 0.01  # how long one of several waiting threads keeps the client's callbacks to itself
+_CLOSE_S_MAX = 5.0
+_SCAN_LIMIT = 1000
+
+
+class KafkaEventLog:
+    """An event log for any number of processes."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._clients = KafkaClients(settings)
+        self._closed = False
+
+    def prepare(self, deadline: Deadline) -> None:
+        self._check_open()
+        self._clients.prepare(deadline)
+
+    def append(self, fact: Event) -> KafkaReceipt:
+        self._check_open()
+        record = codec.encode(fact)
+        producer = self._clients.producer()
+        receipt = KafkaReceipt(producer, f"{fact.kind} {fact.id}")
+        try:
+            produce(producer, self._place(fact.job), fact, record, receipt.settle)
+        except KafkaException as exc:
+            if exc.args[0].fatal() or exc.args[0].code() == KafkaError._FATAL:
+                self._clients.forget_producer()
+            raise translate(exc.args[0], f"appending {fact.kind} {fact.id}") from exc
+        return receipt
+
+    def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
+        self._check_open()
+        return self._follow(self._settings.group(job), self._place(job), job, position)
+
+    def open_decisions(self, job: JobId) -> KafkaDecisions:
+        self._check_open()
+        return KafkaDecisions(job, self._place(job), self._clients)
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        self._check_open()
+        for partition in range(self._clients.partitions()):
+            place = Place(self._settings.events_topic, partition)
+            group = f"{self._settings.topic_prefix}-reader"
+            with closing(self._follow(group, place, None, None)) as follower:
+                yield from _read_to_end(follower, place, deadline)
+
+    def close(self) -> None:
+        """Deliver what was handed over, within bounds, and give back connections."""
+        self._closed = True
+        if (producer := self._clients.forget_producer()) is not None:
+            producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
+
+    def _follow(
+        self, group: str, place: Place, job: JobId | None, position: int | None
+    ) -> KafkaFollower:
+        start = self._clients.first_offset(place.partition) if position is None else position
+        consumer = self._clients.consumer(group)
+        with self._clients.translated(f"following {place}"):
+            consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        return KafkaFollower(job, place, self._clients, consumer, start)
+
+    def _place(self, job: JobId) -> Place:
+        partition = partition_of(job, self._clients.partitions())
+        return Place(self._settings.events_topic, partition)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the event log is closed")
+
+
+class KafkaReceipt:
+    """A fact on its way. Any number of threads may wait for it, and for others, at once."""
+
+    def __init__(self, producer: Producer, what: str) -> None:
+        self._producer = producer
+        self._what = what
+        self._offset: int | None = None
+        self._error: KafkaError | None = None
+
+    def settle(self, error: KafkaError | None, message: Message) -> None:
+        """The client's delivery report."""
+        self._error = error
+        self._offset = message.offset()
+
+    def offset(self, deadline: Deadline) -> int:
+        while True:
+            if self._error is not None:
+                raise translate_delivery(self._error, f"appending {self._what}")
+            if self._offset is not None:
+                return self._known(self._offset)
+            if deadline.passed:
+                raise OutcomeUnknown(f"no confirmation of {self._what} in time")
+            self._producer.poll(min(deadline.left_s, _TURN_S))
+
+    def _known(self, offset: int) -> int:
+        """A broker that found the record there already, after a retry, may not say where."""
+        if offset < 0:
+            raise OutcomeUnknown(f"{self._what} is in the log, at an offset that was not told")
+        return offset
+
+
+class KafkaFollower:
+    """Reads one job's committed events, or with `job` None everybody's."""
+
+    def __init__(
+        self,
+        job: JobId | None,
+        place: Place,
+        clients: KafkaClients,
+        consumer: Consumer,
+        position: int,
+    ) -> None:
+        self.rejected = 0
+        self._job = job
+        self._place = place
+        self._clients = clients
+        self._consumer = consumer
+        self._position = position
+        self._at_end = False
+        self._failure: HeadgateError | None = None
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        deadline = Deadline.after(timeout_s)
+        start, found = self._position, list[Recorded]()
+        while True:
+            self._raise_failure()
+            for message in self._batch(limit, deadline.left_s):
+                self._take(message, found)
+            passed = self._at_end and self._position > start
+            if found or passed or deadline.passed:
+                break
+        if not found:
+            self._raise_failure()
+        return found
+
+    def position(self) -> int:
+        return self._position
+
+    def end(self) -> int:
+        return self._clients.end_offset(self._place.partition)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _batch(self, limit: int, timeout_s: float) -> list[Message]:
+        """What has come, without waiting for more than the first."""
+        try:
+            first = self._consumer.poll(timeout_s)
+            if first is None or limit == 1:
+                return [] if first is None else [first]
+            return [first, *self._consumer.consume(limit - 1, 0)]
+        except RuntimeError as exc:
+            raise Closed(f"the follower of {self._place} is closed") from exc
+
+    def _take(self, message: Message, found: list[Recorded]) -> None:
+        if (error := message.error()) is not None:
+            self._take_error(error, message)
+            return
+        offset = message.offset()
+        assert offset is not None, "a record has an offset"
+        self._position, self._at_end = offset + 1, False
+        headers = dict(message.headers() or ())
+        job = headers.get("headgate-job")
+        if self._job is not None and job not in (None, self._job.encode()):
+            return
+        try:
+            found.append(Recorded(offset, _decoded(message, job)))
+        except Corrupt as exc:
+            self._reject(offset, exc)
+
+    def _take_error(self, error: KafkaError, message: Message) -> None:
+        """Errors wait until what was read before them has been handed out."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._position, self._at_end = max(self._position, message.offset() or 0), True
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._failure = Lost(self._gone(), (self._position,))
+        else:
+            self._failure = translate(error, f"following {self._place}")
+
+    def _gone(self) -> str:
+        with suppress(HeadgateError):
+            first = self._clients.first_offset(self._place.partition)
+            return f"{self._place} holds offsets {first} to {self.end()}, not {self._position}"
+        return f"{self._place} no longer holds offset {self._position}"
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if failure is not None:
+            if not isinstance(failure, Lost):  # the client tries again by itself, except there
+                self._failure = None
+            raise failure
+
+    def _reject(self, offset: int, exc: Corrupt) -> None:
+        if self.rejected == 0:
+            _LOG.warning("skipped offset %d of %s, and maybe more: %s", offset, self._place, exc)
+        self.rejected += 1
+
+
+def _decoded(message: Message, job: bytes | str | None) -> Event:
+    record = message.value()
+    if job is None or record is None:
+        raise Corrupt("record has no headers")
+    event = codec.decode(record)
+    if event.job.encode() != job:
+        raise Corrupt(f"record of {event.job} has the headers of another job")
+    return event
+
+
+def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> Iterator[Recorded]:
+    end = follower.end()
+    while follower.position() < end:
+        if deadline.passed:
+            raise Unavailable(f"{place} was read up to {follower.position()} of {end} in time")
+        for recorded in follower.poll(_SCAN_LIMIT, min(1.0, deadline.left_s)):
+            if recorded.offset < end:
+                yield recorded

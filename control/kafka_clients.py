@@ -1,0 +1,304 @@
+"""librdkafka's clients for one log, and what the log asks of the cluster itself.
+
+Guarantees that a client is used only in the process that made it, that none writes to stderr, and
+that every question has a deadline. Foreign errors leave here translated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from . import codec
+from .clock import Deadline
+from .errors import Invalid, Unavailable
+from .events import Event
+from .ids import JobId
+from .kafka_errors import translate
+from .kafka_settings import KafkaSettings
+
+_STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
+_PREPARE_S_MAX = 15.0
+_ASK_S_MAX = 3.0
+_PING_S_MAX = 1.0
+_PAUSE_S = 0.05
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+# What the client says by itself is for those who ask for it; what matters is in our errors.
+_CLIENT_LOG = logging.getLogger("headgate.librdkafka")
+_CLIENT_LOG.addHandler(logging.NullHandler())
+_CLIENT_LOG.propagate = False
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class KafkaClients:
+    """Makes the clients and keeps the two that all of a log's users share, per process."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self._lock = Lock()
+        # A fork's child must not even free its parent's clients: their threads are not there.
+        # So it should end as Spark's and multiprocessing's do, without the interpreter's cleaning.
+        self._admins: dict[int, AdminClient] = {}
+        self._producers: dict[int, Producer] = {}
+        self._errors: deque[KafkaError] = deque(maxlen=8)
+        self._partitions = 0
+
+    def admin(self) -> AdminClient:
+        with self._lock:
+            if (found := self._admins.get(os.getpid())) is None:
+                found = self._make(AdminClient, self.settings.common())
+                self._admins[os.getpid()] = found
+            return found
+
+    def producer(self) -> Producer:
+        """The one that facts go through; another one after an error that ended the former."""
+        with self._lock:
+            if (found := self._producers.get(os.getpid())) is None:
+                found = self._make(Producer, self.settings.producing())
+                self._producers[os.getpid()] = found
+            return found
+
+    def forget_producer(self) -> Producer | None:
+        with self._lock:
+            return self._producers.pop(os.getpid(), None)
+
+    def decider(self, job: JobId) -> Producer:
+        return self._make(Producer, self.settings.deciding(job, _STEP_MS_MAX))
+
+    def consumer(self, group: str) -> Consumer:
+        return self._make(Consumer, self.settings.reading(group))
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Let errors of ours out only."""
+        try:
+            yield
+        except KafkaException as exc:
+            raise translate(exc.args[0], self.settings.scrub(doing)) from exc
+
+    def partitions(self) -> int:
+        """How many partitions the topic has, asked once."""
+        if not self._partitions:
+            deadline = Deadline.after(self.settings.request_timeout_s)
+            self._partitions = self._described(deadline)
+        return self._partitions
+
+    def first_offset(self, partition: int) -> int:
+        return self._offset(partition, _EARLIEST)
+
+    def end_offset(self, partition: int) -> int:
+        """Where a reader of committed records stalls. A consumer's own watermark calls would queue
+        behind its long poll."""
+        return self._offset(partition, _LATEST)
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Reach the broker, then create the topic or compare it.
+
+        Raises:
+            Unavailable: the broker cannot be reached.
+            Invalid: credentials or options are refused, or the topic has other settings.
+        """
+        deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda one: one.left_s)
+        self._reach(deadline)
+        self.producer()  # its first request waits half a second inside the client: let it begin
+        if not self.settings.embedded:
+            self._create(deadline)
+            self._compare(deadline)
+        self._partitions = self._described(deadline)
+
+    def _forget_admin(self) -> None:
+        with self._lock:
+            self._admins.pop(os.getpid(), None)
+
+    def _make(self, kind: Callable[..., T], config: dict[str, object]) -> T:
+        try:
+            return kind(config | {"error_cb": self._errors.append, "logger": _CLIENT_LOG})
+        except KafkaException as exc:
+            # Without its cause: the client's text quotes values, and one may be a secret.
+            raise self.settings.refused(exc.args[0].str()) from None
+
+    def _reach(self, deadline: Deadline) -> None:
+        self._errors.clear()
+        while True:
+            try:
+                self._ping(deadline)
+                return
+            except KafkaException as exc:
+                self._check_reachable(exc, deadline)
+
+    def _ping(self, deadline: Deadline) -> None:
+        limit_s = max(_PAUSE_S, min(deadline.left_s, _PING_S_MAX))
+        if self.settings.embedded:  # the mock has no controller, who would be asked otherwise
+            self.admin().list_topics(timeout=limit_s)
+        else:
+            self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
+
+    def _check_reachable(self, exc: KafkaException, deadline: Deadline) -> None:
+        self.admin().poll(_PAUSE_S)
+        errors = [*self._errors, exc.args[0]]
+        fatal = [e for e in errors if isinstance(translate(e, ""), Invalid)]
+        if fatal or deadline.passed:
+            kind = Invalid if fatal else Unavailable
+            reason = self.settings.scrub((fatal or errors)[0].str())
+            raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
+
+    def _create(self, deadline: Deadline) -> None:
+        topic = self.settings.topic
+        new = NewTopic(
+            self.settings.events_topic,
+            topic.partitions,
+            topic.replication,
+            config={"retention.ms": str(topic.retention_ms), "cleanup.policy": "delete"},
+        )
+        if self._exists(deadline):
+            return
+        try:
+            futures = self.admin().create_topics([new], **self._limit(deadline))
+            self._ask(futures[new.topic], deadline)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(exc.args[0], f"creating topic {new.topic}") from exc
+
+    def _exists(self, deadline: Deadline) -> bool:
+        try:
+            self._describe(deadline)
+            return True
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise translate(exc.args[0], f"looking for {self.settings.events_topic}") from exc
+            return False
+
+    def _compare(self, deadline: Deadline) -> None:
+        wanted = {
+            "partitions": str(self.settings.topic.partitions),
+            "retention.ms": str(self.settings.topic.retention_ms),
+            "cleanup.policy": "delete",
+        }
+        found = {"partitions": str(self._described(deadline))} | self._configured(deadline)
+        other = [f"{n} is {found[n]}, not {w}" for n, w in wanted.items() if found[n] != w]
+        if other:
+            name = self.settings.events_topic
+            raise Invalid(
+                f"topic {name} exists with other settings: {'; '.join(other)}. "
+                "Change the topic, the settings, or the prefix of the topics"
+            )
+
+    def _configured(self, deadline: Deadline) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, self.settings.events_topic)
+        with self.translated(f"reading the settings of topic {resource.name}"):
+            futures = self.admin().describe_configs([resource], **self._limit(deadline))
+            entries = self._ask(futures[resource], deadline)
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    def _described(self, deadline: Deadline) -> int:
+        """How many partitions there are, as soon as each has a leader, which takes a moment."""
+        doing = f"looking for topic {self.settings.events_topic}, {self.settings.tried}"
+        while True:
+            try:
+                led = self._describe(deadline)
+                if led and all(led):
+                    return len(led)
+            except KafkaException as exc:
+                if deadline.passed:
+                    raise translate(exc.args[0], doing) from exc
+            if deadline.passed:
+                raise Unavailable(f"{doing}: no partition, or one without a leader")
+            deadline.clock.sleep_s(_PAUSE_S)
+
+    def _describe(self, deadline: Deadline) -> list[bool]:
+        """For each partition whether it has a leader."""
+        name = self.settings.events_topic
+        if self.settings.embedded:  # the mock makes a topic when it is asked for it
+            metadata = self.admin().list_topics(name, timeout=max(_PAUSE_S, deadline.left_s))
+            return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
+        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
+        return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
+
+    def _offset(self, partition: int, spec: OffsetSpec) -> int:
+        deadline = Deadline.after(self.settings.request_timeout_s)
+        place = TopicPartition(self.settings.events_topic, partition)
+        doing = f"asking for the offsets of {place.topic}[{partition}]"
+        while True:
+            try:
+                with self.translated(doing):
+                    return self._ask_offset(place, spec, deadline)
+            except Unavailable:
+                if deadline.passed:
+                    raise
+                self._forget_admin()  # it would go on asking a partition's former leader
+                deadline.clock.sleep_s(_PAUSE_S)
+
+    def _ask_offset(self, place: TopicPartition, spec: OffsetSpec, deadline: Deadline) -> int:
+        futures = self.admin().list_offsets(
+            {place: spec}, isolation_level=IsolationLevel.READ_COMMITTED, **self._limit(deadline)
+        )
+        offset = int(self._ask(futures[place], deadline).offset)
+        if offset < 0:  # the client's way to say that it had no answer
+            raise Unavailable(f"no answer about the offsets of {place.topic}[{place.partition}]")
+        return offset
+
+    def _limit(self, deadline: Deadline) -> dict[str, float]:
+        return {"request_timeout": max(_PAUSE_S, min(deadline.left_s, _ASK_S_MAX))}
+
+    def _ask(self, future: Any, deadline: Deadline) -> Any:
+        try:
+            return future.result(max(_PAUSE_S, deadline.left_s) + _ASK_S_MAX)
+        except TimeoutError as exc:
+            raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
+
+
+def produce(
+    producer: Producer,
+    place: Place,
+    event: Event,
+    record: bytes,
+    settle: Callable[[KafkaError | None, Message], None] | None,
+) -> None:
+    try:
+        producer.produce(
+            place.topic,
+            record,
+            event.job.encode(),
+            partition=place.partition,
+            headers=dict(codec.headers(event)),
+            on_delivery=settle,
+        )
+    except BufferError as exc:
+        raise Unavailable(f"too many events wait for {place} to confirm them") from exc
+    producer.poll(0)

@@ -1,0 +1,278 @@
+"""The `headgate` command: what an operator asks and starts.
+
+Guarantees: an error is one line on stderr and exit code 2; exit code 1 says that something was
+found. Commands that only look write nothing, neither to the log nor to the bucket.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from ..control.clock import Deadline
+from ..control.errors import HeadgateError, Invalid, Unavailable
+from ..control.events import Recorded
+from ..control.ids import job_id
+from ..control.log import EventLog
+from ..storage.fsck import audit, check, fold
+from . import doctor, stack, views
+from .doctor import Target, Verdict
+
+_READ_S_MAX = 60.0
+_POLL_S = 0.5
+_POLL_EVENTS_MAX = 500
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(highlight=False, soft_wrap=True, stderr=True)
+
+
+# What commands are made of
+
+
+class _Commands(TyperGroup):
+    """Shows our errors as one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadgateError as exc:
+            err.print(Text.assemble(("error: ", "bold red"), " ".join(str(exc).split())))
+            raise typer.Exit(2) from exc
+
+
+def _target(
+    broker: Annotated[str, typer.Option(envvar="HEADGATE_BROKER", help="Bootstrap servers.")] = "",
+    store: Annotated[
+        str, typer.Option(envvar="HEADGATE_STORE", help="s3://bucket/root or file:///folder.")
+    ] = "",
+    prefix: Annotated[
+        str, typer.Option(envvar="HEADGATE_PREFIX", help="First part of the topics' names.")
+    ] = "headgate",
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Kafka client option; also HEADGATE_KAFKA_<KEY>."),
+    ] = None,
+    s3: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="S3 option; also HEADGATE_S3_<KEY>."),
+    ] = None,
+) -> Target:
+    """What the connection options name, or the local stack when they name nothing."""
+    options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
+    s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
+    found = None if broker or store else stack.status()
+    if found is None or not found.is_up():
+        return Target(broker, store, prefix, options, s3_options)
+    store = f"s3://{found.bucket}/{prefix}"
+    err.print(f"no broker given: using the local stack, {found.bootstrap} and {store}", style="dim")
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", found.access_key)
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", found.secret_key)
+    return Target(
+        found.bootstrap, store, prefix, options, {"endpoint": found.endpoint} | s3_options
+    )
+
+
+def _targeted(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the connection options, and what they name as its first argument."""
+    shared = inspect.signature(_target, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        target = _target(**{name: given.pop(name) for name in shared})
+        command(target, **given)
+
+    parameters = [*own, *shared.values()]
+    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    return run
+
+
+def _environment(prefix: str, separator: str) -> dict[str, str]:
+    named = {k.removeprefix(prefix): v for k, v in os.environ.items() if k.startswith(prefix)}
+    return {name.lower().replace("_", separator): value for name, value in named.items()}
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    for pair in given or ():
+        if "=" not in pair:
+            raise Invalid(f"{pair!r} must be key=value")
+    return dict(pair.split("=", 1) for pair in given or ())
+
+
+def _read(log: EventLog, job: str) -> Iterator[Recorded]:
+    """Everything up to now of one job, or of all when none is named."""
+    deadline = Deadline.after(_READ_S_MAX)
+    if not job:
+        yield from log.read_all(deadline)
+        return
+    with closing(log.follow(job_id(job), None)) as follower:
+        end, found = follower.end(), 0
+        while follower.position() < end:
+            if deadline.passed:
+                raise Unavailable(f"read up to {follower.position()} of {end} in {_READ_S_MAX} s")
+            records = follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+            found += len(records)
+            yield from records
+    if not found:
+        raise Invalid(f"the log has no events of job {job}")
+
+
+def _follow(log: EventLog, job: str) -> Iterator[Recorded]:
+    if not job:
+        raise Invalid("--follow needs --job: jobs are ordered each by itself")
+    with closing(log.follow(job_id(job), None)) as follower:
+        while True:
+            yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+
+
+# Commands
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Headgate: a shuffle for PySpark over Kafka and object storage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+stack_app = typer.Typer(help="The real stack on this machine: Kafka and MinIO.")
+audit_app = typer.Typer(help="Does the log explain itself?")
+app.add_typer(stack_app, name="stack", no_args_is_help=True)
+app.add_typer(audit_app, name="audit", no_args_is_help=True)
+
+Job = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
+
+
+@app.command("demo")
+def run_demo() -> None:
+    """An exchange through an embedded stack, and all that its log tells. Takes half a minute."""
+    from .demo import run  # only here: it needs pyspark, which an operator's machine may not have
+
+    raise typer.Exit(run())
+
+
+@app.command("doctor")
+@_targeted
+def run_doctor(target: Target) -> None:
+    """Is everything here that Headgate needs? Tries the broker and the bucket.
+
+    Writes a job named doctor-… of four events to the topic, and deletes every object it puts.
+    """
+    wrong = 0
+    for outcome in doctor.examine(target):
+        out.print(views.check_row(outcome))
+        wrong += outcome.verdict is Verdict.WRONG
+    raise typer.Exit(1 if wrong else 0)
+
+
+@stack_app.command()
+def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
+    """Start Kafka and MinIO, or find them running; prints what to paste."""
+    found = stack.up(nodes)
+    out.print(*views.stack_rows(found), sep="\n")
+    out.print(*views.stack_settings(found, f"s3://{found.bucket}/headgate"), sep="\n")
+
+
+@stack_app.command()
+def status() -> None:
+    """Which nodes run, and where; exit code 1 when one does not."""
+    found = stack.status()
+    if found is None:
+        raise Invalid("there is no stack: `headgate stack up` starts one")
+    out.print(*views.stack_rows(found), sep="\n")
+    raise typer.Exit(0 if found.is_up() else 1)
+
+
+@stack_app.command()
+def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
+    """Stop everything."""
+    stack.down(wipe)
+    out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
+
+
+@app.command()
+@_targeted
+def events(
+    target: Target,
+    job: Job = "",
+    partition: Annotated[
+        str, typer.Option(help="Only one partition's life: `result/index` or `index`.")
+    ] = "",
+    follow: Annotated[bool, typer.Option(help="Wait for more; Ctrl-C ends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """The log, one event a line."""
+    with closing(doctor.open_log(target)) as log:
+        records = (_follow if follow else _read)(log, job)
+        shown = (r for r in records if not partition or views.concerns(r.event.body, partition))
+        try:
+            _print_events(shown, as_json)
+        except KeyboardInterrupt:
+            return
+
+
+def _print_events(records: Iterable[Recorded], as_json: bool) -> None:
+    last = None
+    for recorded in records:
+        if as_json:
+            print(json.dumps(views.event_fields(recorded)), flush=True)
+            continue
+        if recorded.event.job != last:
+            out.print(views.event_head(recorded.event.job))
+            last = recorded.event.job
+        out.print(views.event_row(recorded))
+
+
+@app.command()
+@_targeted
+def state(
+    target: Target,
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+    at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
+) -> None:
+    """What was true of a job at an offset: the facts up to there, folded."""
+    with closing(doctor.open_log(target)) as log:
+        records = [r for r in _read(log, job) if at is None or r.offset <= at]
+    for folded in fold(records):
+        out.print(views.state_table(folded))
+    out.print(views.timeline(records), views.legend(), sep="\n")
+
+
+@audit_app.command()
+@_targeted
+def verify(target: Target, job: Job = "") -> None:
+    """Derive every decision again from the facts, and compare; exit code 1 when one differs."""
+    with closing(doctor.open_log(target)) as log:
+        found = audit(_read(log, job))
+    out.print(*views.audit_rows(found), sep="\n")
+    raise typer.Exit(1 if any(one.violation for one in found) else 0)
+
+
+@app.command()
+@_targeted
+def fsck(
+    target: Target,
+    job: Job = "",
+    deep: Annotated[bool, typer.Option(help="Read every segment, compare checksums.")] = False,
+) -> None:
+    """Hold the log against the bucket; exit code 1 when something is found."""
+    store, root = doctor.open_bucket(target)
+    named = job_id(job) if job else None
+    with closing(store), closing(doctor.open_log(target)) as log:
+        found = check(store, root, lambda: fold(_read(log, job)), named, deep)
+    out.print(*views.findings(found), sep="\n")
+    raise typer.Exit(0 if found.clean else 1)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,328 @@
+"""`headgate demo`: one exchange through the embedded stack, and all that its log tells.
+
+Speaks to Headgate as a user does, and to the log and the bucket through their ports. Leaves nothing
+behind: broker and bucket end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from typing import IO
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.text import Text
+
+from ..connectors.spark.session import Headgate, attach_session
+from ..control.clock import SYSTEM_CLOCK
+from ..control.events import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
+from ..control.ids import JobId
+from ..control.kafka import KafkaEventLog, KafkaSettings
+from ..control.log import EventLog
+from ..storage.fsck import audit, check, fold
+from ..storage.stores import open_store
+from . import views
+from .embedded import EmbeddedStack, start_embedded
+
+_JOB = "demo"
+_PREFIX = "headgate"
+_ROWS = 400_000
+_CUSTOMERS = 5_000
+_PARTITIONS = 8
+_SUBPARTITIONS = 8
+_POLL_S = 0.1
+_POLL_EVENTS_MAX = 500
+_STOP_S_MAX = 10.0
+_LOG_TAIL_CHARS = 4_000
+_CONF = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": str(_SUBPARTITIONS),
+    "spark.headgate.job.id": _JOB,
+}
+
+
+def run() -> int:
+    """Run the demo; the exit code is 1 when anything was not as promised."""
+    console = Console(highlight=False)
+    started_s = SYSTEM_CLOCK.monotonic_s()
+    console.rule("[bold]Headgate: a shuffle whose data outlives every executor", align="left")
+    with ExitStack() as opening:
+        with console.status("starting a broker, a bucket and Spark …"):
+            demo = opening.enter_context(_started(console))
+        fine = demo.show()
+    console.print(_NEXT)
+    took_s = SYSTEM_CLOCK.monotonic_s() - started_s
+    console.rule(f"[bold]{'all as promised' if fine else 'NOT as promised'}, {took_s:.0f} s")
+    return 0 if fine else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The embedded stack for a session that does not own it: the log is read after the session."""
+
+    bootstrap: str
+    endpoint: str
+    bucket: str
+
+    def close(self) -> None:
+        """Whoever started it closes it."""
+
+
+@contextmanager
+def _started(console: Console) -> Iterator[_Demo]:
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    with ExitStack() as opening:
+        stack = opening.enter_context(start_embedded())
+        spark = opening.enter_context(_session())
+        kept = _Kept(stack.bootstrap, stack.endpoint, stack.bucket)
+        headgate = opening.enter_context(attach_session(spark, lambda: kept))
+        settings = KafkaSettings(stack.bootstrap, _PREFIX, embedded=True)
+        log = opening.enter_context(closing(KafkaEventLog(settings)))
+        took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
+        console.print(
+            f"broker {stack.bootstrap}, bucket {stack.endpoint}/{stack.bucket}, "
+            f"Spark {spark.version} {spark.sparkContext.master}: up in {took_s:.1f} s"
+        )
+        yield _Demo(console, stack, spark, headgate, log)
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """Spark, with all that the JVM has to say kept back unless it does not start."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("headgate demo")
+    for key, value in _CONF.items():
+        builder = builder.config(key, value)
+    with tempfile.TemporaryFile("w+") as said:
+        try:
+            with _stderr_in(said):
+                spark = builder.getOrCreate()
+        except BaseException:
+            said.seek(0)
+            sys.stderr.write(said.read()[-_LOG_TAIL_CHARS:])
+            raise
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _stderr_in(file: IO[str]) -> Iterator[None]:
+    """What is started meanwhile writes its stderr to the file, for good."""
+    own = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+
+
+class _Watch:
+    """Follows the job's log in a thread of its own, for the progress bars and for later."""
+
+    def __init__(self, log: EventLog, progress: Progress) -> None:
+        self.records: list[Recorded] = []
+        self._log = log
+        self._progress = progress
+        self._written = progress.add_task("partitions consumable", total=_PARTITIONS, said="")
+        self._read = progress.add_task("subpartitions read", total=_SUBPARTITIONS, said="")
+        self._subpartitions: set[int] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headgate-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End when all that is in the log by now has been seen."""
+        self._stopping.set()
+        self._thread.join(_STOP_S_MAX)
+
+    def _run(self) -> None:
+        with closing(self._log.follow(JobId(_JOB))) as follower:
+            while not self._stopping.is_set() or follower.position() < follower.end():
+                for recorded in follower.poll(_POLL_EVENTS_MAX, _POLL_S):
+                    self.records.append(recorded)
+                    self._show(recorded.event.body)
+
+    def _show(self, body: Body) -> None:
+        match body:
+            case AttemptStarted():
+                self._progress.update(self._written, said=f"writing {body.attempt.partition}")
+            case Produced():
+                said = f"{body.attempt.partition}: {decimal(body.size_bytes)}"
+                self._progress.update(self._written, said=said)
+            case Consumable():
+                self._progress.advance(self._written)
+            case Consumed():
+                self._subpartitions.update(range(body.first, body.first + body.count))
+                said = f"{body.rows:,} rows, {decimal(body.read_bytes)}"
+                self._progress.update(self._read, completed=len(self._subpartitions), said=said)
+
+
+@dataclass(frozen=True, slots=True)
+class _Demo:
+    console: Console
+    stack: EmbeddedStack
+    spark: SparkSession
+    headgate: Headgate
+    log: EventLog
+
+    def show(self) -> bool:
+        """The whole story; False when anything was not as promised."""
+        orders = _orders(self.spark)
+        self._title(f"{_ROWS:,} orders, all of a customer's to one task, by way of the bucket")
+        self.console.print(_CODE, style="cyan")
+        with self._progress() as progress:
+            watch = _Watch(self.log, progress)
+            by_customer = self.headgate.repartition(orders, _SUBPARTITIONS, "customer")
+            ours = _totals(by_customer).collect()
+        same = self._compare(orders, by_customer, ours)
+        self._cost()
+        found = self._fsck()
+        self.headgate.close()
+        watch.stop()
+        self._timeline(watch.records)
+        return all((same, found, self._audit(watch.records), self._fsck()))
+
+    def _title(self, text: str) -> None:
+        self.console.print(f"\n[bold]{text}[/]")
+
+    def _progress(self) -> Progress:
+        return Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description:<21}"),
+            BarColumn(30),
+            MofNCompleteColumn(),
+            TextColumn("[dim]{task.fields[said]:<36}"),
+            console=self.console,
+        )
+
+    def _compare(self, orders: DataFrame, by_customer: DataFrame, ours: list[Row]) -> bool:
+        self._title("Spark's plan: no Exchange above what Headgate has placed, and the same rows")
+        self.console.print(
+            Text(_plan(_totals(by_customer)), "cyan"), overflow="ellipsis", no_wrap=True
+        )
+        exchanges = [_plan(_totals(df)).count("Exchange") for df in (by_customer, orders)]
+        native = orders.repartition(_SUBPARTITIONS, "customer")
+        same = sorted(_totals(orders).collect()) == sorted(ours)
+        placed = _placement(by_customer) == _placement(native)
+        self._say(exchanges == [0, 1], "Exchanges in the plan: 0, where Spark's own has 1")
+        self._say(same, f"the totals of {len(ours):,} customers are Spark's own")
+        self._say(placed, f"each of the {_ROWS:,} rows is in the partition where Spark puts it")
+        return same and placed and exchanges == [0, 1]
+
+    def _cost(self) -> None:
+        report = self.headgate.report()
+        self._title("What it cost")
+        self.console.print(
+            f"  written  {decimal(report.stored_bytes):>8} in {report.puts} PUTs",
+            f"  read     {decimal(report.read_bytes):>8} in {report.gets} GETs, for the exchange was "
+            "used twice: by the totals and by the check",
+            f"  price    ${report.price_usd:.6f} of requests on S3",
+            sep="\n",
+        )
+
+    def _fsck(self) -> bool:
+        store, root = open_store(
+            f"s3://{self.stack.bucket}/{_PREFIX}",
+            {"endpoint": self.stack.endpoint, "dummy_credentials": "true"},
+        )
+        with closing(store):
+            found = check(store, root, lambda: fold(_events(self.log)), whole=True)
+        self._title("Log against bucket, checksums included (headgate fsck --deep)")
+        for line in views.findings(found):
+            self.console.print("  ", line)
+        return found.clean
+
+    def _timeline(self, records: list[Recorded]) -> None:
+        self._title("The life of every partition, from the log")
+        self.console.print(views.timeline(records), views.legend(), sep="\n")
+        half = [r.offset for r in records if isinstance(r.event.body, Consumable)][_PARTITIONS // 2]
+        self._title(f"What was true at offset {half} (headgate state --job {_JOB} --at {half})")
+        for state in fold(record for record in records if record.offset <= half):
+            self.console.print(views.state_table(state))
+
+    def _audit(self, records: list[Recorded]) -> bool:
+        found = audit(records)
+        self._title("Every decision derived again from the facts (headgate audit verify)")
+        for line in views.audit_rows(found):
+            self.console.print("  ", line)
+        return all(one.whole and not one.violation and not one.due for one in found)
+
+    def _say(self, true: bool, text: str) -> None:
+        self.console.print("  [green]✓[/]" if true else "  [bold red]✗ not so:[/]", text)
+
+
+_CODE = f"""
+  hg = headgate.attach(spark)
+  by_customer = hg.repartition(orders, {_SUBPARTITIONS}, "customer")
+  by_customer.groupBy("customer").agg(count("*"), sum("amount")).collect()
+"""
+_NEXT = """
+The embedded stack forgets everything now. To keep a log and look into it: `headgate stack up`, put
+what it prints into Spark's configuration, run a job, then
+
+  headgate events --job <job> --follow        headgate state --job <job> --at <offset>
+  headgate audit verify                       headgate fsck --deep
+"""
+
+
+def _orders(spark: SparkSession) -> DataFrame:
+    number = F.xxhash64("id")
+    return spark.range(0, _ROWS, 1, _PARTITIONS).select(
+        F.col("id").alias("order"),
+        F.pmod(number, F.lit(_CUSTOMERS)).alias("customer"),
+        (F.pmod(F.shiftright(number, 7), F.lit(50_000)) / 100)
+        .cast("decimal(10,2)")
+        .alias("amount"),
+        F.element_at(
+            F.array(*map(F.lit, ("DE", "FR", "IT", "PL", "ES"))),
+            (F.pmod(F.shiftright(number, 23), F.lit(5)) + 1).cast("int"),
+        ).alias("country"),
+    )
+
+
+def _totals(orders: DataFrame) -> DataFrame:
+    return orders.groupBy("customer").agg(
+        F.count("*").alias("orders"), F.sum("amount").alias("spent")
+    )
+
+
+def _placement(df: DataFrame) -> list[Row]:
+    """For each partition how many rows it has, and a sum over all their columns."""
+    row = F.xxhash64(*df.columns)
+    placed = df.select(F.spark_partition_id().alias("partition"), row.alias("row"))
+    return (
+        placed.groupBy("partition")
+        .agg(F.count("*").alias("rows"), F.bit_xor("row").alias("sum"))
+        .orderBy("partition")
+        .collect()
+    )
+
+
+def _plan(df: DataFrame) -> str:
+    """The physical plan, as `explain` prints it."""
+    with redirect_stdout(StringIO()) as printed:
+        df.explain()
+    return "\n".join(f"  {line}" for line in printed.getvalue().splitlines()[1:] if line.strip())
+
+
+def _events(log: EventLog) -> Iterator[Recorded]:
+    """All of the demo's log. Its broker has no markers, so that the end is the last record's."""
+    with closing(log.follow(JobId(_JOB))) as follower:
+        while follower.position() < follower.end():
+            yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)

@@ -1,0 +1,411 @@
+"""What this machine, a broker and a bucket can do, proven by doing it.
+
+Guarantees: every check has a deadline; every object it puts is deleted; in the topic there stays
+one job `doctor-…` of a few events that explains itself. Speaks to broker and bucket through their
+ports only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ..connectors.spark.settings import Settings
+from ..control.clock import SYSTEM_CLOCK, Deadline
+from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
+from ..control.events import JobRegistered, JobUnregistered
+from ..control.ids import JobId, job_id
+from ..control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from ..control.log import EventLog
+from ..control.loop import Author
+from ..control.replay import Replay
+from ..storage.blobs import BlobStore, ByteRange
+from ..storage.layout import Layout
+from ..storage.release import StorageRelease
+from ..storage.stores import open_store
+
+_ANSWER_S_MAX = 10.0
+_CHECK_S_MAX = 30.0
+_JAVA_MIN = 17
+_KNOWN_SPARK = (4, 3)
+_SOCKETS_SINCE = (4, 1)
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_WRITERS = 8
+_PART_BYTES = 5 << 20
+_POLL_EVENTS_MAX = 500
+_POLL_S = 0.5
+
+
+# What is examined, and how a command reaches it
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where log and bucket are, as options, environment or the local stack say; '' is nowhere."""
+
+    broker: str
+    store: str
+    prefix: str
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    s3: Mapping[str, str] = field(default_factory=dict)
+
+
+def open_log(target: Target) -> EventLog:
+    """Raises: Invalid when no broker is named or an option cannot be used."""
+    if not target.broker:
+        raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")
+    own = Settings()
+    topic = TopicSettings(own.topic_partitions, own.topic_replication, own.topic_retention_ms)
+    return KafkaEventLog(
+        KafkaSettings(target.broker, target.prefix, topic, _ANSWER_S_MAX, dict(target.kafka))
+    )
+
+
+def open_bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
+    """The store and the root of names in it; `options` come on top of the target's.
+
+    Raises: Invalid when no store is named or an option cannot be used.
+    """
+    if not target.store:
+        raise Invalid("no store: give --store or HEADGATE_STORE, or `headgate stack up`")
+    return open_store(target.store, {**target.s3, **options})
+
+
+# Checks
+
+
+class Verdict(Enum):
+    OK = "ok"
+    HINT = "hint"
+    WRONG = "wrong"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    name: str
+    verdict: Verdict
+    says: str
+    took_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Works, but could be better."""
+
+    says: str
+
+
+Check = Callable[[], str | Hint]
+
+
+def examine(target: Target) -> Iterator[Outcome]:
+    """Every check in turn; one that is wrong skips those after it of the same broker or bucket."""
+    for name, check in _MACHINE.items():
+        yield _examined(name, check)
+    job = job_id(f"doctor-{os.urandom(6).hex()}")
+    groups = {"broker": (target.broker, _broker_checks), "bucket": (target.store, _bucket_checks)}
+    for group, (named, checks) in groups.items():
+        if named:
+            with ExitStack() as opening:
+                yield from _in_turn(checks(target, job, opening))
+        else:
+            yield Outcome(group, Verdict.SKIPPED, "none named: sessions use the embedded one")
+
+
+def _in_turn(checks: Mapping[str, Check]) -> Iterator[Outcome]:
+    failed = ""
+    for name, check in checks.items():
+        outcome = Outcome(name, Verdict.SKIPPED, f"after {failed}")
+        if not failed:
+            outcome = _examined(name, check)
+            failed = name if outcome.verdict is Verdict.WRONG else ""
+        yield outcome
+
+
+def _examined(name: str, check: Check) -> Outcome:
+    """Run a check in a thread of its own: one that hangs is given up, and ends with the process."""
+    answer: Future[str | Hint] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(check())
+        except BaseException as exc:
+            answer.set_exception(exc)
+
+    start = SYSTEM_CLOCK.monotonic_s()
+    threading.Thread(target=run, name=f"doctor {name}", daemon=True).start()
+    verdict, says = _judged(answer)
+    return Outcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
+
+
+def _judged(answer: Future[str | Hint]) -> tuple[Verdict, str]:
+    try:
+        found = answer.result(_CHECK_S_MAX)
+    except TimeoutError:
+        return Verdict.WRONG, f"no answer within {_CHECK_S_MAX:g} s"
+    except Exception as exc:
+        return Verdict.WRONG, str(exc) if isinstance(exc, HeadgateError) else repr(exc)
+    if isinstance(found, Hint):
+        return Verdict.HINT, found.says
+    return Verdict.OK, found
+
+
+# This machine
+
+
+def _java() -> str:
+    java = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else "java"
+    said = _output(java, "-version")
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found[1]) < _JAVA_MIN:
+        raise Invalid(
+            f"Spark 4 needs Java {_JAVA_MIN} or newer; {java} says {said.splitlines()[:1]}"
+        )
+    if "jdk.incubator.vector" not in _output(java, "--list-modules"):
+        raise Invalid(
+            f"{java} has no module jdk.incubator.vector, which Spark asks for: install a whole JDK"
+        )
+    return f"{found[1]}, with jdk.incubator.vector"
+
+
+def _output(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_ANSWER_S_MAX)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise Invalid(f"cannot run {argv[0]}: put a JDK on PATH or set JAVA_HOME") from exc
+    return done.stderr + done.stdout
+
+
+def _spark_version() -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in re.findall(r"\d+", version("pyspark"))[:2])
+    except PackageNotFoundError as exc:
+        raise Invalid("not installed: pip install 'headgate[spark]'") from exc
+
+
+def _pyspark() -> str | Hint:
+    found = _spark_version()
+    if found < (4, 0):
+        raise Invalid(f"{version('pyspark')}: Headgate needs 4.0 or newer")
+    if found != _KNOWN_SPARK:
+        known = ".".join(map(str, _KNOWN_SPARK))
+        return Hint(
+            f"{version('pyspark')} is not known ({known} is): rows are right, plans may "
+            "show an Exchange that {known} does without"
+        )
+    return version("pyspark")
+
+
+def _worker_python() -> str | Hint:
+    named = os.environ.get("PYSPARK_PYTHON") or "python3"
+    found = shutil.which(named)
+    if found is None:
+        raise Invalid(f"workers would run {named}, which is not there: set PYSPARK_PYTHON")
+    if Path(found).absolute() == Path(sys.executable).absolute():
+        return f"{found}, as here"
+    return Hint(
+        f"workers run {found}, not {sys.executable}: set PYSPARK_PYTHON if headgate "
+        "is not installed there"
+    )
+
+
+def _sockets() -> str | Hint:
+    if _spark_version() < _SOCKETS_SINCE:
+        return "not needed before Spark 4.1"
+    home = os.environ.get("SPARK_HOME", "")
+    conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf")
+    if conf.is_file() and re.search(rf"^{re.escape(_SOCKETS)}[\s=]+true", conf.read_text(), re.M):
+        return f"{_SOCKETS} is true in {conf}"
+    return Hint(f"set {_SOCKETS}=true: a Python task then starts in 15 ms instead of 51")
+
+
+def _versions() -> str:
+    names = ("headgate", "pyarrow", "confluent-kafka", "obstore", "boto3", "fastavro")
+    return ", ".join(f"{name} {version(name)}" for name in names)
+
+
+_MACHINE: Mapping[str, Check] = {
+    "java": _java,
+    "pyspark": _pyspark,
+    "worker python": _worker_python,
+    "unix sockets": _sockets,
+    "packages": _versions,
+}
+
+
+# The broker
+
+
+class _Broker:
+    """One job's worth of a broker's promises, with decisions that follow from its facts."""
+
+    def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
+        self._job = job
+        self._opening = opening
+        self._log = opening.enter_context(closing(open_log(target)))
+        self._author = Author(job, f"doctor {os.getpid()}")
+        self._place = f"{target.broker}, topic {target.prefix}.events"
+
+    def reach(self) -> str:
+        self._log.prepare(_deadline())
+        return self._place
+
+    def produce(self) -> str:
+        registered = JobRegistered("per-job", version("headgate"), "headgate doctor")
+        offset = self._log.append(self._author.fact(registered)).offset(_deadline())
+        return f"a fact was confirmed at offset {offset} of job {self._job}"
+
+    def abort(self) -> str:
+        self._derived = self._replayed().due[0]
+        self._first = self._opening.enter_context(closing(self._log.open_decisions(self._job)))
+        self._decide(self._first.abort)
+        if self._replayed().decisions:
+            raise Corrupt("an aborted decision is visible: this broker isolates nothing")
+        return "an aborted decision is invisible"
+
+    def commit(self) -> str:
+        self._decide(lambda: self._first.commit(self._derived.basis + 1))
+        if self._replayed().decisions != 1:
+            raise Corrupt("a committed decision is not visible")
+        return "a committed decision is visible"
+
+    def fence(self) -> str:
+        with closing(self._log.open_decisions(self._job)), suppress(Fenced):
+            self._decide(lambda: self._first.commit(self._derived.basis + 1))
+            raise Corrupt("two may decide at once: this broker fences nothing")
+        self._log.append(self._author.fact(JobUnregistered("examined"))).offset(_deadline())
+        return "whoever decided before is fenced"
+
+    def _decide(self, end: Callable[[], None]) -> None:
+        self._first.begin()
+        self._first.write(self._author.decision(self._derived))
+        end()
+
+    def _replayed(self) -> Replay:
+        replay, deadline = Replay(self._job), _deadline()
+        with closing(self._log.follow(self._job, None)) as follower:
+            end = follower.end()
+            while follower.position() < end and not deadline.passed:
+                for recorded in follower.poll(_POLL_EVENTS_MAX, _POLL_S):
+                    replay.observe(recorded)
+        return replay
+
+
+def _broker_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[str, Check]:
+    broker = _Broker(target, job, opening)
+    return {
+        "reach broker": broker.reach,
+        "confirm a fact": broker.produce,
+        "abort a step": broker.abort,
+        "commit a step": broker.commit,
+        "fence a master": broker.fence,
+    }
+
+
+# The bucket
+
+
+class _Bucket:
+    """A few objects under one job's prefix."""
+
+    def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
+        self._target = target
+        self._opening = opening
+        self._store, self._root = self._open()
+        self._job = job
+        self._prefix = Layout(self._root, job).prefix
+        opening.callback(self._clear)
+
+    def reach(self) -> str:
+        self._store.check(_deadline())
+        return f"{self._target.store}"
+
+    def put(self) -> str:
+        self._store.put(f"{self._prefix}put", bytes(range(256)), "doctor")
+        return "an object of 256 bytes"
+
+    def race(self) -> str:
+        """Several writers create one object at the same moment."""
+        name, gate = f"{self._prefix}raced", threading.Barrier(_WRITERS)
+
+        def write(number: int) -> bool:
+            gate.wait(_ANSWER_S_MAX)
+            try:
+                self._store.put(name, bytes([number]), f"doctor/{number}")
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            won = [number for number, one in enumerate(pool.map(write, range(_WRITERS))) if one]
+        if len(won) != 1 or bytes(self._store.get(name)) != bytes(won):
+            raise Corrupt(
+                f"{len(won)} of {_WRITERS} writers created one object: this store "
+                "ignores If-None-Match"
+            )
+        return f"one of {_WRITERS} writers created an object, the others were told"
+
+    def ranged(self) -> str:
+        if bytes(self._store.get(f"{self._prefix}put", ByteRange(100, 50))) != bytes(
+            range(100, 150)
+        ):
+            raise Corrupt("a range held other bytes than were put there")
+        return "50 bytes of 256"
+
+    def parts(self) -> str:
+        if not self._target.store.startswith("s3://"):
+            return "no parts here"
+        size = str(_PART_BYTES)
+        store = self._open(multipart_bytes=size, part_bytes=size)[0]
+        name, body = f"{self._prefix}parts", bytes(_PART_BYTES) + b"end"
+        store.put(name, body, "doctor")
+        with suppress(Conflict):
+            store.put(name, body, "another")
+            raise Corrupt("a second upload replaced the first: this store ignores If-None-Match")
+        left = list(store.uploads(self._prefix))
+        if bytes(store.get(name, ByteRange(_PART_BYTES - 1, 4))) != b"\0end" or left:
+            raise Corrupt(f"parts were not joined as they were sent; unfinished: {left}")
+        return "two parts joined once, a second upload refused"
+
+    def delete(self) -> str:
+        found = len(list(self._store.list(self._prefix)))
+        self._clear()
+        left = list(self._store.list(self._prefix))
+        if left or not found:
+            raise Corrupt(f"{found} objects listed, {len(left)} still listed after their deletion")
+        return f"{found} objects listed and deleted"
+
+    def _open(self, **options: str) -> tuple[BlobStore, str]:
+        store, root = open_bucket(self._target, **options)
+        return self._opening.enter_context(closing(store)), root
+
+    def _clear(self) -> None:
+        StorageRelease(self._store, self._root).sweep(self._job)
+
+
+def _bucket_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[str, Check]:
+    bucket = _Bucket(target, job, opening)
+    return {
+        "reach bucket": bucket.reach,
+        "put": bucket.put,
+        "conditional put": bucket.race,
+        "ranged get": bucket.ranged,
+        "multipart put": bucket.parts,
+        "list and delete": bucket.delete,
+    }
+
+
+def _deadline() -> Deadline:
+    return Deadline.after(_ANSWER_S_MAX)

@@ -1,0 +1,272 @@
+"""Log against bucket: what the log says should be stored, held against what is there.
+
+And log against itself: `audit` derives every decision again.
+`compare` is pure. `check` reads the log before and after the listing and reports only what both
+readings agree on, so that a job that works meanwhile makes no finding. Assumes that everything
+under the root is Headgate's, and that the jobs of this log store there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from ..control.errors import Corrupt, Lost
+from ..control.events import JobRegistered, Recorded, SegmentSummary
+from ..control.ids import AttemptId, JobId
+from ..control.lifecycle import JobState, ResultState, step
+from ..control.replay import Replay
+from .blobs import BlobStat, BlobStore, PendingUpload
+from .layout import Layout
+from .segment import checksum
+
+
+class Kind(Enum):
+    MISSING = "missing"
+    MISMATCHED = "mismatched"
+    ORPHAN = "orphan"
+    LEFTOVER = "leftover"
+    UPLOAD = "unfinished upload"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One object that is not as the log says; `upload` is its id when it is only an upload."""
+
+    kind: Kind
+    name: str
+    size_bytes: int
+    says: str
+    upload: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a bucket holds under one prefix."""
+
+    objects: tuple[BlobStat, ...] = ()
+    uploads: tuple[PendingUpload, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`live` are objects as they should be, `in_flight` those of attempts that still write."""
+
+    found: tuple[Finding, ...] = ()
+    live: tuple[BlobStat, ...] = ()
+    in_flight: tuple[BlobStat, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        return not self.found
+
+    def of(self, kind: Kind) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.found if finding.kind is kind)
+
+
+class _Fate(Enum):
+    LIVE = "live"
+    IN_FLIGHT = "in flight"
+    DOOMED = "doomed"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """One attempt's place in the bucket, or a result's manifests (`attempt` None)."""
+
+    fate: _Fate
+    attempt: AttemptId | None = None
+    segments: Mapping[str, SegmentSummary] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One job's log, replayed; `whole` is False when its head is gone and nothing can be derived.
+
+    `violation` is empty, or says how the decision at `offset` differs from what follows.
+    """
+
+    job: JobId
+    facts: int
+    decisions: int
+    due: int
+    whole: bool = True
+    violation: str = ""
+    offset: int | None = None
+
+
+def audit(records: Iterable[Recorded]) -> tuple[Audit, ...]:
+    """Derive every decision of every job again; a job is followed up to its first violation."""
+    replays: dict[JobId, Replay] = {}
+    ended: dict[JobId, Audit] = {}
+    for recorded in records:
+        job = recorded.event.job
+        if job not in replays and not isinstance(recorded.event.body, JobRegistered):
+            ended[job] = Audit(job, 0, 0, 0, whole=False)
+        replay = replays.setdefault(job, Replay(job))
+        if job in ended:
+            continue
+        try:
+            replay.observe(recorded)
+        except Corrupt as exc:
+            ended[job] = _audited(replay, str(exc), recorded.offset)
+    return tuple(ended.get(job) or _audited(replay) for job, replay in replays.items())
+
+
+def _audited(replay: Replay, violation: str = "", offset: int | None = None) -> Audit:
+    due = len(replay.due)
+    return Audit(replay.state.job, replay.facts, replay.decisions, due, True, violation, offset)
+
+
+def fold(records: Iterable[Recorded]) -> tuple[JobState, ...]:
+    """The state of every job behind these records, by its facts alone."""
+    states: dict[JobId, JobState] = {}
+    for event in (recorded.event for recorded in records):
+        state = states.setdefault(event.job, JobState(event.job))
+        if event.basis is None:
+            states[event.job], _ = step(state, event.body)  # type: ignore[arg-type]
+    return tuple(states.values())
+
+
+def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings:
+    """Hold a listing against the folded states of all jobs whose objects it may hold."""
+    folders = {name: folder for state in states for name, folder in _folders(state, root)}
+    fates = [(stat, _explain(stat, folders.get(_parent(stat.name)))) for stat in listing.objects]
+    uploads = [_upload(upload, folders.get(_parent(upload.name))) for upload in listing.uploads]
+    wrong = [why for _, why in fates if isinstance(why, Finding)]
+    return Findings(
+        (*_missing(folders, listing), *wrong, *filter(None, uploads)),
+        tuple(stat for stat, fate in fates if fate is _Fate.LIVE),
+        tuple(stat for stat, fate in fates if fate is _Fate.IN_FLIGHT),
+    )
+
+
+def agreed(before: Findings, after: Findings) -> Findings:
+    """What holds against the log both as it was before the bucket was read and as it was after."""
+    known = {(finding.kind, finding.name, finding.upload) for finding in before.found}
+    still = [one for one in after.found if (one.kind, one.name, one.upload) in known]
+    live = {stat.name for stat in after.live}
+    still += [one for one in before.found if one.name in live]  # seen only by reading the bytes
+    wrong = {finding.name for finding in still}
+    return replace(
+        after, found=tuple(still), live=tuple(s for s in after.live if s.name not in wrong)
+    )
+
+
+def deep(
+    states: Iterable[JobState], found: Findings, root: str, get: Callable[[str], memoryview]
+) -> Findings:
+    """Read every live segment whole and add those whose checksum is not the announced one."""
+    folders = [folder for state in states for _, folder in _folders(state, root)]
+    segments = {name: one for folder in folders for name, one in folder.segments.items()}
+    wrong = [_reread(stat, segments.get(stat.name), get) for stat in found.live]
+    return replace(found, found=(*found.found, *filter(None, wrong)))
+
+
+def check(
+    store: BlobStore,
+    root: str,
+    states: Callable[[], tuple[JobState, ...]],
+    job: JobId | None = None,
+    whole: bool = False,
+) -> Findings:
+    """Compare a store with the log, which `states` reads anew at each call; `whole` reads every
+    live segment and holds its checksum against the announced one.
+
+    Raises:
+        Unavailable, Throttled: the store cannot be read.
+    """
+    before = states()
+    listing = list_store(store, root, job)
+    first = compare(before, listing, root)
+    if whole:
+        first = deep(before, first, root, store.get)
+    return agreed(first, compare(states(), listing, root))
+
+
+def list_store(store: BlobStore, root: str, job: JobId | None) -> Listing:
+    """Everything of one job, or of all."""
+    prefix = Layout(root, job).prefix if job else f"{root}/" if root else ""
+    return Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
+
+
+def _folders(state: JobState, root: str) -> Iterator[tuple[str, _Folder]]:
+    layout = Layout(root, state.job)
+    for name, result in state.results.items():
+        manifests = _Fate.LIVE if result.released is None else _Fate.DOOMED
+        yield layout.manifests(name), _Folder(manifests)
+        doomed = frozenset(result.doomed)
+        for attempt, produced in result.attempts.items():
+            fate = _Fate.DOOMED if attempt in doomed else _fate(state, result, attempt)
+            segments = produced.segments if produced is not None else ()
+            named = {layout.segment(attempt, segment.number): segment for segment in segments}
+            yield layout.attempt(attempt), _Folder(fate, attempt, named)
+
+
+def _fate(state: JobState, result: ResultState, attempt: AttemptId) -> _Fate:
+    if result.winners.get(attempt.partition.index) == attempt:
+        return _Fate.LIVE
+    return _Fate.IN_FLIGHT if attempt.epoch == state.epoch else _Fate.FENCED
+
+
+def _explain(stat: BlobStat, folder: _Folder | None) -> Finding | _Fate:
+    if folder is None:
+        return _finding(Kind.ORPHAN, stat, "no attempt in the log explains it")
+    if folder.fate is _Fate.DOOMED:
+        return _finding(Kind.LEFTOVER, stat, f"{_who(folder)} was ordered to go")
+    if folder.fate is _Fate.FENCED:
+        return _finding(Kind.ORPHAN, stat, f"{_who(folder)} is of a fenced epoch")
+    if folder.fate is _Fate.IN_FLIGHT or folder.attempt is None:
+        return folder.fate
+    segment = folder.segments.get(stat.name)
+    if segment is None:
+        return _finding(Kind.ORPHAN, stat, f"{_who(folder)} announced no such segment")
+    if segment.size_bytes != stat.size_bytes:
+        return _finding(Kind.MISMATCHED, stat, f"announced with {segment.size_bytes} bytes")
+    return _Fate.LIVE
+
+
+def _upload(upload: PendingUpload, folder: _Folder | None) -> Finding | None:
+    if folder is not None and folder.fate is _Fate.IN_FLIGHT:
+        return None
+    says = f"nobody will complete upload {upload.upload_id}"
+    return Finding(Kind.UPLOAD, upload.name, 0, says, upload.upload_id)
+
+
+def _missing(folders: Mapping[str, _Folder], listing: Listing) -> Iterator[Finding]:
+    there = {stat.name for stat in listing.objects}
+    for folder in folders.values():
+        if folder.fate is _Fate.LIVE:
+            for name, segment in folder.segments.items():
+                if name not in there:
+                    stat = BlobStat(name, segment.size_bytes)
+                    yield _finding(Kind.MISSING, stat, f"{_who(folder)} is consumable")
+
+
+def _reread(
+    stat: BlobStat, segment: SegmentSummary | None, get: Callable[[str], memoryview]
+) -> Finding | None:
+    if segment is None:
+        return None
+    try:
+        found = checksum(get(stat.name))
+    except Lost:
+        return _finding(Kind.MISSING, stat, "gone since it was listed")
+    if found == segment.checksum:
+        return None
+    says = f"checksum {found:x}, announced with {segment.checksum:x}"
+    return _finding(Kind.MISMATCHED, stat, says)
+
+
+def _finding(kind: Kind, stat: BlobStat, says: str) -> Finding:
+    return Finding(kind, stat.name, stat.size_bytes, says)
+
+
+def _who(folder: _Folder) -> str:
+    return "the manifest" if folder.attempt is None else f"attempt {folder.attempt}"
+
+
+def _parent(name: str) -> str:
+    return name[: name.rfind("/") + 1]

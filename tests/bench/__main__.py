@@ -1,0 +1,31 @@
+"""`python -m tests.bench`: every table, or those that are named."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from . import exchange, fixed
+from .places import session
+
+_ALL = ["exchange", "fixed", "transfer", "memory"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("tables", nargs="*", default=_ALL, metavar="table", help=", ".join(_ALL))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--places", nargs="+", default=["real", "embedded"])
+    parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
+    chosen = parser.parse_args()
+    console = Console(width=120)
+    spark = session()
+    if "exchange" in chosen.tables:
+        console.print(exchange.run(spark, chosen.rounds, chosen.places, chosen.counts))
+    if "fixed" in chosen.tables:
+        console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
+    spark.stop()
+
+
+main()

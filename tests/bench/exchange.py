@@ -1,0 +1,53 @@
+"""Repartition of 10M rows x 4 columns against Spark's own shuffle on local disk, in turn."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from rich.table import Table
+
+from headgate import Headgate
+
+from .measure import Cost, Meter, middle
+from .places import attached, consume, rows
+
+
+def run(spark: SparkSession, rounds: int, places: list[str], counts: list[int]) -> Table:
+    df = rows(spark)
+    table = Table("where", "n", "wall", "CPU", "Spark s", "ours s", "write s", "store CPU s")
+    table.title = "repartition of 10M rows, ratios to Spark's own shuffle in the same run"
+    for place in places:
+        with attached(spark, place) as (hg, meter):
+            for n in counts:
+                own, ours, write = compare(hg, meter, df, n, rounds)
+                table.add_row(
+                    place,
+                    str(n),
+                    f"{ours.wall_s / own.wall_s:.2f} x",
+                    f"{ours.cpu_s / own.cpu_s:.2f} x",
+                    f"{own.wall_s:.2f} ({own.cpu_s:.2f} CPU)",
+                    f"{ours.wall_s:.2f} ({ours.jvm_s:.2f} + {ours.python_s:.2f} CPU)",
+                    f"{write.wall_s:.2f} ({write.jvm_s:.2f} + {write.python_s:.2f} CPU)",
+                    f"{ours.store_s:.2f}",
+                )
+    return table
+
+
+def compare(
+    hg: Headgate, meter: Meter, df: DataFrame, n: int, rounds: int
+) -> tuple[Cost, Cost, Cost]:
+    """Medians of Spark's own, of ours, and of our writing; the first round only warms up."""
+    own, ours, writes = [], [], []
+    for _ in range(rounds + 1):
+        own.append(meter.measure(lambda: consume(df.repartition(n, "k"))))
+        made: list[DataFrame] = []
+        write = meter.measure(lambda made=made: made.append(hg.repartition(df, n, "k")))  # type: ignore[misc]
+        read = meter.measure(lambda made=made: consume(made[0]))  # type: ignore[misc]
+        hg.release(made[0])
+        ours.append(add(write, read))
+        writes.append(write)
+    return middle(own[1:]), middle(ours[1:]), middle(writes[1:])
+
+
+def add(one: Cost, other: Cost) -> Cost:
+    nothing = Cost(0.0, 0.0, 0.0, 0.0, 0.0)
+    return one - (nothing - other)

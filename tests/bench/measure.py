@@ -1,0 +1,102 @@
+"""What a stretch of work costs: wall time, and CPU by whose process spent it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    wall_s: float
+    jvm_s: float
+    python_s: float
+    store_s: float
+    broker_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        """Spark's side and ours, without the services."""
+        return self.jvm_s + self.python_s
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.wall_s - other.wall_s,
+            self.jvm_s - other.jvm_s,
+            self.python_s - other.python_s,
+            self.store_s - other.store_s,
+            self.broker_s - other.broker_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Whose processes count as what."""
+
+    jvm: int
+    stores: tuple[int, ...]
+    brokers: tuple[int, ...]
+
+    def measure(self, work: Callable[[], object]) -> Cost:
+        before = self._now()
+        work()
+        return self._now() - before
+
+    def _now(self) -> Cost:
+        own = sum(os.times()[:2])
+        return Cost(
+            time.monotonic(),
+            cpu_s(self.jvm),
+            own + sum(cpu_s(pid) for pid in descendants(self.jvm)),
+            sum(cpu_s(pid) for pid in self.stores),
+            sum(cpu_s(pid) for pid in self.brokers),
+        )
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process and of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
+
+
+def descendants(pid: int) -> list[int]:
+    """The Python workers under a JVM."""
+    found, open_ends = [], [pid]
+    while open_ends:
+        parent = open_ends.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            open_ends += children
+    return found
+
+
+def peak_bytes(pid: int) -> int:
+    """The largest resident size that a process has had."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def middle(costs: list[Cost]) -> Cost:
+    """The median of each figure."""
+    return Cost(
+        median(c.wall_s for c in costs),
+        median(c.jvm_s for c in costs),
+        median(c.python_s for c in costs),
+        median(c.store_s for c in costs),
+        median(c.broker_s for c in costs),
+    )

@@ -1,0 +1,87 @@
+"""The Spark session that is measured, and the services that it is attached to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, Invalid, attach
+from headgate.infra import stack
+
+from .measure import Meter, descendants
+
+ROWS = 10_000_000
+DATA = Path(".bench")
+
+
+def session() -> SparkSession:
+    """Both sides of every comparison run in this session, warm."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    found = stack.status()
+    if found is not None:
+        os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
+        os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
+    conf = {
+        "spark.driver.memory": "6g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.local.dir": str(DATA.absolute() / "spark"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("headgate-bench")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+def rows(spark: SparkSession, count: int = ROWS) -> DataFrame:
+    """Four columns in eight files: a key of 100,000 values, a number, a float, a short string."""
+    path = DATA / f"rows-{count}.parquet"
+    if not path.exists():
+        made = spark.range(0, count, 1, 8).select(
+            (F.expr("hash(id)") % 100_000).cast("long").alias("k"),
+            F.col("id").alias("v"),
+            F.rand(1).alias("x"),
+            F.concat(F.lit("name-"), F.col("id") % 5000).alias("s"),
+        )
+        made.write.parquet(str(path))
+    return spark.read.parquet(str(path))
+
+
+@contextmanager
+def attached(spark: SparkSession, place: str) -> Iterator[tuple[Headgate, Meter]]:
+    """A headgate on the embedded or the real stack, and a meter that knows its processes."""
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    if place == "real":
+        found = stack.status()
+        if found is None or not found.is_up():
+            raise Invalid("start the stack first: make stack")
+        spark.conf.set("spark.headgate.broker", found.bootstrap)
+        spark.conf.set("spark.headgate.store", f"s3://{found.bucket}/bench")
+        spark.conf.set("spark.headgate.s3.endpoint", found.endpoint)
+        stores = tuple(node.pid for node in found.nodes if node.name == "minio" and node.pid)
+        brokers = tuple(node.pid for node in found.nodes if node.name != "minio" and node.pid)
+        with attach(spark) as hg:
+            yield hg, Meter(jvm, stores, brokers)
+        for key in ("broker", "store", "s3.endpoint"):
+            spark.conf.unset(f"spark.headgate.{key}")
+    else:
+        before = set(descendants(os.getpid()))
+        with attach(spark) as hg:
+            services = set(descendants(os.getpid())) - before - {jvm} - set(descendants(jvm))
+            yield hg, Meter(jvm, tuple(services), ())
+
+
+def consume(df: DataFrame) -> None:
+    """Read every row of every column, and keep none."""
+    df.write.format("noop").mode("overwrite").save()

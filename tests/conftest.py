@@ -1,0 +1,40 @@
+"""What every test shares: Hypothesis profiles, and the check that no thread of ours stays.
+
+`ci` is the profile unless HYPOTHESIS_PROFILE names another; `long` is for nights.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "ci", deadline=None, print_blob=True, max_examples=60, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "long", deadline=None, print_blob=True, max_examples=3000, suppress_health_check=_SLOW
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def running() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("headgate-")}
+
+
+@pytest.fixture
+def no_thread_stays() -> Iterator[None]:
+    """Every thread of ours that a test started ends with it."""
+    before = running()
+    yield
+    deadline = Deadline.after(5.0)
+    while running() - before and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.005)
+    assert set() == running() - before

@@ -1,0 +1,170 @@
+"""The object-store suite on every store that Headgate offers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+from headgate.infra import stack
+from headgate.storage.blobs import BlobStore, PendingUpload
+from headgate.storage.faults import FaultPlan, FaultyBlobStore
+from headgate.storage.files import FileBlobStore
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.s3 import S3BlobStore
+from headgate.storage.s3_settings import MultipartSettings, S3Settings
+
+from .blob_store_suite import BlobStoreSuite, swept
+
+MIB = 1 << 20
+REGION = "us-east-1"
+MULTIPART = MultipartSettings(threshold_bytes=8 * MIB, part_bytes=5 * MIB, threads=3)
+
+numbers = count()
+
+
+class TestMemory(BlobStoreSuite):
+    @pytest.fixture
+    def make(self) -> Callable[[], BlobStore]:
+        objects: Objects = {}
+        return lambda: MemoryBlobStore(objects)
+
+
+class TestFaultless(BlobStoreSuite):
+    """The wrapper with an empty plan changes nothing."""
+
+    @pytest.fixture
+    def make(self) -> Callable[[], BlobStore]:
+        objects: Objects = {}
+        return lambda: FaultyBlobStore(MemoryBlobStore(objects), FaultPlan())
+
+
+class TestFiles(BlobStoreSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[[], BlobStore]:
+        return lambda: FileBlobStore(tmp_path / "root")
+
+    def test_empty_directories_vanish(self, store: BlobStore, tmp_path: Path) -> None:
+        """Deleting the last object of a folder removes the folder."""
+        store.put("a/b/c", b"1", "w")
+        store.delete(["a/b/c"])
+        assert list((tmp_path / "root").iterdir()) == []
+
+    def test_an_object_opens_as_a_file(self, store: BlobStore, tmp_path: Path) -> None:
+        """Other tools find the bytes under the object's name, after the root was moved too."""
+        store.put("a/b", b"123", "w")
+        (tmp_path / "root").rename(tmp_path / "moved")
+        assert (tmp_path / "moved/a/b").read_bytes() == b"123"
+        (tmp_path / "moved").rename(tmp_path / "root")
+
+    def test_what_a_dead_writer_left_is_an_upload(self, store: BlobStore, tmp_path: Path) -> None:
+        """Bytes that were never published are listed as an upload and can be dropped."""
+        store.put("a/b", b"123", "w")
+        (tmp_path / "root/.data/a/b/w~dead").write_bytes(b"12")
+        (tmp_path / "root/.data/c").mkdir()
+        (tmp_path / "root/.data/c/w~dead").write_bytes(b"12")
+        assert [PendingUpload("a/b", "w~dead")] == list(store.uploads("a/"))
+        for upload in list(store.uploads("")):
+            store.abort(upload)
+            store.abort(upload)
+        assert list(store.uploads("")) == []
+        assert bytes(store.get("a/b")) == b"123"
+
+
+class S3Suite(BlobStoreSuite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls) -> Iterator[str]:
+        raise NotImplementedError
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def client(cls, endpoint: str) -> Iterator[Any]:
+        path_style = Config(s3={"addressing_style": "path"})
+        client = boto3.client("s3", endpoint_url=endpoint, region_name=REGION, config=path_style)
+        yield client
+        client.close()
+
+    @pytest.fixture
+    def bucket(self, client: Any) -> Iterator[str]:
+        name = f"suite-{next(numbers)}"
+        client.create_bucket(Bucket=name)
+        yield name
+        client.delete_bucket(Bucket=name)
+
+    @pytest.fixture
+    def make(self, endpoint: str, bucket: str) -> Callable[[], BlobStore]:
+        settings = S3Settings(bucket, endpoint, REGION, multipart=MULTIPART)
+        return lambda: S3BlobStore(settings)
+
+    def test_an_unfinished_upload_is_listed_and_dropped(
+        self, store: BlobStore, client: Any, bucket: str
+    ) -> None:
+        """An upload that nobody finished is found by prefix and can be aborted, twice."""
+        begun = client.create_multipart_upload(Bucket=bucket, Key="job/left")
+        upload = PendingUpload("job/left", begun["UploadId"])
+        assert [upload] == list(store.uploads("job/"))
+        assert list(store.uploads("other/")) == []
+        store.abort(upload)
+        store.abort(upload)
+        assert list(store.uploads("")) == []
+
+    def test_the_write_id_travels_as_metadata(
+        self, store: BlobStore, client: Any, bucket: str
+    ) -> None:
+        """Small and large objects both carry the write id where any S3 client finds it."""
+        store.put("small", b"1", "r/0/1-2/0")
+        store.put("large", bytes(9 * MIB), "r/0/1-2/1")
+        ids = [
+            client.head_object(Bucket=bucket, Key=name)["Metadata"]["headgate-write-id"]
+            for name in ("small", "large")
+        ]
+        assert ids == ["r/0/1-2/0", "r/0/1-2/1"]
+
+
+class TestS3OnMoto(S3Suite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls) -> Iterator[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ACCESS_KEY_ID", "embedded")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "embedded-local")
+            logging.getLogger("werkzeug").setLevel(logging.ERROR)
+            server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+            server.start()
+            host, port = server.get_host_and_port()
+            yield f"http://{host}:{port}"
+            server.stop()
+
+
+@pytest.mark.real
+class TestS3OnMinio(S3Suite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls) -> Iterator[str]:
+        state = stack.status()
+        assert state is not None, "the real stack does not run: make stack"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_ACCESS_KEY_ID", state.access_key)
+            patch.setenv("AWS_SECRET_ACCESS_KEY", state.secret_key)
+            yield state.endpoint
+
+
+def test_sweeping_is_a_check_that_can_fail() -> None:
+    """The suite's own cleanup notices an object that stays."""
+
+    class Keeps(MemoryBlobStore):
+        def delete(self, names: object) -> None:
+            return
+
+    store = Keeps()
+    store.put("a", b"1", "w")
+    with pytest.raises(AssertionError):
+        swept(store)

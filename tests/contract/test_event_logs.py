@@ -1,0 +1,191 @@
+"""The event logs against the suite of their port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Fenced, Invalid, Unavailable
+from headgate.control.ids import JobId
+from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.log import EventLog, partition_of
+from headgate.control.memory import MemoryEventLog
+from headgate.infra import stack
+from headgate.infra.embedded import EmbeddedStack, start_embedded
+
+from .event_log_suite import LIMIT_S, EventLogBasics, EventLogSuite, append, decision, fact
+
+
+def produce_garbage(
+    settings: KafkaSettings, place: TopicPartition, header: str | None, record: bytes
+) -> None:
+    producer = Producer({"bootstrap.servers": settings.bootstrap})
+    headers: list[tuple[str, str | bytes | None]] = [("headgate-job", header)] if header else []
+    producer.produce(place.topic, record, partition=place.partition, headers=headers)
+    assert producer.flush(LIMIT_S) == 0
+
+
+def place_of(log: KafkaEventLog, job: JobId, partitions: int) -> TopicPartition:
+    return TopicPartition(log._settings.events_topic, partition_of(job, partitions))
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[KafkaSettings]:
+    """A log of this run on the real stack, removed at the end."""
+    found = stack.status()
+    assert found is not None, "no real stack runs: start one first"
+    prefix, topic = f"test-{SYSTEM_CLOCK.now_ms()}", TopicSettings(4, 1, 3_600_000)
+    yield KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S)
+    admin = AdminClient({"bootstrap.servers": found.bootstrap})
+    for deleted in admin.delete_topics([f"{prefix}.events"]).values():
+        deleted.result(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[EmbeddedStack]:
+    with start_embedded() as running:
+        yield running
+
+
+class TestMemoryEventLog(EventLogSuite):
+    @pytest.fixture
+    def log(self) -> EventLog:
+        return MemoryEventLog(self.PARTITIONS)
+
+    def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
+        assert isinstance(log, MemoryEventLog)
+        log._put(job, header, record)
+
+    def expire(self, log: EventLog, job: JobId, before: int) -> None:
+        assert isinstance(log, MemoryEventLog)
+        log.expire(job, before)
+
+
+class KafkaFaults:
+    """What a test does to Kafka behind the door's back."""
+
+    PARTITIONS = 4
+
+    def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
+        assert isinstance(log, KafkaEventLog)
+        place = place_of(log, job, self.PARTITIONS)
+        produce_garbage(log._settings, place, header, record)
+
+
+@pytest.mark.real
+class TestKafkaEventLog(KafkaFaults, EventLogSuite):
+    @pytest.fixture
+    def log(self, settings: KafkaSettings) -> Iterator[EventLog]:
+        log = KafkaEventLog(settings)
+        log.prepare(Deadline.after(LIMIT_S))
+        yield log
+        log.close()
+
+    def expire(self, log: EventLog, job: JobId, before: int) -> None:
+        assert isinstance(log, KafkaEventLog)
+        place = place_of(log, job, self.PARTITIONS)
+        place.offset = before
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        for answer in admin.delete_records([place]).values():
+            answer.result(LIMIT_S)
+
+    def await_stall(self, log: EventLog, job: JobId, decisions_first: int) -> None:
+        """Another fact can only lie behind the step once the broker has the step's record."""
+        assert isinstance(log, KafkaEventLog)
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        place = place_of(log, job, self.PARTITIONS)
+        deadline = Deadline.after(LIMIT_S)
+        while self.written(admin, place) <= decisions_first:
+            assert not deadline.passed, "the open step's record never came"
+
+    @staticmethod
+    def written(admin: AdminClient, place: TopicPartition) -> int:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return int(admin.list_offsets({place: latest})[place].result(LIMIT_S).offset)
+
+    def test_other_settings_of_the_topic_are_reported(self, settings: KafkaSettings) -> None:
+        """A topic with other settings is `Invalid`, naming setting, wanted and found."""
+        KafkaEventLog(settings).prepare(Deadline.after(LIMIT_S))
+        other = TopicSettings(6, 1, 7_200_000)
+        log = KafkaEventLog(KafkaSettings(settings.bootstrap, settings.topic_prefix, other))
+        with pytest.raises(Invalid) as caught:
+            log.prepare(Deadline.after(LIMIT_S))
+        assert "partitions is 4, not 6" in str(caught.value)
+        assert "retention.ms is 3600000, not 7200000" in str(caught.value)
+
+    def test_the_position_is_kept_with_the_decisions(self, log: EventLog, job: JobId) -> None:
+        """A commit's position stands as the offset of a consumer group, for Kafka's own tools."""
+        assert isinstance(log, KafkaEventLog)
+        decisions = log.open_decisions(job)
+        at = append(log, fact(job, "fact"))
+        decisions.begin()
+        decisions.write(decision(job, "d", at))
+        decisions.commit(at + 1)
+        decisions.close()
+        assert at + 1 == self.committed(log, job)
+
+    def committed(self, log: KafkaEventLog, job: JobId) -> int:
+        settings = log._settings
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        group = ConsumerGroupTopicPartitions(settings.group(job))
+        answer = admin.list_consumer_group_offsets([group])[group.group_id].result(LIMIT_S)
+        (place,) = answer.topic_partitions
+        return int(place.offset)
+
+    def test_another_log_fences_quietly(
+        self,
+        log: EventLog,
+        settings: KafkaSettings,
+        job: JobId,
+        capfd: pytest.CaptureFixture[str],
+    ) -> None:
+        """A holder is fenced by one that another log object has opened, as an error and not as
+        words of the client's on stderr."""
+        former, other = log.open_decisions(job), KafkaEventLog(settings)
+        other.open_decisions(job).close()
+        former.begin()
+        with pytest.raises(Fenced):
+            former.commit(0)
+        other.close()
+        assert capfd.readouterr() == ("", "")
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"security.protocol": "ssl"},
+            {
+                "security.protocol": "sasl_plaintext",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "somebody",
+                "sasl.password": "hunter2",
+            },
+        ],
+    )
+    def test_a_wrong_protocol_is_one_clear_error(
+        self, settings: KafkaSettings, options: dict[str, str], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """A broker that speaks another protocol is one error that names what was tried, in time,
+        without secrets and without a word on stderr."""
+        log = KafkaEventLog(KafkaSettings(settings.bootstrap, options=options))
+        before = SYSTEM_CLOCK.monotonic_s()
+        with pytest.raises((Invalid, Unavailable)) as caught:
+            log.prepare(Deadline.after(3.0))
+        assert SYSTEM_CLOCK.monotonic_s() - before < 15.0
+        assert settings.bootstrap in str(caught.value)
+        assert options["security.protocol"].upper() in str(caught.value)
+        assert "hunter2" not in str(caught.value)
+        assert capfd.readouterr() == ("", "")
+
+
+class TestEmbeddedEventLog(KafkaFaults, EventLogBasics):
+    @pytest.fixture
+    def log(self, embedded: EmbeddedStack) -> Iterator[EventLog]:
+        settings = KafkaSettings(embedded.bootstrap, request_timeout_s=LIMIT_S, embedded=True)
+        log = KafkaEventLog(settings)
+        log.prepare(Deadline.after(LIMIT_S))
+        yield log
+        log.close()

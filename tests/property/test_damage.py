@@ -1,0 +1,407 @@
+"""Damaged, missing and foreign bytes: an error that says where, never wrong rows and never fewer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.contract import ShuffleDescriptor
+from headgate.control.errors import Conflict, Corrupt, HeadgateError, Lost
+from headgate.control.events import Produced, SegmentSummary
+from headgate.control.ids import AttemptId, PartitionId
+from headgate.control.lifecycle import ResultState
+from headgate.control.memory import MemoryEventLog
+from headgate.storage import segment
+from headgate.storage.blobs import BlobStore, ByteRange
+from headgate.storage.contract import Limits
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.faults import Effect, FaultPlan, FaultyBlobStore, Operation, PlannedFault
+from headgate.storage.manifest import Manifest, Source
+from headgate.storage.memory import MemoryBlobStore, Objects
+
+from .test_segments import CODECS, JOB, LAYOUT, RESULT, Part, Written, exchange, produce
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
+
+PARTITIONS, SUBPARTITIONS = 3, 6
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))])
+LIMITS = Limits(segment_bytes=600, join_bytes=0)
+JOINED = Limits(segment_bytes=600, join_bytes=1 << 20)
+
+
+def part(partition: int, salt: int = 0) -> Part:
+    """Rows of one partition, in several batches; the last subpartition stays empty."""
+    numbers = np.arange(40) + partition * 100 + salt
+    rows = pa.record_batch(
+        [
+            pa.array(numbers),
+            pa.array([f"row {number}" for number in numbers]),
+            pa.array([[number, None] if number % 3 else None for number in numbers.tolist()]),
+        ],
+        schema=pa.schema(
+            [("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))]
+        ),
+    )
+    return Part(rows, numbers * 7 % (SUBPARTITIONS - 1), (15, 30))
+
+
+PARTS = [part(partition) for partition in range(PARTITIONS)]
+
+
+class Sound:
+    """A result as it was written, what it holds, and where."""
+
+    def __init__(self, codec: str) -> None:
+        with exchange(SCHEMA, PARTS, SUBPARTITIONS, codec, LIMITS) as written:
+            self.descriptor, self.state = written.descriptor, written.state
+            self.objects = dict(written.objects)
+            self.manifest = written.manifest()
+            self.rows = [written.read(at, 1) for at in range(SUBPARTITIONS)]
+        self.names = sorted(self.objects)
+        assert len(self.names) > PARTITIONS
+
+    def damaged(self, name: str, body: bytes) -> Objects:
+        return {**self.objects, name: (body, "w")}
+
+    def touched(self, name: str, hit: range) -> set[int]:
+        """The subpartitions whose bytes in an object meet a range."""
+        (source,) = [s for s in self.manifest.sources if s.name == name]
+        spans = [source.range_of(at, 1) for at in range(SUBPARTITIONS)]
+        return {at for at, s in enumerate(spans) if max(s.start, hit.start) < min(s.end, hit.stop)}
+
+
+sound = cache(Sound)
+
+
+@contextmanager
+def opened(
+    whole: Sound, store: BlobStore, state: ResultState | None = None, limits: Limits = LIMITS
+) -> Iterator[Written]:
+    """The result as readers find it in another bucket or log."""
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, 5.0)
+    try:
+        yield Written(SCHEMA, whole.descriptor, state or whole.state, {}, store, environment)
+    finally:
+        environment.close()
+
+
+def read_all(
+    whole: Sound, objects: Objects, manifest: Manifest | None = None, limits: Limits = LIMITS
+) -> dict[int, HeadgateError]:
+    """Read every subpartition: whoever gets no error gets exactly its rows. The errors."""
+    errors: dict[int, HeadgateError] = {}
+    with opened(whole, MemoryBlobStore(objects), limits=limits) as written:
+        for at in range(SUBPARTITIONS):
+            try:
+                assert whole.rows[at] == written.read(at, 1, manifest or whole.manifest)
+            except (Corrupt, Lost) as exc:
+                errors[at] = exc
+    return errors
+
+
+def names_range(error: HeadgateError, name: str, hit: range) -> bool:
+    """Whether an error is `Corrupt`, names the object, and a range that covers some of a place."""
+    found = re.search(rf"{re.escape(name)}\D+(\d+)(?:-|\.\.)(\d+)", str(error))
+    assert isinstance(error, Corrupt), error
+    assert found, error
+    return int(found[1]) < hit.stop and hit.start <= int(found[2])
+
+
+def without_indexes(state: ResultState) -> ResultState:
+    """The same result, had its indexes been too large for its events."""
+    attempts = {
+        attempt: produced
+        and replace(produced, segments=tuple(replace(s, index=b"") for s in produced.segments))
+        for attempt, produced in state.attempts.items()
+    }
+    return replace(state, attempts=attempts)
+
+
+NAMES = st.integers(0, 1 << 10)
+PLACES = st.floats(0, 1, exclude_max=True)
+MASKS = st.integers(1, 255)
+CODEC = st.sampled_from(CODECS)
+BOTH_LIMITS = st.sampled_from([LIMITS, JOINED])
+
+
+@given(CODEC, NAMES, PLACES, MASKS, BOTH_LIMITS)
+def test_a_flipped_byte_is_found_by_whoever_reads_it(
+    codec: str, which: int, place: float, mask: int, limits: Limits
+) -> None:
+    """A flip in a slice is `Corrupt` for its reader, naming object and range; others read on."""
+    whole = sound(codec)
+    name = whole.names[which % len(whole.names)]
+    body = bytearray(whole.objects[name][0])
+    at = int(place * len(body))
+    body[at] ^= mask
+    errors = read_all(whole, whole.damaged(name, bytes(body)), limits=limits)
+    assert whole.touched(name, range(at, at + 1)) == errors.keys()
+    assert all(names_range(error, name, range(at, at + 1)) for error in errors.values())
+
+
+@given(CODEC, NAMES, PLACES, BOTH_LIMITS)
+def test_a_truncated_object_is_found(codec: str, which: int, place: float, limits: Limits) -> None:
+    """Whoever misses bytes gets `Corrupt`, naming object and range; nobody gets fewer rows."""
+    whole = sound(codec)
+    name = whole.names[which % len(whole.names)]
+    body = whole.objects[name][0]
+    at = int(place * len(body))
+    errors = read_all(whole, whole.damaged(name, body[:at]), limits=limits)
+    assert whole.touched(name, range(at, len(body))) <= errors.keys()
+    assert all(names_range(error, name, range(at, len(body))) for error in errors.values())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_missing_object_is_lost(codec: str) -> None:
+    """Readers of a missing object get `Lost`, naming object and partition; others read on."""
+    whole = sound(codec)
+    for source in whole.manifest.sources:
+        objects = {name: body for name, body in whole.objects.items() if name != source.name}
+        errors = read_all(whole, objects)
+        assert set(np.flatnonzero(source.rows)) == errors.keys()
+        for error in errors.values():
+            assert isinstance(error, Lost)
+            assert source.name in str(error)
+            assert f"partition {source.attempt.partition} " in str(error)
+
+
+@given(CODEC, NAMES, NAMES, BOTH_LIMITS)
+def test_swapped_objects_are_found(codec: str, one: int, other: int, limits: Limits) -> None:
+    """Two objects under each other's names are `Corrupt` for every reader of either."""
+    whole = sound(codec)
+    names = whole.names
+    first, second = names[one % len(names)], names[other % len(names)]
+    objects = dict(whole.objects)
+    objects[first], objects[second] = objects[second], objects[first]
+    errors = read_all(whole, objects, limits=limits)
+    everywhere = range(1 << 30)
+    hit = whole.touched(first, everywhere) | whole.touched(second, everywhere)
+    assert (hit if first != second else set()) == errors.keys()
+    for error in errors.values():
+        assert names_range(error, first if first in str(error) else second, everywhere)
+
+
+def foreign(codec: str, salt: int, task: int, partition: int = 0) -> Objects:
+    """What another attempt at a partition wrote, under its own names."""
+    objects: Objects = {}
+    environment = ObjectStoreEnvironment(
+        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS, 5.0
+    )
+    attempt = AttemptId(PartitionId(RESULT, partition), 1, task)
+    produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(partition, salt), codec)
+    environment.close()
+    return objects
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_object_of_another_attempt_is_found(codec: str) -> None:
+    """Other rows under an attempt's name are `Corrupt`, naming the object."""
+    whole = sound(codec)
+    others = foreign(codec, 1000, 999)
+    for name, other in zip(whole.names, sorted(others), strict=False):
+        errors = read_all(whole, whole.damaged(name, others[other][0]))
+        assert whole.touched(name, range(1 << 30)) == errors.keys()
+        assert all(names_range(error, name, range(1 << 30)) for error in errors.values())
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_footer_of_another_attempt_is_refused(codec: str) -> None:
+    """An index is taken only from the object of the attempt that announced it, rows alike or not."""
+    whole = sound(codec)
+    state = without_indexes(whole.state)
+    mine = sorted(name for name in whole.names if f"/{RESULT}/0/" in name)
+    others = foreign(codec, 0, 999)
+    assert len(mine) == len(others)
+    for name, other in zip(mine, sorted(others), strict=True):
+        store = MemoryBlobStore(whole.damaged(name, others[other][0]))
+        with opened(whole, store, state) as written, pytest.raises(Corrupt, match=name):
+            written.manifest()
+
+
+def check_footer(whole: Sound, name: str, body: bytes) -> None:
+    """From a damaged object comes the right index or an error that names the object."""
+    store = MemoryBlobStore(whole.damaged(name, body))
+    with opened(whole, store, without_indexes(whole.state)) as written:
+        try:
+            found = written.manifest()
+        except Corrupt as exc:
+            assert name in str(exc), exc
+            return
+    for sound_source, source in zip(whole.manifest.sources, found.sources, strict=True):
+        assert same(sound_source, source)
+
+
+def same(one: Source, other: Source) -> bool:
+    arrays = ("starts", "rows", "sizes", "checksums")
+    return one.name == other.name and all(
+        np.array_equal(getattr(one, key), getattr(other, key)) for key in arrays
+    )
+
+
+def test_a_flip_anywhere_in_a_footer_is_harmless_or_found() -> None:
+    """Every byte from the last batch to the end may flip: the index is right, or `Corrupt`."""
+    whole = sound("none")
+    name = whole.names[0]
+    body = whole.objects[name][0]
+    (source,) = [s for s in whole.manifest.sources if s.name == name]
+    for at in range(source.range_of(0, SUBPARTITIONS).end, len(body)):
+        flipped = bytearray(body)
+        flipped[at] ^= 1 << (at % 8)
+        check_footer(whole, name, bytes(flipped))
+
+
+@given(CODEC, NAMES, st.binary(min_size=1, max_size=40), PLACES)
+def test_any_bytes_in_a_footer_are_harmless_or_found(
+    codec: str, which: int, other: bytes, place: float
+) -> None:
+    """Any bytes over a part of an object, or in place of all: the index is right, or `Corrupt`."""
+    whole = sound(codec)
+    name = whole.names[which % len(whole.names)]
+    body = whole.objects[name][0]
+    at = int(place * len(body))
+    check_footer(whole, name, (body[:at] + other + body[at + len(other) :])[: len(body)])
+    check_footer(whole, name, body[:at])
+    check_footer(whole, name, other)
+
+
+@given(st.data())
+def test_a_damaged_index_of_an_event_is_harmless_or_found(data: st.DataObject) -> None:
+    """An event's index with any byte changed, or cut off, is right or `Corrupt`."""
+    whole = sound("lz4")
+    produced = whole.state.produced(0)
+    packed = bytearray(produced.segments[0].index)
+    at = data.draw(st.integers(0, len(packed) - 1))
+    packed[at] ^= data.draw(MASKS)
+    for index in (bytes(packed), bytes(packed[:at]) or b"\0"):
+        try:
+            found = segment.SegmentIndex.unpacked(index, SUBPARTITIONS)
+        except Corrupt:
+            continue
+        assert np.array_equal(whole.manifest.sources[0].checksums, found.checksums)
+        assert np.array_equal(whole.manifest.sources[0].rows, found.rows)
+        assert np.array_equal(whole.manifest.sources[0].starts, found.starts)
+
+
+Change = Callable[[tuple[SegmentSummary, ...]], tuple[SegmentSummary, ...]]
+
+WRONG_INDEXES: dict[str, Change] = {
+    "of the next segment": lambda s: (replace(s[0], index=s[1].index), *s[1:]),
+    "rows that do not add up": lambda s: (replace(s[0], rows=s[0].rows + 1), *s[1:]),
+    "in another order": lambda s: (
+        replace(s[0], index=s[1].index, rows=s[1].rows),
+        replace(s[1], index=s[0].index, rows=s[0].rows),
+        *s[2:],
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_INDEXES)
+def test_a_wrong_index_is_found(wrong: str) -> None:
+    """An index that is not its segment's is `Corrupt`, for the driver or for every reader."""
+    whole = sound("zstd")
+    produced = whole.state.produced(0)
+    changed = Produced(produced.attempt, WRONG_INDEXES[wrong](produced.segments), 0)
+    state = replace(whole.state, attempts={**whole.state.attempts, produced.attempt: changed})
+    name = LAYOUT.segment(produced.attempt, 0)
+    with opened(whole, MemoryBlobStore(dict(whole.objects)), state) as written:
+        for at in range(SUBPARTITIONS - 1):
+            with pytest.raises(Corrupt, match=name):
+                written.read(at, 1)
+
+
+@given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-1, 1, 1000]), NAMES)
+def test_another_count_of_rows_is_found(at: int, more: int, which: int) -> None:
+    """Sound bytes with another number of rows than announced are `Corrupt`."""
+    whole = sound("none")
+    sources = list(whole.manifest.sources)
+    chosen = which % len(sources)
+    rows = sources[chosen].rows.copy()
+    rows[at] += more
+    sources[chosen] = replace(sources[chosen], rows=rows)
+    errors = read_all(whole, whole.objects, replace(whole.manifest, sources=tuple(sources)))
+    expected = {at} if sources[chosen].sizes[at] else set()
+    assert expected == errors.keys()
+    assert all(
+        names_range(error, sources[chosen].name, range(1 << 30)) for error in errors.values()
+    )
+
+
+@given(st.integers(0, SUBPARTITIONS - 2), st.sampled_from([-8, 8, 1]), NAMES)
+def test_a_shifted_window_is_found(at: int, shift: int, which: int) -> None:
+    """A slice that starts elsewhere than announced is `Corrupt`."""
+    whole = sound("none")
+    sources = list(whole.manifest.sources)
+    chosen = which % len(sources)
+    starts = sources[chosen].starts.copy()
+    starts[at] += shift
+    sources[chosen] = replace(sources[chosen], starts=starts)
+    errors = read_all(whole, whole.objects, replace(whole.manifest, sources=tuple(sources)))
+    assert ({at} if sources[chosen].sizes[at] else set()) == errors.keys()
+
+
+def test_another_schema_is_found() -> None:
+    """Sound bytes read as another schema are `Corrupt`, naming object and range."""
+    whole = sound("none")
+    with opened(whole, MemoryBlobStore(dict(whole.objects))) as written:
+        wider = replace(written, schema=SCHEMA.append(pa.field("more", pa.int64())))
+        with pytest.raises(Corrupt) as caught:
+            wider.read(0, 1, whole.manifest)
+    assert names_range(caught.value, whole.manifest.sources[0].name, range(1 << 30))
+
+
+@pytest.mark.parametrize("effect", [Effect.FLIP, Effect.TRUNCATE])
+@pytest.mark.parametrize("limits", [LIMITS, JOINED])
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_one_bad_answer_does_not_stay(effect: Effect, limits: Limits, nth: int) -> None:
+    """An answer damaged on its way is read again, or an error; later readers get every row."""
+    whole = sound("lz4")
+    plan = FaultPlan((PlannedFault(Operation.GET, nth, effect),))
+    store = FaultyBlobStore(MemoryBlobStore(dict(whole.objects)), plan)
+    errors = 0
+    with opened(whole, store, limits=limits) as written:
+        for _ in range(2):
+            for at in range(SUBPARTITIONS):
+                try:
+                    assert whole.rows[at] == written.read(at, 1, whole.manifest)
+                except Corrupt:
+                    errors += 1
+        assert errors <= 1
+        for at in range(SUBPARTITIONS):
+            assert whole.rows[at] == written.read(at, 1, whole.manifest)
+    assert store.calls(Operation.GET) >= nth
+
+
+def test_a_missing_footer_is_lost() -> None:
+    """An index that is to be fetched from a missing object is `Lost`, naming it."""
+    whole = sound("none")
+    name = whole.names[0]
+    objects = {other: body for other, body in whole.objects.items() if other != name}
+    with (
+        opened(whole, MemoryBlobStore(objects), without_indexes(whole.state)) as written,
+        pytest.raises(Lost, match=name),
+    ):
+        written.manifest()
+
+
+def test_a_name_is_never_written_twice() -> None:
+    """A second attempt under the same id is a `Conflict`, and the first one's rows stay."""
+    objects: Objects = {}
+    environment = ObjectStoreEnvironment(
+        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS, 5.0
+    )
+    attempt = AttemptId(PartitionId(RESULT, 0), 1, 5)
+    produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(0), "none")
+    before = dict(objects)
+    with pytest.raises(Conflict):
+        produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(0, 1_000_000), "none")
+    assert before == objects
+    environment.close()

@@ -1,0 +1,471 @@
+"""Whatever goes through a writer comes back through a gate: every row once, in order, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from headgate.control.contract import ShuffleDescriptor
+from headgate.control.errors import Invalid
+from headgate.control.events import (
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    ResultRegistered,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import JobState, ResultState, step
+from headgate.control.memory import MemoryEventLog
+from headgate.storage import manifest, segment
+from headgate.storage.blobs import BlobStore
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.layout import Layout
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.segment import SegmentIndex
+
+JOB = JobId("job")
+RESULT = ResultId("r1")
+LAYOUT = Layout("root", JOB)
+CODECS = ("lz4", "zstd", "none")
+
+Longs = npt.NDArray[np.int64]
+
+# Types: drawn as plain ones, in which floats, times and decimals are their bits, and reinterpreted.
+# So every bit pattern is drawn, and what comes back is compared bit by bit.
+
+_BITS: dict[pa.DataType, pa.DataType] = {
+    pa.float32(): pa.int32(),
+    pa.float64(): pa.int64(),
+    pa.date32(): pa.int32(),
+    pa.time64("ns"): pa.int64(),
+    pa.timestamp("us"): pa.int64(),
+    pa.timestamp("us", "UTC"): pa.int64(),
+    pa.timestamp("us", "America/Los_Angeles"): pa.int64(),
+    pa.duration("us"): pa.int64(),
+    pa.decimal128(38, 18): pa.binary(16),
+    pa.decimal128(5, 0): pa.binary(16),
+}
+_SAME: tuple[pa.DataType, ...] = (
+    pa.null(),
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.string(),
+    pa.large_string(),
+    pa.binary(),
+    pa.large_binary(),
+)
+_LEAVES = st.sampled_from([*_SAME, *_BITS])
+_NAMES = st.sampled_from(["a", "b", "", "é", "x y", "A" * 64])
+
+
+def _field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:
+    """What holds only nulls is nullable."""
+    return pa.field(name, kind, nullable or kind == pa.null())
+
+
+def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    item = st.builds(_field, st.just("element"), inner, st.booleans())
+    members = st.lists(st.builds(_field, _NAMES, inner, st.booleans()), max_size=3)
+    return st.one_of(
+        item.map(pa.list_),
+        item.map(pa.large_list),
+        members.filter(lambda fields: len({f.name for f in fields}) == len(fields)).map(pa.struct),
+        st.builds(pa.map_, inner.filter(lambda kind: kind != pa.null()), inner),
+    )
+
+
+TYPES = st.recursive(_LEAVES, _nested, max_leaves=5)
+
+
+FIELDS = st.builds(_field, _NAMES, TYPES, st.booleans())
+SCHEMAS = st.lists(FIELDS, max_size=4).map(pa.schema)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type of the same layout whose values are plain bits."""
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_plain_field(kind.value_field))
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    return _BITS.get(kind, kind)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain(field.type))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def reinterpret(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same memory under another schema of the same layout."""
+    _, array = batch.__arrow_c_array__()
+    return pa.RecordBatch._import_from_c_capsule(schema.__arrow_c_schema__(), array)
+
+
+def values(kind: pa.DataType, nullable: bool = True) -> st.SearchStrategy[Any]:
+    """Python values of a plain type."""
+    found = _values(kind)
+    return st.none() | found if nullable else found
+
+
+def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return st.lists(values(kind.value_type, kind.value_field.nullable), max_size=3)
+    if pa.types.is_map(kind):
+        key, item = values(kind.key_type, False), values(kind.item_type)
+        return st.lists(st.tuples(key, item), max_size=3)
+    if pa.types.is_struct(kind):
+        return st.fixed_dictionaries({f.name: values(f.type, f.nullable) for f in kind})
+    if pa.types.is_integer(kind):
+        high = 1 << (kind.bit_width - 1)
+        return st.integers(-high, high - 1)
+    if pa.types.is_fixed_size_binary(kind):
+        return st.binary(min_size=16, max_size=16)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return st.binary(max_size=9)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return st.text(max_size=5)
+    return st.none() if kind == pa.null() else st.booleans()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one map task writes: plain rows, the subpartition of each, and where batches begin."""
+
+    rows: pa.RecordBatch
+    targets: Longs
+    cuts: tuple[int, ...]
+
+    def batches(self, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Longs]]:
+        whole = reinterpret(self.rows, schema)
+        borders = [0, *sorted(self.cuts), len(self.targets)]
+        for first, last in zip(borders, borders[1:], strict=False):
+            yield whole.slice(first, last - first), self.targets[first:last]
+
+
+@st.composite
+def parts(draw: st.DrawFn, schema: pa.Schema, subpartitions: int) -> Part:
+    """Rows picked from a few drawn ones, for subpartitions that are even, skewed or all the same."""
+    size = draw(st.integers(0, 4) | st.integers(0, 300))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    columns = []
+    for field in plain_schema(schema):
+        pool = draw(st.lists(values(field.type, field.nullable), min_size=1, max_size=6))
+        columns.append(pa.array(pool, field.type).take(pa.array(rng.integers(0, len(pool), size))))
+    whole = pa.RecordBatch.from_arrays(columns, schema=plain_schema(schema))
+    rows = whole if columns else rowless(size)
+    span = draw(st.sampled_from([1, 2, subpartitions]))
+    low = draw(st.integers(0, max(0, subpartitions - span)))
+    targets = rng.integers(low, min(subpartitions, low + span), size)
+    cuts = draw(st.lists(st.integers(0, size), max_size=4))
+    return Part(rows, targets.astype(np.int64), tuple(cuts))
+
+
+def rowless(size: int) -> pa.RecordBatch:
+    """Rows without a column."""
+    return pa.record_batch({"gone": pa.nulls(size)}).select([])
+
+
+LIMITS = st.builds(
+    Limits,
+    segment_bytes=st.sampled_from([1, 300, 5_000, 1 << 26]),
+    fetch_bytes=st.sampled_from([1, 2_000, 1 << 20]),
+    fetch_parallel=st.integers(1, 4),
+    join_bytes=st.sampled_from([0, 1, 700, 20_000, 1 << 21]),
+    cache_bytes=st.sampled_from([0, 3_000, 1 << 20]),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A complete result in a bucket."""
+
+    schema: pa.Schema
+    descriptor: ShuffleDescriptor
+    state: ResultState
+    objects: Objects
+    store: BlobStore
+    environment: ObjectStoreEnvironment
+
+    def manifest(self) -> manifest.Manifest:
+        return manifest.build(self.descriptor, self.state, LAYOUT, self.store)
+
+    def read(self, first: int, count: int, whole: manifest.Manifest | None = None) -> pa.Table:
+        """What a gate hands out, as plain rows."""
+        source = whole or self.manifest()
+        deployment = InputGateDeployment(source, self.schema, first, count, 7)
+        batches = list(self.environment.create_input_gate(deployment))
+        assert all(batch.schema == self.schema for batch in batches)
+        return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)
+
+
+def tabled(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """One table; rows without columns become rows of nulls, which a table can count."""
+    if len(schema):
+        return pa.Table.from_batches(batches, plain_schema(schema))
+    return pa.table({"rows": pa.nulls(sum(batch.num_rows for batch in batches))})
+
+
+def attempt_of(partition: int) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, partition), 1, 100 + partition)
+
+
+@contextmanager
+def exchange(
+    schema: pa.Schema, all_parts: list[Part], subpartitions: int, codec: str, limits: Limits
+) -> Iterator[Written]:
+    """A result whose partitions were written by one attempt each."""
+    objects: Objects = {}
+    store = MemoryBlobStore(objects)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, 5.0)
+    descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)
+    registered = ResultRegistered(RESULT, len(all_parts), subpartitions, "", "")
+    state = JobState(JOB)
+    facts = [JobRegistered("", "", ""), registered]
+    facts.append(PartitionRegistered(RESULT, 0, len(all_parts)))
+    facts += [
+        produce(environment, attempt_of(at), subpartitions, schema, part, codec)
+        for at, part in enumerate(all_parts)
+    ]
+    try:
+        for fact in facts:
+            state, _ = step(state, fact)
+        yield Written(schema, descriptor, state.results[RESULT], objects, store, environment)
+    finally:
+        environment.close()
+
+
+def produce(
+    environment: ObjectStoreEnvironment,
+    attempt: AttemptId,
+    subpartitions: int,
+    schema: pa.Schema,
+    part: Part,
+    codec: str,
+) -> Produced:
+    """Write and announce one partition."""
+    deployment = ResultPartitionDeployment(attempt, subpartitions, schema, codec)
+    writer = environment.create_result_partition_writer(deployment)
+    try:
+        for batch, targets in part.batches(schema):
+            writer.write(batch, targets)
+        return writer.finish()
+    except BaseException as exc:
+        writer.abort(type(exc).__name__)
+        raise
+
+
+def expected(schema: pa.Schema, all_parts: list[Part], first: int, count: int) -> pa.Table:
+    """The rows of neighbouring subpartitions: by subpartition, partition, and place when written."""
+    table = tabled([part.rows for part in all_parts], schema)
+    targets = np.concatenate([part.targets for part in all_parts])
+    order = np.argsort(targets, kind="stable")
+    chosen = order[(targets[order] >= first) & (targets[order] < first + count)]
+    return table.take(pa.array(chosen))
+
+
+def ranges(subpartitions: int, borders: list[int]) -> list[tuple[int, int]]:
+    """All subpartitions, cut into neighbouring ranges."""
+    cuts = sorted({0, subpartitions, *(border % (subpartitions + 1) for border in borders)})
+    return [(first, last - first) for first, last in zip(cuts, cuts[1:], strict=False)]
+
+
+BORDERS = st.lists(st.integers(0, 2_000), max_size=6)
+COUNTS = st.integers(1, 5) | st.sampled_from([64, 257, 2_000])
+
+
+@given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS)
+def test_every_row_comes_back_once_in_its_subpartition(
+    data: st.DataObject,
+    schema: pa.Schema,
+    subpartitions: int,
+    codec: str,
+    limits: Limits,
+    borders: list[int],
+) -> None:
+    """Any data in any batches and segments is read back bit by bit, in order, range by range."""
+    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
+    with exchange(schema, all_parts, subpartitions, codec, limits) as written:
+        whole = written.manifest()
+        for first, count in ranges(subpartitions, borders):
+            assert expected(schema, all_parts, first, count) == written.read(first, count, whole)
+            part = whole.part(first, count)
+            assert expected(schema, all_parts, first, count) == written.read(first, count, part)
+
+
+@given(st.data(), SCHEMAS, st.integers(1, 40), LIMITS)
+def test_a_range_is_the_concatenation_of_its_subpartitions(
+    data: st.DataObject, schema: pa.Schema, subpartitions: int, limits: Limits
+) -> None:
+    """Reading neighbours together gives what reading them one after the other gives."""
+    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
+    with exchange(schema, all_parts, subpartitions, "lz4", limits) as written:
+        whole = written.manifest()
+        single = [written.read(at, 1, whole) for at in range(subpartitions)]
+        assert pa.concat_tables(single) == written.read(0, subpartitions, whole)
+        assert single[-1] == written.read(subpartitions - 1, 1, whole.part(subpartitions - 1, 1))
+
+
+@given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS)
+def test_a_segment_is_an_arrow_file(
+    data: st.DataObject, schema: pa.Schema, subpartitions: int, codec: str, limits: Limits
+) -> None:
+    """Any Arrow reader finds the rows in the objects, and format, attempt and index beside them."""
+    part = data.draw(parts(schema, subpartitions))
+    with exchange(schema, [part], subpartitions, codec, limits) as written:
+        produced = written.state.produced(0)
+        found = []
+        for summary in produced.segments:
+            name = LAYOUT.segment(produced.attempt, summary.number)
+            body = written.objects[name][0]
+            with ipc.open_file(body) as reader:
+                assert schema == reader.schema
+                batches = [reader.get_batch(at) for at in range(reader.num_record_batches)]
+                check_footer(reader.metadata, name, produced.attempt, summary.index, subpartitions)
+            assert summary.rows == sum(batch.num_rows for batch in batches)
+            assert (summary.size_bytes, summary.checksum) == (len(body), segment.checksum(body))
+            found += [reinterpret(batch, plain_schema(schema)) for batch in batches]
+        assert len(produced.segments) == len(written.objects)
+        assert ordered(tabled([part.rows], schema)) == ordered(tabled(found, schema))
+
+
+def check_footer(
+    footer: dict[bytes, bytes], name: str, attempt: AttemptId, packed: bytes, subpartitions: int
+) -> None:
+    """The footer says what the event says."""
+    assert b"1" == footer[b"headgate.format"]
+    assert str(attempt).encode() == footer[b"headgate.attempt"]
+    stated, found = (
+        SegmentIndex.unpacked(packed, subpartitions),
+        segment.read_index(footer, name, attempt, subpartitions),
+    )
+    assert stated.entries() == found.entries()
+    assert stated.starts.tolist() == found.starts.tolist()
+    assert (subpartitions,) == found.rows.shape
+
+
+def ordered(table: pa.Table) -> list[str]:
+    """The rows whatever their order."""
+    return sorted(map(repr, table.to_pylist(maps_as_pydicts=None))) if table.num_columns else []
+
+
+_POLARS = st.sampled_from(
+    [
+        pa.bool_(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+        pa.duration("us"),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+    ]
+)
+_POLARS_TYPES = st.recursive(
+    _POLARS,
+    lambda inner: st.one_of(
+        inner.map(pa.large_list),
+        st.lists(inner, min_size=1, max_size=2).map(
+            lambda kinds: pa.struct([(f"f{at}", kind) for at, kind in enumerate(kinds)])
+        ),
+    ),
+    max_leaves=3,
+)
+
+
+@given(st.data(), st.lists(_POLARS_TYPES, min_size=1, max_size=3), st.sampled_from(CODECS))
+def test_polars_reads_a_segment(data: st.DataObject, kinds: list[pa.DataType], codec: str) -> None:
+    """A reader that shares no code with ours finds the same rows."""
+    schema = pa.schema([(f"c{at}", kind) for at, kind in enumerate(kinds)])
+    part = data.draw(parts(schema, 5))
+    assume(len(part.targets) > 0)
+    with exchange(schema, [part], 5, codec, Limits()) as written:
+        ((body, _),) = written.objects.values()
+    frame = pl.read_ipc(body)
+    (batch,) = frame.to_arrow().cast(schema).combine_chunks().to_batches()
+    order = np.argsort(part.targets, kind="stable")
+    assert part.rows.take(pa.array(order)) == reinterpret(batch, plain_schema(schema))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_subpartition_is_several_batches(codec: str) -> None:
+    """A subpartition over the size of a batch comes back whole, in batches of bounded size."""
+    schema = pa.schema([("a", pa.int64())])
+    rows = 3 * segment.BATCH_BYTES // 8 + 1
+    numbers = pa.array(np.arange(rows))
+    part = Part(pa.record_batch([numbers], schema=schema), np.ones(rows, np.int64), ())
+    with exchange(schema, [part], 3, codec, Limits()) as written:
+        assert pa.table({"a": numbers}) == written.read(1, 1)
+        deployment = InputGateDeployment(written.manifest(), schema, 0, 3, 7)
+        batches = list(written.environment.create_input_gate(deployment))
+    assert len(batches) == 4
+    assert max(batch.nbytes for batch in batches) <= segment.BATCH_BYTES
+
+
+def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
+    """Many segments of many subpartitions announce no index, and are read all the same."""
+    schema = pa.schema([("a", pa.int64())])
+    rows, subpartitions = 20_000, 2_000
+    numbers = pa.array(np.arange(rows))
+    targets = np.arange(rows) * 7 % subpartitions
+    part = Part(
+        pa.record_batch([numbers], schema=schema), targets, tuple(range(0, rows, subpartitions))
+    )
+    with exchange(schema, [part], subpartitions, "none", Limits(segment_bytes=1)) as written:
+        assert {b""} == {summary.index for summary in written.state.produced(0).segments}
+        assert expected(schema, [part], 0, subpartitions) == written.read(0, subpartitions)
+
+
+@given(st.integers(1, 2_000), st.sampled_from([-1, 0, 65_535, 65_536, 1 << 32]))
+@example(1, 65_535)
+def test_a_row_for_no_subpartition_is_refused(subpartitions: int, beyond: int) -> None:
+    """A row outside the result is `Invalid`, never put into another subpartition."""
+    schema = pa.schema([("a", pa.int64())])
+    target = beyond if beyond < 0 else subpartitions + beyond
+    part = Part(pa.record_batch([pa.array([1])], schema=schema), np.array([target]), ())
+    with (
+        pytest.raises(Invalid, match=f"subpartition {target} of {subpartitions}"),
+        exchange(schema, [part], subpartitions, "none", Limits()),
+    ):
+        pass
+
+
+def test_a_batch_of_another_schema_is_refused() -> None:
+    """A batch that is not of the result's schema is `Invalid`."""
+    part = Part(pa.record_batch({"a": pa.array([1])}), np.array([0]), ())
+    other = Part(pa.record_batch({"b": pa.array([1])}), np.array([0]), ())
+    with exchange(part.rows.schema, [part], 1, "none", Limits()) as written:
+        attempt = AttemptId(PartitionId(RESULT, 0), 1, 200)
+        deployment = ResultPartitionDeployment(attempt, 1, written.schema, "none")
+        writer = written.environment.create_result_partition_writer(deployment)
+        with pytest.raises(Invalid, match="schema"):
+            writer.write(other.rows, other.targets)
+        writer.abort("refused")
+
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")

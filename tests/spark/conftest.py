@@ -1,0 +1,80 @@
+"""One Spark session for each module, and a headgate on the embedded or the real stack."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate import Headgate, attach
+from headgate.control.errors import Invalid
+from headgate.infra import stack
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where exchanges go, as `spark.headgate.*`."""
+
+    name: str
+    conf: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
+def place(request: pytest.FixtureRequest) -> Place:
+    if request.param == "embedded":
+        return Place("embedded", {})
+    return real_place()
+
+
+def real_place() -> Place:
+    """The stack that `make stack` started; its credentials go the ordinary way."""
+    found = stack.status()
+    if found is None or not found.is_up():
+        raise Invalid("start the stack first: make stack")
+    os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
+    os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
+    conf = {
+        "spark.headgate.broker": found.bootstrap,
+        "spark.headgate.store": f"s3://{found.bucket}/tests",
+        "spark.headgate.s3.endpoint": found.endpoint,
+    }
+    return Place("real", conf)
+
+
+def build_session(place: Place, master: str, **more: str) -> SparkSession:
+    builder = SparkSession.builder.master(master).appName("headgate-tests")
+    conf = {
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        **place.conf,
+        **more,
+    }
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture(scope="module")
+def spark(place: Place) -> Iterator[SparkSession]:
+    session = build_session(place, "local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    with attach(spark) as attached:
+        yield attached

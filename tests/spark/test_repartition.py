@@ -1,0 +1,163 @@
+"""A hash exchange through Spark: the same rows where Spark puts them, and the plans above it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headgate import Headgate, Invalid
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def placed(df: DataFrame) -> list[str]:
+    """Every row with the partition that it is in."""
+    rows = df.select(F.spark_partition_id(), "*").collect()
+    return sorted(str(tuple(row)) for row in rows)
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 5000, 1, 4).select(
+        (F.col("id") % 97).alias("k"),
+        F.col("id").alias("v"),
+        F.concat(F.lit("n"), F.col("id") % 13).alias("s"),
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64])
+def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: int) -> None:
+    """For any n every row comes back once, in the partition that Spark gives it."""
+    df = orders(spark)
+    out = hg.repartition(df, n, "k", "s")
+    assert out.rdd.getNumPartitions() == n
+    assert placed(df.repartition(n, "k", "s")) == placed(out)
+    assert df.schema == out.schema
+
+
+def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
+    """Many more partitions than rows in most of them: nothing is lost, nothing is invented."""
+    df = orders(spark)
+    out = hg.repartition(df, 2000, "v")
+    assert placed(df.repartition(2000, "v")) == placed(out)
+
+
+def test_no_exchange_above_a_group(spark: SparkSession, hg: Headgate) -> None:
+    """Spark knows the partitioning: grouping by the key plans no Exchange."""
+    out = hg.repartition(orders(spark), 4, "k")
+    grouped = out.groupBy("k").agg(F.sum("v").alias("total"))
+    assert exchanges(grouped) == 0
+    expected = orders(spark).groupBy("k").agg(F.sum("v").alias("total"))
+    assert sorted(map(tuple, expected.collect())) == sorted(map(tuple, grouped.collect()))
+
+
+def test_no_exchange_below_a_join(spark: SparkSession, hg: Headgate) -> None:
+    """Two sides of equal n and key types join without an Exchange; one side saves its own."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    left = hg.repartition(orders(spark), 4, "k")
+    right = hg.repartition(orders(spark).select(F.col("k").alias("k2"), "s"), 4, "k2")
+    both = left.join(right, F.col("k") == F.col("k2"))
+    assert exchanges(both) == 0
+    native = orders(spark).select(F.col("k").alias("k2"), "s")
+    one = left.join(native, F.col("k") == F.col("k2"))
+    assert exchanges(one) == 1
+    assert one.count() == both.count()
+
+
+def exchanges(df: DataFrame) -> int:
+    return explained(df).count("Exchange ")
+
+
+def explained(df: DataFrame) -> str:
+    jdf = df._jdf
+    return str(jdf.queryExecution().executedPlan().toString())
+
+
+def test_read_again(spark: SparkSession, hg: Headgate) -> None:
+    """Two actions and a self-join after all readers reported: the rows are still there."""
+    df = orders(spark)
+    out = hg.repartition(df, 4, "k")
+    assert out.count() == out.count() == 5000
+    joined = out.alias("a").join(out.alias("b"), F.expr("a.v = b.v"))
+    assert joined.count() == 5000
+    assert all(result.consumed == 4 for result in hg.results()[-1:])
+
+
+def test_columns_as_expressions(spark: SparkSession, hg: Headgate) -> None:
+    """Keys may be expressions, as for `df.repartition`, and the original columns stay usable."""
+    df = orders(spark)
+    out = hg.repartition(df, 5, F.col("v") % 3, df["s"])
+    assert placed(df.repartition(5, F.col("v") % 3, df["s"])) == placed(out)
+    assert out.where(df["v"] >= 0).count() == 5000
+
+
+def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
+    """No rows, no partitions, and columns that share a name come back as they were."""
+    none = orders(spark).where("v < 0")
+    assert hg.repartition(none, 3, "k").collect() == []
+    nothing = spark.createDataFrame([], StructType.fromDDL("k int, v string"))
+    assert hg.repartition(nothing, 3, "k").collect() == []
+    twice = orders(spark).select("k", F.col("v").alias("x"), F.col("s").alias("x"))
+    out = hg.repartition(twice, 3, "k")
+    assert out.columns == ["k", "x", "x"]
+    assert sorted(map(str, twice.collect())) == sorted(map(str, out.collect()))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda hg, df: hg.repartition(df, 0, "k"), "n of 1 or more"),
+        (lambda hg, df: hg.repartition(df, 3), "a column"),
+        (
+            lambda hg, df: hg.repartition(
+                df.select("k", F.expr("make_interval(1)").alias("i")), 3, "k"
+            ),
+            "column 'i' holds a calendar interval",
+        ),
+        (
+            lambda hg, df: hg.repartition(
+                df.select("k", F.expr("struct(k as a, v as a)").alias("d")), 3, "k"
+            ),
+            "column 'd' holds",
+        ),
+        (lambda hg, df: hg.release(df), "takes a DataFrame that repartition returned"),
+    ],
+)
+def test_refused_before_a_task_runs(
+    spark: SparkSession,
+    hg: Headgate,
+    call: Callable[[Headgate, DataFrame], object],
+    text: str,
+) -> None:
+    """Input that cannot be used is refused in one sentence, and nothing is registered."""
+    before = len(hg.results())
+    with pytest.raises(Invalid, match=text):
+        call(hg, orders(spark))
+    assert before == len(hg.results())
+
+
+def test_unknown_column_is_sparks_own_error(spark: SparkSession, hg: Headgate) -> None:
+    """What Spark says about a misspelt column stays what Spark says."""
+    with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
+        hg.repartition(orders(spark), 3, "kk")
+
+
+def test_failure_of_users_code_is_theirs(spark: SparkSession, hg: Headgate) -> None:
+    """An error in the rows' own computation surfaces as Spark's, and leaves nothing stored."""
+    broken = orders(spark).select("k", F.raise_error(F.lit("mine")).alias("boom"))
+    with pytest.raises(Exception, match="mine"):
+        hg.repartition(broken, 3, "k")
+    assert hg.results()[-1].released is not None
+
+
+def test_release(spark: SparkSession, hg: Headgate) -> None:
+    """A released result cannot be read any more, and says so; it cannot be released twice."""
+    out = hg.repartition(orders(spark), 2, "k")
+    hg.release(out)
+    assert hg.results()[-1].released == "asked for"
+    with pytest.raises(Invalid, match="once"):
+        hg.release(out)

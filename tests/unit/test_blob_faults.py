@@ -1,0 +1,233 @@
+"""Puts and reads through planned faults, on the store in memory and on a still clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from headgate.control.clock import Deadline
+from headgate.control.errors import (
+    Conflict,
+    Corrupt,
+    HeadgateError,
+    Invalid,
+    OutcomeUnknown,
+    Throttled,
+    Unavailable,
+)
+from headgate.storage.blobs import ByteRange
+from headgate.storage.faults import Effect, FaultPlan, FaultyBlobStore, Operation, PlannedFault
+from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.puts import Answer, Stored, Verdict, settle
+from headgate.storage.retries import Retrier, RetrySettings, backoff_s
+from headgate.storage.stores import open_store
+
+from .s3_doubles import StillClock
+
+MINE, OTHER = Stored("mine", 5), Stored("other", 5)
+DOWN, SLOW = Unavailable("down"), Throttled("slow", retry_after_s=2.0)
+
+
+def faulty(*faults: PlannedFault, tries_max: int = 6) -> tuple[FaultyBlobStore, StillClock]:
+    clock = StillClock()
+    settings = RetrySettings(tries_max=tries_max)
+    return FaultyBlobStore(MemoryBlobStore(), FaultPlan(faults), settings, clock), clock
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "expected"),
+    [
+        (Answer.CREATED, None, Verdict.DONE),
+        (Answer.BUSY, None, Verdict.AGAIN),
+        (Answer.EXISTS, MINE, Verdict.DONE),
+        (Answer.EXISTS, OTHER, Verdict.TAKEN),
+        (Answer.EXISTS, Stored("mine", 4), Verdict.TAKEN),
+        (Answer.EXISTS, None, Verdict.AGAIN),
+        (Answer.SILENT, MINE, Verdict.DONE),
+        (Answer.SILENT, OTHER, Verdict.TAKEN),
+        (Answer.SILENT, None, Verdict.AGAIN),
+    ],
+)
+def test_settle(answer: Answer, found: Stored | None, expected: Verdict) -> None:
+    """Every answer with every finding has one meaning."""
+    assert expected == settle(answer, found, MINE)
+
+
+@pytest.mark.parametrize("effect", [Effect.LOSE_REQUEST, Effect.LOSE_ANSWER])
+@pytest.mark.parametrize("losses", range(1, 6))
+def test_a_put_survives_lost_messages(effect: Effect, losses: int) -> None:
+    """Whichever message is lost, and however often below the limit, the object is there once."""
+    store, _ = faulty(*(PlannedFault(Operation.CREATE, n + 1, effect) for n in range(losses)))
+    store.put("a", b"12345", "mine")
+    assert bytes(store.get("a")) == b"12345"
+    expected = 1 if effect is Effect.LOSE_ANSWER else losses + 1
+    assert expected == store.calls(Operation.CREATE)
+
+
+def test_every_put_loses_its_first_answer() -> None:
+    """The plan for fault tests: all puts succeed by looking, none is sent twice."""
+    plan = FaultPlan(lose_first_answer_of_every_put=True)
+    store = FaultyBlobStore(MemoryBlobStore(), plan, clock=StillClock())
+    for number in range(5):
+        store.put(f"a/{number}", b"x", "w")
+    assert (store.requests.puts, store.requests.heads) == (5, 5)
+
+
+def test_a_lost_put_of_somebody_else_is_a_conflict() -> None:
+    """A lost answer does not turn another's object into one's own."""
+    store, _ = faulty(PlannedFault(Operation.CREATE, 2, Effect.LOSE_REQUEST))
+    store.put("a", b"12345", "other")
+    with pytest.raises(Conflict):
+        store.put("a", b"12345", "mine")
+
+
+def test_a_put_that_nobody_can_look_at_is_unknown() -> None:
+    """No answer to put and look is neither success nor failure."""
+    looks = (PlannedFault(Operation.LOOK, n, error=DOWN) for n in range(1, 7))
+    store, _ = faulty(PlannedFault(Operation.CREATE, 1, Effect.LOSE_ANSWER), *looks)
+    with pytest.raises(OutcomeUnknown):
+        store.put("a", b"12345", "mine")
+    assert bytes(store.get("a")) == b"12345"
+
+
+def test_a_put_that_wrote_nothing_fails_plainly() -> None:
+    """Refusals that wrote nothing end in their own error, and nothing is there."""
+    store, _ = faulty(*(PlannedFault(Operation.CREATE, n, error=SLOW) for n in range(1, 7)))
+    with pytest.raises(Throttled):
+        store.put("a", b"12345", "mine")
+    assert None is store.size_bytes("a")
+
+
+@pytest.mark.parametrize("nth", range(1, 4))
+def test_a_read_survives_the_nth_failure(nth: int) -> None:
+    """A read fails over any one call, and waits as long as the store asks."""
+    store, clock = faulty(PlannedFault(Operation.GET, nth, error=SLOW))
+    store.put("a", b"12345", "mine")
+    for _ in range(3):
+        assert bytes(store.get("a", ByteRange(1, 2))) == b"23"
+    assert clock.slept_s == [2.0]
+    assert store.calls(Operation.GET) == 4
+
+
+def test_a_truncated_read_is_corrupt() -> None:
+    """A short answer never comes back as bytes."""
+    store, _ = faulty(PlannedFault(Operation.GET, 1, Effect.TRUNCATE))
+    store.put("a", b"12345", "mine")
+    with pytest.raises(Corrupt, match="expected 2 bytes, found 1"):
+        store.get("a", ByteRange(1, 2))
+
+
+def test_a_flipped_read_differs_in_one_bit() -> None:
+    """Silent damage reaches the caller, whose checksum must find it; the object is whole."""
+    store, _ = faulty(PlannedFault(Operation.GET, 1, Effect.FLIP))
+    store.put("a", b"12345", "mine")
+    assert bytes(store.get("a")) == b"12245"
+    assert bytes(store.get("a")) == b"12345"
+
+
+@pytest.mark.parametrize(
+    "operation", [op for op in Operation if op not in (Operation.CREATE, Operation.LOOK)]
+)
+def test_every_operation_can_fail(operation: Operation) -> None:
+    """A planned error of any operation reaches the caller when no try is left."""
+    store, _ = faulty(PlannedFault(operation, 1, error=DOWN), tries_max=1)
+    store.put("a", b"12345", "mine")
+    acts: dict[Operation, Callable[[], object]] = {
+        Operation.CHECK: lambda: store.check(Deadline.after(1.0)),
+        Operation.GET: lambda: store.get("a"),
+        Operation.DELETE: lambda: store.delete(["a"]),
+        Operation.LIST: lambda: store.list(""),
+        Operation.UPLOADS: lambda: store.uploads(""),
+        Operation.ABORT: lambda: store.abort(None),  # type: ignore[arg-type]
+    }
+    with pytest.raises(Unavailable, match="down"):
+        acts[operation]()
+    assert bytes(store.get("a")) == b"12345"
+
+
+def test_latency_is_slept_on_the_clock() -> None:
+    """Planned latency passes on the given clock, once per call."""
+    clock = StillClock()
+    store = FaultyBlobStore(MemoryBlobStore(), FaultPlan(latency_ms=20), clock=clock)
+    store.put("a", b"12345", "mine")
+    store.get("a")
+    assert clock.slept_s == [0.02, 0.02]
+
+
+def test_backoff_doubles_within_its_limit() -> None:
+    """Waits grow, stay under the limit, and repeat from run to run."""
+    settings = RetrySettings(backoff_ms=100, backoff_ms_max=1_000)
+    waits_s = [backoff_s(settings, "a", tries) for tries in range(1, 9)]
+    assert waits_s == [backoff_s(settings, "a", tries) for tries in range(1, 9)]
+    for tries, wait_s in enumerate(waits_s, 1):
+        ceiling_s = min(1.0, 0.1 * 2 ** (tries - 1))
+        assert ceiling_s / 2 <= wait_s <= ceiling_s
+    assert waits_s[0] != backoff_s(settings, "b", 1)
+
+
+def test_retries_end_with_their_seconds() -> None:
+    """A request is not tried past its time, whatever tries are left."""
+    clock = StillClock()
+    retrier = Retrier(RetrySettings(tries_max=1_000, limit_s=3.0), clock)
+
+    def request() -> None:
+        raise SLOW
+
+    with pytest.raises(Throttled):
+        retrier.run("a", request)
+    assert clock.slept_s == [2.0]
+
+
+def test_only_retryable_errors_are_tried_again() -> None:
+    """Any other error ends a request at its first try."""
+    clock = StillClock()
+    for error in (Corrupt("x"), Conflict("x"), OutcomeUnknown("x")):
+
+        def request(error: HeadgateError = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            Retrier(RetrySettings(), clock).run("a", request)
+    assert clock.slept_s == []
+
+
+def test_a_memory_url_is_one_bucket_per_process() -> None:
+    """Two stores of one URL see the same objects, and closing one leaves the other."""
+    first, root = open_store("memory://shared-by-url")
+    second, _ = open_store("memory://shared-by-url")
+    first.put("a", b"12345", "mine")
+    first.close()
+    assert (root, bytes(second.get("a"))) == ("", b"12345")
+    second.delete(["a"])
+    assert list(second.list("")) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("memory://", {}),
+        ("memory://a/b", {}),
+        ("file://host/path", {}),
+        ("file:///", {}),
+        ("/just/a/path", {}),
+        ("s3:///root", {}),
+        ("gs://bucket", {}),
+        ("memory://a", {"endpoint": "http://x"}),
+        ("s3://bucket", {"endpont": "http://x"}),
+    ],
+)
+def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
+    """A URL or an option that cannot be used is refused."""
+    with pytest.raises(Invalid):
+        open_store(url, options)
+
+
+def test_an_s3_url_has_a_root() -> None:
+    """The path of an s3 URL is the root that the layout puts before its names."""
+    store, root = open_store("s3://bucket/team/shuffle/", {"endpoint": "http://127.0.0.1:1"})
+    assert (
+        root,
+        repr(store),
+    ) == ("team/shuffle", "S3BlobStore(bucket bucket at http://127.0.0.1:1)")
+    store.close()

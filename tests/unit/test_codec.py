@@ -1,0 +1,201 @@
+"""Events as bytes: whole, readable for ever, and never anything but `Corrupt` for garbage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.control import codec
+from headgate.control.errors import Corrupt, Invalid
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Body,
+    Consumable,
+    Consumed,
+    Deleted,
+    Event,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    PartitionAccepted,
+    PartitionRegistered,
+    Produced,
+    Released,
+    ReleaseRequested,
+    ResultComplete,
+    ResultRegistered,
+    SegmentSummary,
+    Superseded,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+
+GOLDEN = Path(__file__).parent / "golden"
+JOB, RESULT = JobId("job-1"), ResultId("result-1")
+ATTEMPT = AttemptId(PartitionId(RESULT, 3), 2, 2**40)
+SEGMENT = SegmentSummary(1, 2**33, 1_000, 2**62, b"\x00\xffindex")
+BODIES: tuple[Body, ...] = (
+    JobRegistered("per-job", "0.1.0", "app-1"),
+    ResultRegistered(RESULT, 8, 16, "schema", "repartition"),
+    PartitionRegistered(RESULT, 0, 8),
+    AttemptStarted(ATTEMPT, "host-1"),
+    AttemptFailed(ATTEMPT, "out of mémoire"),
+    Produced(ATTEMPT, (SEGMENT, SEGMENT), -(2**62)),
+    Consumed(RESULT, 0, 4, 2**41, 1_000, 2**33, 12),
+    ReleaseRequested(RESULT, "not used any more"),
+    Deleted(RESULT, (ATTEMPT,), 2),
+    JobUnregistered("done"),
+    JobAccepted(2),
+    PartitionAccepted(RESULT, 0, 8, 2),
+    Consumable(ATTEMPT),
+    Superseded(ATTEMPT, "another attempt won"),
+    ResultComplete(RESULT),
+    Released(RESULT, (ATTEMPT, ATTEMPT), "ttl"),
+)
+
+INTS = st.integers(-(2**31), 2**31 - 1)
+st.register_type_strategy(int, INTS)
+events = st.builds(
+    Event,
+    basis=st.none() | st.integers(0, 2**63 - 1),
+    body=st.one_of([st.builds(kind) for kind in get_args(Body)]),
+)
+
+
+def event(body: Body) -> Event:
+    return Event("id-1", JOB, "cause-1", 1_700_000_000_000, "driver", 7, body)
+
+
+def schema() -> dict[str, Any]:
+    text = (files("headgate.control") / "schemas" / f"event.{codec.VERSION}.avsc").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def records(node: object) -> Mapping[str, list[str]]:
+    """Every record of a schema with the names of its fields."""
+    if isinstance(node, list):
+        return {name: own for item in node for name, own in records(item).items()}
+    if not isinstance(node, dict):
+        return {}
+    inner = records(list(node.values()))
+    if node.get("type") != "record":
+        return inner
+    return {node["name"]: [f["name"] for f in node["fields"]], **inner}
+
+
+def stored(version: int) -> dict[str, str]:
+    found: dict[str, str] = json.loads((GOLDEN / f"event.{version}.json").read_text())
+    return found
+
+
+@given(events)
+@settings(deadline=None)
+def test_every_event_makes_the_round_trip(original: Event) -> None:
+    """What is decoded equals what was encoded, for any event of any type."""
+    assert original == codec.decode(codec.encode(original))
+
+
+@pytest.mark.parametrize("version", range(1, codec.VERSION + 1))
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_a_stored_record_stays_readable(body: Body, version: int) -> None:
+    """The bytes that a published version wrote are the same event today."""
+    record = stored(version).get(type(body).__name__)
+    assert record is None or event(body) == codec.decode(bytes.fromhex(record))
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_a_version_writes_the_same_bytes_for_ever(body: Body) -> None:
+    """What is written today is what is stored for the newest version, of every type."""
+    assert stored(codec.VERSION)[type(body).__name__] == codec.encode(event(body)).hex()
+
+
+def test_every_type_has_a_stored_record() -> None:
+    """A type without a stored record fails here."""
+    types = {kind.__name__ for kind in get_args(Body)}
+    assert types == stored(codec.VERSION).keys()
+    assert types == {type(body).__name__ for body in BODIES}
+
+
+def test_every_class_has_its_avro_record() -> None:
+    """The events' classes and the newest schema name the same types with the same fields."""
+    classes = [*get_args(Body), Event, SegmentSummary, AttemptId, PartitionId]
+    expected = {kind.__name__: [f.name for f in fields(kind)] for kind in classes}
+    assert expected == records(schema())
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_corrupt(garbage: bytes) -> None:
+    """Bytes that no encoder wrote are `Corrupt`."""
+    with pytest.raises(Corrupt):
+        codec.decode(garbage)
+
+
+@given(events, st.data())
+@settings(deadline=None)
+def test_a_truncated_record_is_corrupt(original: Event, data: st.DataObject) -> None:
+    """A record that was cut, or goes on, is `Corrupt`."""
+    record = codec.encode(original)
+    cut = data.draw(st.integers(0, len(record) - 1))
+    for broken in (record[:cut], record + b"\x00"):
+        with pytest.raises(Corrupt):
+            codec.decode(broken)
+
+
+@given(events, st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_mutated_record_raises_nothing_else(original: Event, data: st.DataObject) -> None:
+    """A record with one changed byte is another event or `Corrupt`, never another error."""
+    record = bytearray(codec.encode(original))
+    place = data.draw(st.integers(0, len(record) - 1))
+    record[place] ^= data.draw(st.integers(1, 255))
+    try:
+        found = codec.decode(bytes(record))
+    except Corrupt:
+        return
+    assert isinstance(found, Event)
+
+
+def test_a_record_has_a_limit() -> None:
+    """A record of exactly the limit is written, one byte more is `Invalid` and named."""
+    empty = len(codec.encode(event(JobUnregistered("x" * 100_000)))) - 100_000
+    full = codec.RECORD_BYTES_MAX - empty
+    assert len(codec.encode(event(JobUnregistered("x" * full)))) == codec.RECORD_BYTES_MAX
+    with pytest.raises(Invalid, match="JobUnregistered id-1 has 524289 bytes, over 524288"):
+        codec.encode(event(JobUnregistered("x" * (full + 1))))
+
+
+def test_headers_name_what_a_reader_skips_by() -> None:
+    """The headers carry type, job, epoch and attempt, where the event has them, and the trace."""
+    found = dict(codec.headers(event(Consumable(ATTEMPT))))
+    trace = codec.trace_id(event(Consumable(ATTEMPT)))
+    expected = {
+        "headgate-type": b"Consumable",
+        "headgate-job": b"job-1",
+        "headgate-epoch": b"2",
+        "headgate-attempt": b"result-1/3/2-1099511627776",
+        "headgate-trace": trace.encode(),
+    }
+    assert expected == found
+    assert dict(codec.headers(event(JobUnregistered("x"))))["headgate-attempt"] == b""
+    assert dict(codec.headers(event(JobAccepted(5))))["headgate-epoch"] == b"5"
+
+
+def test_one_exchange_is_one_trace() -> None:
+    """All events of a result share a trace id, whichever way they name it; others have others."""
+    same: list[Body] = [
+        Consumable(ATTEMPT),
+        ResultComplete(RESULT),
+        PartitionRegistered(RESULT, 0, 1),
+    ]
+    assert len({codec.trace_id(event(body)) for body in same}) == 1
+    other = codec.trace_id(event(ResultComplete(ResultId("result-2"))))
+    assert other != codec.trace_id(event(ResultComplete(RESULT)))

@@ -1,0 +1,169 @@
+"""What needs no broker at Kafka's door: the translation of errors, and who may set which option."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import (
+    Fenced,
+    HeadgateError,
+    Invalid,
+    Lost,
+    OutcomeUnknown,
+    Throttled,
+    Unavailable,
+)
+from headgate.control.ids import JobId
+from headgate.control.kafka import KafkaEventLog, KafkaSettings
+from headgate.control.kafka_clients import KafkaClients
+from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
+from headgate.control.kafka_settings import OWNED
+
+NOWHERE = "127.0.0.1:1"
+CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
+
+
+def test_every_code_of_the_library_has_a_translation() -> None:
+    """A code that the client library knows and the table does not fails here, and so does a code
+    that is gone."""
+    assert CODES.keys() == MEANINGS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_a_code_becomes_its_class(name: str) -> None:
+    """Every code is raised as the class that the table says, naming what was being done."""
+    error = translate(KafkaError(CODES[name]), "reading")
+    assert MEANINGS[name] is type(error)
+    assert str(error).startswith("reading: ")
+    assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("_TRANSPORT", Unavailable),
+        ("_ALL_BROKERS_DOWN", Unavailable),
+        ("_FENCED", Fenced),
+        ("PRODUCER_FENCED", Fenced),
+        ("INVALID_PRODUCER_EPOCH", Fenced),
+        ("_MSG_TIMED_OUT", OutcomeUnknown),
+        ("_AUTO_OFFSET_RESET", Lost),
+        ("TOPIC_AUTHORIZATION_FAILED", Invalid),
+        ("SASL_AUTHENTICATION_FAILED", Invalid),
+        ("MSG_SIZE_TOO_LARGE", Invalid),
+        ("THROTTLING_QUOTA_EXCEEDED", Throttled),
+    ],
+)
+def test_what_callers_act_upon(name: str, kind: type[HeadgateError]) -> None:
+    """The codes whose class decides what a caller does have that class."""
+    assert kind is type(translate(KafkaError(CODES[name]), "reading"))
+
+
+@pytest.mark.parametrize("name", ["_TRANSPORT", "_TIMED_OUT", "REQUEST_TIMED_OUT", "_FATAL"])
+def test_a_lost_confirmation_is_not_a_failure(name: str) -> None:
+    """For a record on its way, a code that tells nothing about its fate is `OutcomeUnknown`."""
+    assert OutcomeUnknown is type(translate_delivery(KafkaError(CODES[name]), "appending"))
+
+
+def test_a_refused_record_is_a_failure() -> None:
+    """A record that the broker refused is not `OutcomeUnknown`."""
+    refused = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    assert Invalid is type(translate_delivery(refused, "appending"))
+
+
+@pytest.mark.parametrize("name", sorted(OWNED))
+def test_the_doors_own_options_are_refused(name: str) -> None:
+    """An option that carries a promise of the log is refused, saying why."""
+    with pytest.raises(Invalid) as caught:
+        KafkaSettings(NOWHERE, options={name: "hunter2"})
+    assert f"Kafka option {name} cannot be set: {OWNED[name]}" == str(caught.value)
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    """A misspelt option is refused when the log is prepared, naming the one that was meant."""
+    log = KafkaEventLog(KafkaSettings(NOWHERE, options={"sasl.pasword": "hunter2"}))
+    with pytest.raises(Invalid) as caught:
+        log.prepare(Deadline.after(1))
+    assert str(caught.value) == "Kafka has no option sasl.pasword (did you mean sasl.password?)"
+
+
+@pytest.mark.parametrize("name", ["security.protocol", "socket.timeout.ms", "sasl.mechanism"])
+def test_a_bad_value_is_named_but_not_shown(name: str) -> None:
+    """An option with a value that the client refuses is named without the value, in the error and
+    in everything chained to it."""
+    options = {name: "hunter2", "security.protocol": "sasl_plaintext"} | {name: "hunter2"}
+    log = KafkaEventLog(KafkaSettings(NOWHERE, options=options))
+    with pytest.raises(Invalid, match=name) as caught:
+        log.prepare(Deadline.after(1))
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_options_stay_out_of_reprs() -> None:
+    """Options, which may hold secrets, do not show in the settings' `repr`; but they travel."""
+    settings = KafkaSettings(NOWHERE, options={"sasl.password": "hunter2"})
+    assert "hunter2" not in repr(settings)
+    assert settings == pickle.loads(pickle.dumps(settings))
+
+
+def test_secrets_are_taken_out_of_the_clients_words() -> None:
+    """Text of the client library's loses every secret that the options hold, and nothing else."""
+    options = {"sasl.password": "hunter2", "sasl.username": "me"}
+    assert (
+        KafkaSettings(NOWHERE, options=options).scrub("me with hunter2 refused")
+        == "me with *** refused"
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        lambda settings: settings.producing(),
+        lambda settings: settings.deciding(JobId("job"), 10_000),
+        lambda settings: settings.reading("group"),
+    ],
+)
+def test_options_reach_every_client(config: Callable[[KafkaSettings], dict[str, object]]) -> None:
+    """An option of the user's goes to every client, over the door's mere preferences."""
+    wanted = {"socket.timeout.ms": "1234", "linger.ms": "7", "fetch.wait.max.ms": "50"}
+    made = config(KafkaSettings(NOWHERE, options=wanted))
+    assert wanted == {name: made[name] for name in wanted}
+    assert made["bootstrap.servers"] == NOWHERE
+
+
+def test_no_answer_is_not_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's sign for an offset that nobody told it is `Unavailable`, never a position."""
+
+    class Silent:
+        def list_offsets(
+            self, asked: dict[TopicPartition, object], **limits: object
+        ) -> dict[TopicPartition, Future[SimpleNamespace]]:
+            answer: Future[SimpleNamespace] = Future()
+            answer.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+            return dict.fromkeys(asked, answer)
+
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.1))
+    monkeypatch.setattr(clients, "admin", Silent)
+    for ask in (clients.end_offset, clients.first_offset):
+        with pytest.raises(Unavailable, match="no answer about the offsets"):
+            ask(0)
+
+
+def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> None:
+    """An address where no broker listens is `Unavailable` within the deadline, naming what was
+    tried, without a word on stderr."""
+    before = SYSTEM_CLOCK.monotonic_s()
+    with pytest.raises(Unavailable) as caught:
+        KafkaEventLog(KafkaSettings(NOWHERE)).prepare(Deadline.after(1))
+    assert SYSTEM_CLOCK.monotonic_s() - before < 5
+    assert f"cannot reach Kafka with bootstrap {NOWHERE}" in str(caught.value)
+    assert "Connection refused" in str(caught.value)
+    assert capfd.readouterr() == ("", "")

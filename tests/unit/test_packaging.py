@@ -1,0 +1,158 @@
+"""What is pinned and what is shipped: the lock file, the version, the wheel."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headgate
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = (ROOT / "requirements.lock").read_text()
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z_ =!'A-Z0-9]+)? \\")
+HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+IMPLIED = {"botocore", "py4j"}  # parts of boto3 and of PySpark that these pin to their own version
+BUILD_LIMIT_S = 100.0
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, str]:
+    found = (PIN.fullmatch(line) for line in LOCK.splitlines())
+    return {pin["name"]: pin["version"] for pin in found if pin}
+
+
+@pytest.fixture(scope="module")
+def shipped(project: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in a wheel that is built from a copy, so that the build leaves nothing behind."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for folder in {place.split("/")[0] for place in package_folders(project).values()}:
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    build += ["--no-deps", "--no-index", "--no-build-isolation", "-w", str(out), str(source)]
+    done = subprocess.run(build, capture_output=True, text=True, timeout=BUILD_LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_lock_holds_pins_and_hashes_only() -> None:
+    """No index address, no path and no option can hide in a file whose every line is known."""
+    lines = LOCK.splitlines()
+    strange = [line for line in lines if not PIN.fullmatch(line) and not HASH.fullmatch(line)]
+    assert strange == []
+
+
+def test_every_pin_has_a_hash() -> None:
+    """pip refuses a lock in which one is missing, and a user would be the first to see it."""
+    lines = LOCK.splitlines()
+    bare = [
+        line
+        for line, after in zip(lines, [*lines[1:], ""], strict=True)
+        if PIN.fullmatch(line) and not HASH.fullmatch(after)
+    ]
+    assert bare == []
+
+
+def test_the_lock_holds_what_the_project_asks_for(
+    project: dict[str, Any], pins: dict[str, str]
+) -> None:
+    """A dependency added to pyproject.toml without `make lock` is found."""
+    assert declared(project) - pins.keys() == set()
+
+
+def test_the_lock_keeps_to_the_versions_that_were_tried(pins: dict[str, str]) -> None:
+    """The private door is tried on this Spark; pandas 3 changes what Python functions are given."""
+    assert pins["pyspark"] == "4.3.0"
+    assert pins["pandas"].startswith("2.")
+
+
+def test_every_import_is_declared(project: dict[str, Any]) -> None:
+    """What happens to be installed, as a part of something else, is missing elsewhere."""
+    rooms = {folder.split("/")[0] for folder in package_folders(project).values()}
+    modules = [one for folder in (*rooms, "tests") for one in ROOT.glob(f"{folder}/**/*.py")]
+    imported = {name for module in modules for name in imports(module)} - sys.stdlib_module_names
+    homes = metadata.packages_distributions()
+    foreign = {name: set(homes.get(name, ())) for name in imported - {"headgate", "tests"}}
+    undeclared = {name for name, found in foreign.items() if not found & declared(project)}
+    assert undeclared - IMPLIED == set()
+
+
+def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
+    """Workers are compared with the driver by it."""
+    assert project["project"]["version"] == headgate.__version__
+    assert metadata.version("headgate") == headgate.__version__
+
+
+def test_every_folder_with_code_is_a_package(project: dict[str, Any]) -> None:
+    """A folder that is missing from the list imports here and is absent from the wheel."""
+    listed = package_folders(project)
+    assert set(listed) == set(project["tool"]["setuptools"]["packages"])
+    rooms = {folder.split("/")[0] for folder in listed.values()}
+    modules = [module for room in rooms for module in ROOT.glob(f"{room}/**/*.py")]
+    on_disk = {str(module.parent.relative_to(ROOT)) for module in modules}
+    assert set(listed.values()) == on_disk
+
+
+def test_the_wheel_holds_all_code(project: dict[str, Any], shipped: set[str]) -> None:
+    """Every module on disk is in the wheel under its package's name, and no other file of code."""
+    expected = {
+        f"{package.replace('.', '/')}/{module.name}"
+        for package, folder in package_folders(project).items()
+        for module in (ROOT / folder).glob("*.py")
+    }
+    assert expected == {name for name in shipped if name.endswith(".py")}
+
+
+def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
+    """Schemas, the marker for type checkers, the compose file and the licence are there."""
+    on_disk = ROOT.glob("control/schemas/*.avsc")
+    schemas = {f"headgate/control/schemas/{schema.name}" for schema in on_disk}
+    licence = f"headgate-{headgate.__version__}.dist-info/licenses/LICENSE"
+    assert schemas
+    assert schemas | {"headgate/py.typed", "headgate/infra/compose.yml", licence} <= shipped
+
+
+def declared(project: dict[str, Any]) -> set[str]:
+    """The names of all that pyproject.toml asks for."""
+    asked = [
+        *project["project"]["dependencies"],
+        *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
+        *project["dependency-groups"]["dev"],
+    ]
+    return {matched[0].lower() for one in asked if (matched := NAME.match(one))}
+
+
+def imports(module: Path) -> set[str]:
+    """The top-level names that a module imports from elsewhere, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def package_folders(project: dict[str, Any]) -> dict[str, str]:
+    folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
+    return folders

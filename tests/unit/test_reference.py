@@ -1,0 +1,50 @@
+"""The pages under docs/ say what the code does now, as far as a test can tell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.connectors.spark.settings import PREFIX, keys
+from headgate.infra.reference import configuration_page, settings_table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+KEYS_MAX = 30
+
+
+def test_the_configuration_page_is_current() -> None:
+    """A changed key without `python -m headgate.infra.reference` is found."""
+    assert configuration_page() == (ROOT / "docs" / "configuration.md").read_text()
+
+
+def test_every_key_is_explained() -> None:
+    """No key is left out of the table or stands in it without its meaning."""
+    rows = settings_table().splitlines()[2:]
+    assert [f"`{PREFIX}{key.metadata['key']}`" for key in keys()] == [
+        row.split("|")[1].strip() for row in rows
+    ]
+    assert all(row.split("|")[3].strip() for row in rows)
+
+
+def test_there_are_few_keys() -> None:
+    """A user can read all of them."""
+    assert len(keys()) < KEYS_MAX
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """A file that was renamed is found in the pages that link to it."""
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_the_protocol_names_tests_that_exist() -> None:
+    """A test that was renamed or dropped does not go on to be named as evidence."""
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "protocol.md").read_text()))
+    sources = "".join(path.read_text() for path in (ROOT / "tests").glob("**/*.py"))
+    assert named
+    assert named - set(re.findall(r"def (test_\w+)", sources)) == set()
