@@ -83,9 +83,7 @@ class ResultState:
     def doomed(self) -> tuple[AttemptId, ...]:
         """The attempts whose objects were ordered to go and are not known to be gone."""
         ordered = self.attempts.keys()
-        if self.released is None:
-            ordered = ordered & self.superseded
-        return tuple(sorted(ordered))
+        return tuple(sorted(ordered if self.released is not None else ordered & self.superseded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,5 +302,5 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
         result,
         attempts={a: p for a, p in result.attempts.items() if a not in gone},
         winners={i: a for i, a in result.winners.items() if a not in gone},
-        deleted=result.deleted + deleted.objects,
+        deleted=result.deleted + (deleted.objects if gone else 0),
     )

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from itertools import count
 from typing import TypeVar
 
@@ -96,7 +97,11 @@ class JobLoop:
             if self._error is not None:
                 raise self._error
             self._asked[event.id] = answer
-        self._log.append(event).offset(self._deadline())
+        try:
+            self._log.append(event).offset(self._deadline())
+        except BaseException:
+            self._asked.pop(event.id, None)
+            raise
         return answer
 
     def wait_for(self, found: Callable[[JobState], T | None], what: str) -> T:
@@ -137,24 +142,31 @@ class JobLoop:
 
     def _lead(self) -> None:
         """Fence the predecessor, replay what there is, write what it left undecided, go on."""
-        decisions = self._log.open_decisions(self._context.job_id)
-        follower = self._log.follow(self._context.job_id)
-        replay = Replay(self._context.job_id)
-        try:
-            end = follower.end()
-            while follower.position() < end and not self._stopping.is_set():
-                self._take(follower, replay)
-            self._commit(decisions, follower, replay, tuple(replay.due))
-            self._delete(replay.state, replay.state.results)
-            while not self._stopping.is_set():
-                self._commit(decisions, follower, replay, self._take(follower, replay))
-        finally:
-            follower.close()
-            decisions.close()
+        job = self._context.job_id
+        with (
+            closing(self._log.open_decisions(job)) as decisions,
+            closing(self._log.follow(job, None)) as follower,
+        ):
+            self._decide(decisions, follower, Replay(job))
+
+    def _decide(self, decisions: Decisions, follower: Follower, replay: Replay) -> None:
+        end = follower.end()
+        answered: list[Derived] = []  # by a predecessor, or by a step of unknown outcome
+        while follower.position() < end and not self._stopping.is_set():
+            taken = self._take(follower, replay)
+            answered += [one for one in taken if one.cause in self._asked]
+        self._commit(decisions, follower, replay, tuple(replay.due))
+        self._answer(tuple(answered))
+        self._delete(replay.state, replay.state.results)
+        while not self._stopping.is_set():
+            self._commit(decisions, follower, replay, self._take(follower, replay))
 
     def _take(self, follower: Follower, replay: Replay) -> tuple[Derived, ...]:
         records = follower.poll(self._settings.step_events_max, _POLL_S)
         derived = tuple(d for record in records for d in replay.observe(record))
+        for body in (r.event.body for r in records):
+            if isinstance(body, Deleted):  # only the log ends a deletion, lest it is done twice
+                self._deleting.difference_update(body.attempts)
         undecided = {r.event.id for r in records} & self._asked.keys()
         for name in undecided - {d.cause for d in derived}:
             self._asked.pop(name).set_result(())
@@ -201,10 +213,12 @@ class JobLoop:
             objects = self._storage.delete(state.job, state.results[name], attempts)
             event = self._author.fact(Deleted(name, attempts, objects))
             self._log.append(event).offset(self._deadline())
-        except HeadgateError as exc:
-            _LOG.warning("objects of %s stay until the next start: %s", name, exc)
-        finally:
+        except Exception as exc:
             self._deleting.difference_update(attempts)
+            unforeseen = None if isinstance(exc, HeadgateError) else exc
+            _LOG.warning(
+                "objects of %s stay until the next start: %s", name, exc, exc_info=unforeseen
+            )
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -62,26 +62,32 @@ class DriverMaster:
 
     def register_job(self, context: JobShuffleContext) -> None:
         """Become the job's master and its driver; both fence whoever was there before."""
-        author = Author(context.job_id, self._speaker.name)
+        job = context.job_id
+        self._drop(job)
+        author = Author(job, self._speaker.name)
         loop = JobLoop(context, self._log, self._storage, self._settings, author)
-        self._loops[context.job_id] = loop
+        self._loops[job] = loop
         loop.start()
         registered = JobRegistered(_MODE, self._speaker.version, context.application)
-        accepted = self._answer(context.job_id, registered)
+        try:
+            accepted = self._answer(job, registered)
+        except BaseException:
+            self._drop(job)
+            raise
         assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
 
     def unregister_job(self, job_id: JobId) -> None:
         """Release all that the job has, wait until it is deleted, and sweep what is left."""
         self._answer(job_id, JobUnregistered("closed"))
-        self._loops[job_id].wait_for(_all_deleted, "the deletion of every object")
+        self._loop(job_id).wait_for(_all_deleted, "the deletion of every object")
         self._storage.sweep(job_id)
-        self._loops.pop(job_id).close()
+        self._drop(job_id)
 
     def register_partition_with_producer(
         self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
     ) -> Future[ShuffleDescriptor]:
         """Register a result's partitions before the stage that produces them is launched."""
-        loop = self._loops[job_id]
+        loop = self._loop(job_id)
         result = partition.result
         loop.ask(
             ResultRegistered(
@@ -103,19 +109,29 @@ class DriverMaster:
 
     def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
         """Wait until every partition of a result is consumable."""
-        return self._loops[descriptor.job].wait_for(
+        return self._loop(descriptor.job).wait_for(
             lambda state: _if_complete(state, descriptor.result),
             f"all partitions of result {descriptor.result} to be consumable",
         )
 
     def state(self, job_id: JobId) -> JobState:
         """What is committed of a job."""
-        return self._loops[job_id].state
+        return self._loop(job_id).state
+
+    def _loop(self, job_id: JobId) -> JobLoop:
+        found = self._loops.get(job_id)
+        if found is None:
+            raise Invalid(f"job {job_id} is not registered with this master")
+        return found
+
+    def _drop(self, job_id: JobId) -> None:
+        if job_id in self._loops:
+            self._loops.pop(job_id).close()
 
     def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
         wait_s = self._settings.wait_ms / 1000
         try:
-            return self._loops[job_id].ask(fact).result(wait_s)
+            return self._loop(job_id).ask(fact).result(wait_s)
         except TimeoutError as exc:
             name = type(fact).__name__
             raise Unavailable(f"no decision on {name} of job {job_id} within {wait_s} s") from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .control import __version__ as __version__
 from .control.errors import (
     Closed,
     Conflict,
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .connectors.spark.session import Headgate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Closed",

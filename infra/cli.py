@@ -166,7 +166,7 @@ def run_demo() -> None:
 def run_doctor(target: Target) -> None:
     """Is everything here that Headgate needs? Tries the broker and the bucket.
 
-    Writes a job named doctor-… of four events to the topic, and deletes every object it puts.
+    Writes a job named doctor-… of three events to the topic, and deletes every object it puts.
     """
     wrong = 0
     for outcome in doctor.examine(target):

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from rich import box
@@ -102,7 +103,7 @@ def _said(body: ev.Body) -> tuple[str, str]:
     """What an event is about, and how much."""
     match body:
         case ev.JobRegistered():
-            return f"{body.mode}, {body.application}, headgate {body.version}", ""
+            return body.application, f"{body.mode}, {body.version}"
         case ev.JobAccepted():
             return f"epoch {body.epoch}", ""
         case ev.JobUnregistered():
@@ -257,9 +258,10 @@ def _since(life: Life, kind: str, first: int) -> str:
 
 
 def _bar(life: Life, first: int, last: int) -> Text:
-    step = max(1, last - first) / (_BAR_CELLS - 1)
-    cells = (_PHASES[life.phase(first + cell * step)] for cell in range(_BAR_CELLS))
-    return Text("".join(cells), "green")
+    step = max(1, last - first) / _BAR_CELLS
+    edges = [life.phase(first + cell * step) for cell in range(_BAR_CELLS + 1)]
+    cells = (begin or min(end, 1) for begin, end in pairwise(edges))  # so that any start is seen
+    return Text("".join(_PHASES[cell] for cell in cells), "green")
 
 
 def legend() -> Text:
@@ -318,10 +320,16 @@ def findings(found: Findings) -> Iterator[Text]:
         if len(several) > _FINDINGS_SHOWN:
             yield Text(f"{kind.value:<18}and {len(several) - _FINDINGS_SHOWN} more", "red")
     size = decimal(sum(stat.size_bytes for stat in found.live))
-    word, style = ("clean", "green") if found.clean else (f"{len(found.found)} findings", "red")
-    live = f": {len(found.live)} objects ({size}) are as the log says"
-    flight = f", {len(found.in_flight)} in flight" if found.in_flight else ""
-    yield Text.assemble((word, f"bold {style}"), live, flight)
+    count = _count(len(found.found), "finding")
+    word, style = ("clean", "green") if found.clean else (count, "red")
+    live = f"{_count(len(found.live), 'object')} ({size}) as the log says"
+    stored = live if found.live else "nothing is stored"
+    flight = f", {_count(len(found.in_flight), 'object')} in flight" if found.in_flight else ""
+    yield Text.assemble((word, f"bold {style}"), f": {stored}{flight}")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
 def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
@@ -332,11 +340,13 @@ def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
     for one in (one for one in found if not one.whole):
         yield Text(f"job {one.job}: the log no longer holds its head, not verified", "yellow")
     facts, decisions = sum(one.facts for one in found), sum(one.decisions for one in found)
-    counts = f"{len(found)} jobs, {facts:,} facts, {decisions:,} decisions: "
-    verdict = f"{len(wrong)} violations" if wrong else "every decision follows from its facts"
+    counts = (
+        f"{_count(len(found), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
+    )
+    verdict = _count(len(wrong), "violation") if wrong else "every decision follows from its facts"
     due = sum(one.due for one in found)
-    still = f", {due} decisions still due" if due else ", none still due"
-    yield Text.assemble(counts, (verdict, "bold red" if wrong else "bold green"), still)
+    still = f", {_count(due, 'decision')} still due" if due else ", none still due"
+    yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
 
 
 def check_row(outcome: Outcome) -> Text:

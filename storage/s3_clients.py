@@ -136,9 +136,7 @@ def _environment_credentials() -> S3Credential | None:
 
 def _client_options(settings: S3Settings, timeout_s: float) -> ClientConfig:
     passed: dict[str, Any] = {
-        key: value
-        for key, value in settings.options.items()
-        if key in CLIENT_OPTIONS and key != CA
+        key: value for key, value in settings.options.items() if key in CLIENT_OPTIONS and key != CA
     }
     if CA in settings.options:
         passed[CA] = _certificates(settings.options[CA])

@@ -95,7 +95,7 @@ class S3Settings:
 
     @property
     def dummy_credentials(self) -> bool:
-        """Requests are signed with made-up keys: for stores that check none, as the embedded one."""
+        """Requests are signed with made-up keys, for a store that checks none: the embedded one."""
         return _flag("dummy_credentials", self.options.get("dummy_credentials", "false"))
 
     @property

@@ -138,7 +138,7 @@ def _write_batches(
     row_bytes = max(1, sorted_rows.nbytes // max(1, sorted_rows.num_rows))
     batch_rows = max(1, BATCH_BYTES // row_bytes)
     sizes = np.zeros(len(rows), np.int64)
-    before = data_start(sorted_rows.schema)
+    before = batches_start(sorted_rows.schema)
     first = 0
     for subpartition in np.flatnonzero(rows).tolist():
         last = first + int(rows[subpartition])
@@ -150,13 +150,13 @@ def _write_batches(
     return sizes
 
 
-def data_start(schema: pa.Schema) -> int:
+def batches_start(schema: pa.Schema) -> int:
     """Where the first batch stands in a file of this schema."""
     return _MAGIC_BYTES + int(schema.serialize().size)
 
 
 def _index(body: bytearray, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
-    index = SegmentIndex(data_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
+    index = SegmentIndex(batches_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
     view = memoryview(body)
     starts = index.starts
     for subpartition in np.flatnonzero(rows).tolist():

@@ -138,9 +138,7 @@ def sort(
     wide = np.concatenate(targets)
     low, high = int(wide.min()), int(wide.max())
     if low < 0 or high >= subpartitions:
-        raise Invalid(
-            f"a row is for subpartition {low if low < 0 else high} of {subpartitions}"
-        )
+        raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
     where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
     rows = np.bincount(where, minlength=subpartitions)
     order = pa.array(np.argsort(where, kind="stable").astype(np.uint32))

@@ -13,7 +13,7 @@ from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from ... import __version__
+from ...control import __version__
 from ...control.contract import MasterSettings
 from ...control.errors import Closed, Invalid
 from ...control.ids import JobId, ResultId, job_id

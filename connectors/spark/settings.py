@@ -98,7 +98,7 @@ class Settings:
         "request.ms", 20_000, _at_least(1_000), "longest wait for one answer of the broker"
     )
     attach_ms: int = _key(
-        "attach.ms", 15_000, _at_least(1_000), "longest wait for broker and store when attaching"
+        "attach.ms", 10_000, _at_least(1_000), "longest wait for broker and store when attaching"
     )
     kafka: Mapping[str, str] = field(default_factory=dict)
     s3: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ... import __version__
+from ...control import __version__
 from ...control import errors
 from ...control.errors import HeadgateError, Invalid
 
@@ -26,20 +26,19 @@ def ship(task: Task) -> Task:
     body, version = pickle.dumps(task), __version__
 
     def run(index: int, rows: Iterable[Any]) -> Iterator[Any]:
+        import importlib
         import pickle
         import socket
         import sys
 
         try:
-            import headgate
-
-            found = headgate.__version__
+            found = importlib.import_module("headgate").__version__
         except (ImportError, AttributeError):
             found = "none"
         if found != version:
             raise ImportError(
-                f"executor {socket.gethostname()} ({sys.executable}) has headgate {found}, the "
-                f"driver {version}: install the same version there, or point PYSPARK_PYTHON at a "
+                f"executor {socket.gethostname()} ({sys.executable}) has headgate {found}, "
+                f"the driver has {version}: install the same version there, or point PYSPARK_PYTHON at a "
                 "Python that has it"
             )
         made: Iterator[Any] = pickle.loads(body)(index, rows)

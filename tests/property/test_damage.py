@@ -1,4 +1,4 @@
-"""Damaged, missing and foreign bytes: an error that says where, never wrong rows and never fewer."""
+"""Damaged, missing and foreign bytes: an error that says where, never wrong rows or fewer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Conflict, Corrupt, HeadgateError, Lost
 from headgate.control.events import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.lifecycle import ResultState
 from headgate.control.memory import MemoryEventLog
 from headgate.storage import segment
-from headgate.storage.blobs import BlobStore, ByteRange
+from headgate.storage.blobs import BlobStore
 from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.faults import Effect, FaultPlan, FaultyBlobStore, Operation, PlannedFault
@@ -215,7 +214,7 @@ def test_the_object_of_another_attempt_is_found(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_footer_of_another_attempt_is_refused(codec: str) -> None:
-    """An index is taken only from the object of the attempt that announced it, rows alike or not."""
+    """An index is taken only from an object of the attempt that announced it, whatever its rows."""
     whole = sound(codec)
     state = without_indexes(whole.state)
     mine = sorted(name for name in whole.names if f"/{RESULT}/0/" in name)
@@ -230,12 +229,15 @@ def test_a_footer_of_another_attempt_is_refused(codec: str) -> None:
 def check_footer(whole: Sound, name: str, body: bytes) -> None:
     """From a damaged object comes the right index or an error that names the object."""
     store = MemoryBlobStore(whole.damaged(name, body))
+    error = ""
     with opened(whole, store, without_indexes(whole.state)) as written:
         try:
             found = written.manifest()
         except Corrupt as exc:
-            assert name in str(exc), exc
-            return
+            error = str(exc)
+    if error:
+        assert name in error
+        return
     for sound_source, source in zip(whole.manifest.sources, found.sources, strict=True):
         assert same(sound_source, source)
 

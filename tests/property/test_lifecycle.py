@@ -1,4 +1,4 @@
-"""The life of partitions under any sequence of facts, against a naive model; replay and tampering."""
+"""The life of partitions under any facts, against a naive model; replay and tampering."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_an_attempt_is_superseded_once_until_it_is_deleted(facts: list[Fact]) ->
     state = JobState(JOB)
     for fact in facts:
         if isinstance(fact, Deleted):
-            standing -= set(fact.attempts)
+            standing -= gone(fact)
         state, decisions = step(state, fact)
         for decision in decisions:
             if isinstance(decision, Superseded):
@@ -231,7 +231,7 @@ def test_an_attempt_is_superseded_once_until_it_is_deleted(facts: list[Fact]) ->
 
 @given(HISTORIES)
 def test_nothing_lives_after_release(facts: list[Fact]) -> None:
-    """After `Released` nothing of the result is accepted, consumable, complete or released again."""
+    """After `Released` nothing of it is accepted, consumable, complete or released again."""
     released: set[ResultId] = set()
     for decision in said(run(facts)[1]):
         if isinstance(decision, Consumable):
@@ -265,21 +265,21 @@ def test_a_result_completes_once_when_all_is_consumable(facts: list[Fact]) -> No
 def test_whatever_was_written_is_ordered_to_go_at_the_end(
     facts: list[Fact], late: list[Fact]
 ) -> None:
-    """After the job's end all that ever started or produced is doomed, deleted, or still ordered."""
+    """After the job's end all that ever started or produced is ordered to go, or deleted."""
     late = [fact for fact in late if not isinstance(fact, JobRegistered)]
     everything = [*facts, JobUnregistered("closed"), *late]
     state = JobState(JOB)
     ordered: set[AttemptId] = set()
     for fact in everything:
         if isinstance(fact, Deleted):
-            ordered -= set(fact.attempts)
+            ordered -= gone(fact)
         state, decisions = step(state, fact)
         for decision in decisions:
             ordered.update(orders(decision))
         assert doomed(state) <= ordered
     known = {a for told in naive(everything).told.values() for a in told.known}
     assert known - deleted(everything) <= doomed(state)
-    assert "closed" == state.closed
+    assert state.closed == "closed"
 
 
 def doomed(state: JobState) -> set[AttemptId]:
@@ -287,12 +287,16 @@ def doomed(state: JobState) -> set[AttemptId]:
 
 
 def deleted(facts: Sequence[Fact]) -> set[AttemptId]:
-    return {a for fact in facts if isinstance(fact, Deleted) for a in fact.attempts}
+    return {a for fact in facts if isinstance(fact, Deleted) for a in gone(fact)}
+
+
+def gone(fact: Deleted) -> set[AttemptId]:
+    return {a for a in fact.attempts if a.partition.result == fact.result}
 
 
 @given(HISTORIES)
 def test_only_what_was_ordered_to_go_counts_as_gone(facts: list[Fact]) -> None:
-    """A `Deleted` that nobody ordered forgets nothing; one that was ordered is not ordered again."""
+    """A `Deleted` that nobody ordered forgets nothing; one that was ordered ends the order."""
     state = JobState(JOB)
     for fact in facts:
         before = doomed(state)
@@ -301,8 +305,7 @@ def test_only_what_was_ordered_to_go_counts_as_gone(facts: list[Fact]) -> None:
         after = {a for result in state.results.values() for a in result.attempts}
         assert kept <= after
         if isinstance(fact, Deleted):
-            named = {a for a in fact.attempts if a.partition.result == fact.result}
-            assert before - named == doomed(state)
+            assert before - gone(fact) == doomed(state)
 
 
 @given(HISTORIES)
@@ -462,7 +465,7 @@ def test_a_decision_stated_as_a_fact_is_found(body: Decision) -> None:
     ]
     with pytest.raises(Corrupt) as caught:
         replayed([*records, Recorded(9, Event("x", JOB, "", 0, "task", None, body))])
-    assert (9,) == caught.value.offsets
+    assert caught.value.offsets == (9,)
 
 
 def test_a_fact_with_a_basis_is_found() -> None:

@@ -1,7 +1,8 @@
-"""Whatever goes through a writer comes back through a gate: every row once, in order, bit by bit."""
+"""Whatever a writer takes a gate gives back: every row once, in order, bit by bit."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Invalid
 from headgate.control.events import (
+    Fact,
     JobRegistered,
     PartitionRegistered,
     Produced,
@@ -27,11 +29,12 @@ from headgate.control.events import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.lifecycle import JobState, ResultState, step
 from headgate.control.memory import MemoryEventLog
-from headgate.storage import manifest, segment
+from headgate.storage import segment
 from headgate.storage.blobs import BlobStore
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.layout import Layout
+from headgate.storage.manifest import Manifest, build
 from headgate.storage.memory import MemoryBlobStore, Objects
 from headgate.storage.segment import SegmentIndex
 
@@ -160,13 +163,13 @@ class Part:
     def batches(self, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Longs]]:
         whole = reinterpret(self.rows, schema)
         borders = [0, *sorted(self.cuts), len(self.targets)]
-        for first, last in zip(borders, borders[1:], strict=False):
+        for first, last in itertools.pairwise(borders):
             yield whole.slice(first, last - first), self.targets[first:last]
 
 
 @st.composite
 def parts(draw: st.DrawFn, schema: pa.Schema, subpartitions: int) -> Part:
-    """Rows picked from a few drawn ones, for subpartitions that are even, skewed or all the same."""
+    """Rows picked from a few drawn ones, for subpartitions even, skewed or all the same."""
     size = draw(st.integers(0, 4) | st.integers(0, 300))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     columns = []
@@ -208,10 +211,10 @@ class Written:
     store: BlobStore
     environment: ObjectStoreEnvironment
 
-    def manifest(self) -> manifest.Manifest:
-        return manifest.build(self.descriptor, self.state, LAYOUT, self.store)
+    def manifest(self) -> Manifest:
+        return build(self.descriptor, self.state, LAYOUT, self.store)
 
-    def read(self, first: int, count: int, whole: manifest.Manifest | None = None) -> pa.Table:
+    def read(self, first: int, count: int, whole: Manifest | None = None) -> pa.Table:
         """What a gate hands out, as plain rows."""
         source = whole or self.manifest()
         deployment = InputGateDeployment(source, self.schema, first, count, 7)
@@ -242,7 +245,7 @@ def exchange(
     descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)
     registered = ResultRegistered(RESULT, len(all_parts), subpartitions, "", "")
     state = JobState(JOB)
-    facts = [JobRegistered("", "", ""), registered]
+    facts: list[Fact] = [JobRegistered("", "", ""), registered]
     facts.append(PartitionRegistered(RESULT, 0, len(all_parts)))
     facts += [
         produce(environment, attempt_of(at), subpartitions, schema, part, codec)
@@ -277,7 +280,7 @@ def produce(
 
 
 def expected(schema: pa.Schema, all_parts: list[Part], first: int, count: int) -> pa.Table:
-    """The rows of neighbouring subpartitions: by subpartition, partition, and place when written."""
+    """The rows of neighbouring subpartitions, by subpartition, partition and place."""
     table = tabled([part.rows for part in all_parts], schema)
     targets = np.concatenate([part.targets for part in all_parts])
     order = np.argsort(targets, kind="stable")
@@ -288,7 +291,7 @@ def expected(schema: pa.Schema, all_parts: list[Part], first: int, count: int) -
 def ranges(subpartitions: int, borders: list[int]) -> list[tuple[int, int]]:
     """All subpartitions, cut into neighbouring ranges."""
     cuts = sorted({0, subpartitions, *(border % (subpartitions + 1) for border in borders)})
-    return [(first, last - first) for first, last in zip(cuts, cuts[1:], strict=False)]
+    return [(first, last - first) for first, last in itertools.pairwise(cuts)]
 
 
 BORDERS = st.lists(st.integers(0, 2_000), max_size=6)
@@ -354,7 +357,7 @@ def check_footer(
     footer: dict[bytes, bytes], name: str, attempt: AttemptId, packed: bytes, subpartitions: int
 ) -> None:
     """The footer says what the event says."""
-    assert b"1" == footer[b"headgate.format"]
+    assert footer[b"headgate.format"] == b"1"
     assert str(attempt).encode() == footer[b"headgate.attempt"]
     stated, found = (
         SegmentIndex.unpacked(packed, subpartitions),

@@ -1,0 +1,147 @@
+"""The command line against real Kafka and MinIO, after a real exchange."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
+from headgate.control.master import DriverMaster, Speaker
+from headgate.infra import cli, stack
+from headgate.infra.doctor import Target, open_bucket, open_log
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import build
+from headgate.storage.release import StorageRelease
+
+pytestmark = pytest.mark.real
+
+RESULT = ResultId("r1")
+PARTITIONS, SUBPARTITIONS = 3, 4
+WAIT_S = 30.0
+SCHEMA = pa.schema([("a", pa.int64())])
+
+
+class Context:
+    application = "tests"
+
+    def __init__(self, job: JobId) -> None:
+        self.job_id = job
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+
+@pytest.fixture
+def target(monkeypatch: pytest.MonkeyPatch) -> Target:
+    """The running stack, and a place in its bucket for this suite alone."""
+    found = stack.status()
+    assert found is not None, "`make stack` starts it"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", found.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", found.secret_key)
+    monkeypatch.setenv("HEADGATE_BROKER", found.bootstrap)
+    monkeypatch.setenv("HEADGATE_STORE", f"s3://{found.bucket}/test-cli")
+    monkeypatch.setenv("HEADGATE_S3_ENDPOINT", found.endpoint)
+    store = f"s3://{found.bucket}/test-cli"
+    return Target(found.bootstrap, store, "headgate", {}, {"endpoint": found.endpoint})
+
+
+@pytest.fixture
+def job(target: Target) -> Iterator[JobId]:
+    """A job that has written and read one exchange and still holds it; unregistered at the end."""
+    job = job_id(f"test-cli-{os.urandom(6).hex()}")
+    store, root = open_bucket(target)
+    with closing(open_log(target)) as log, closing(store):
+        log.prepare(Deadline.after(WAIT_S))
+        release = StorageRelease(store, root)
+        master = DriverMaster(log, release, MasterSettings(), Speaker("driver", "0"))
+        master.start()
+        master.register_job(Context(job))
+        exchange(master, job, target)
+        yield job
+        master.unregister_job(job)
+        master.close()
+
+
+def exchange(master: DriverMaster, job: JobId, target: Target) -> None:
+    """Three partitions are written, and every subpartition is read."""
+    store, root = open_bucket(target)
+    environment = ObjectStoreEnvironment(job, open_log(target), store, root, Limits())
+    with closing(environment):
+        descriptor = master.register_partition_with_producer(
+            job,
+            PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "repartition"),
+            ProducerDescriptor(0, PARTITIONS),
+        ).result(WAIT_S)
+        batch = pa.record_batch({"a": pa.array(range(100))}, SCHEMA)
+        for index in range(PARTITIONS):
+            attempt = AttemptId(PartitionId(RESULT, index), descriptor.epoch, index)
+            writer = environment.create_result_partition_writer(
+                ResultPartitionDeployment(attempt, SUBPARTITIONS, SCHEMA, "lz4")
+            )
+            writer.write(batch, np.arange(100) % SUBPARTITIONS)
+            writer.finish()
+        state = master.await_complete(descriptor)
+        manifest = build(descriptor, state, Layout(root, job), store)
+        for number in range(SUBPARTITIONS):
+            gate = environment.create_input_gate(
+                InputGateDeployment(manifest, SCHEMA, number, 1, number)
+            )
+            assert sum(batch.num_rows for batch in gate) == PARTITIONS * 25
+
+
+def ran(*arguments: str) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(cli.app, list(arguments))
+    assert result.stderr == ""
+    return result.exit_code, result.stdout.splitlines()
+
+
+def test_events_and_state_tell_the_exchange(job: JobId) -> None:
+    """What happened is in the log in order, and the state at an offset is what was true then."""
+    code, lines = ran("events", "--job", job, "--json")
+    events = [json.loads(line) for line in lines]
+    consumable = [one["offset"] for one in events if one["kind"] == "Consumable"]
+    assert (code, len(consumable)) == (0, PARTITIONS)
+    _, then = ran("state", "--job", job, "--at", str(consumable[0]))
+    _, now = ran("state", "--job", job)
+    assert any(f"{PARTITIONS} of {PARTITIONS}" in line for line in now)
+    assert any("4 of 4" in line for line in now)
+    assert not any(f"{PARTITIONS} of {PARTITIONS}" in line for line in then)
+
+
+def test_audit_and_fsck_find_nothing(job: JobId) -> None:
+    """A real exchange leaves a log that explains itself and a bucket that agrees with it."""
+    assert ran("audit", "verify", "--job", job)[0] == 0
+    code, lines = ran("fsck", "--job", job, "--deep")
+    assert (code, lines[-1].startswith("clean: 3 objects")) == (0, True)
+
+
+def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) -> None:
+    """An object deleted behind our back and one put there are found in a real bucket."""
+    store, root = open_bucket(target)
+    with closing(store):
+        names = [stat.name for stat in store.list(Layout(root, job).prefix)]
+        store.delete(names[:1])
+        store.put(f"{Layout(root, job).prefix}00/x/0/1-1/0", b"strange", "w")
+        code, lines = ran("fsck", "--job", job)
+    assert code == 1
+    assert [line.split()[0] for line in lines[:-1]] == ["missing", "orphan"]
+
+
+def test_doctor_finds_the_stack_fit(target: Target) -> None:
+    """Real Kafka isolates and fences, MinIO creates conditionally; what was put is gone again."""
+    _, lines = ran("doctor")
+    assert [line for line in lines[5:] if line.split()[1] != "ok"] == []
+    store, root = open_bucket(target)
+    with closing(store):
+        assert [stat.name for stat in store.list(f"{root}/doctor-")] == []

@@ -1,0 +1,94 @@
+"""Executors in processes of their own, what the log says of a job, and faults inside tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headgate import Headgate
+from headgate.connectors.spark.services import Services
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.events import AttemptStarted, Recorded
+from headgate.control.replay import Replay
+from headgate.storage import fsck
+from headgate.storage.fsck import Findings
+from headgate.storage.stores import open_store
+
+Task = Callable[[int, Iterable[Any]], Iterator[Any]]
+
+
+def executors(spark: SparkSession) -> list[int]:
+    """The executor processes under this session's JVM."""
+    found = []
+    for pid in _descendants(spark.sparkContext._gateway.proc.pid):  # type: ignore[union-attr]
+        if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            found.append(pid)
+    return found
+
+
+def kill_executors(spark: SparkSession) -> int:
+    """SIGKILL every executor and wait until all are gone."""
+    killed = executors(spark)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    deadline = Deadline.after(10)
+    while set(executors(spark)) & set(killed) and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.05)
+    assert not set(executors(spark)) & set(killed)
+    return len(killed)
+
+
+def _descendants(pid: int) -> list[int]:
+    found, parents = [], [pid]
+    while parents:
+        parent = parents.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            children = [int(child) for child in task.read_text().split()]
+            found += children
+            parents += children
+    return found
+
+
+def recorded(hg: Headgate) -> list[Recorded]:
+    """The whole log of a job, as an auditor reads it."""
+    log = hg._services.log
+    follower = log.follow(hg.job)
+    events: list[Recorded] = []
+    deadline = Deadline.after(20)
+    end = follower.end()
+    while follower.position() < end and not deadline.passed:
+        events += follower.poll(500, 0.5)
+    follower.close()
+    assert follower.position() >= end
+    return events
+
+
+def audited(events: list[Recorded]) -> Replay:
+    """The log replayed: raises when a recorded decision is not the one that follows."""
+    replay = Replay(events[0].event.job)
+    for one in events:
+        replay.observe(one)
+    return replay
+
+
+def kinds(events: list[Recorded]) -> Counter[str]:
+    return Counter(one.event.kind for one in events)
+
+
+def attempts_of(events: list[Recorded]) -> Counter[int]:
+    """How many attempts were started at each partition."""
+    bodies = (one.event.body for one in events)
+    return Counter(b.attempt.partition.index for b in bodies if isinstance(b, AttemptStarted))
+
+
+def findings(services: Services, events: list[Recorded]) -> Findings:
+    """The bucket held against the log of one job."""
+    states = fsck.fold(events)
+    store, root = open_store(services.worker.store, dict(services.worker.s3))
+    return fsck.check(store, root, lambda: states, states[0].job)

@@ -1,0 +1,141 @@
+"""What is wrong is said at attach: one clear error, soon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate import HeadgateError, Invalid, Unavailable, attach
+from headgate.connectors.spark.session import attach_session
+from headgate.control.clock import SYSTEM_CLOCK
+
+from .conftest import Place
+
+pytestmark = pytest.mark.timeout(240)
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def conf(spark: SparkSession) -> Iterator[dict[str, str]]:
+    """Settings of one test, on top of the session's, and gone after it."""
+    changed: dict[str, str] = {}
+    before = dict(spark.conf.getAll)
+    yield changed
+    for key in changed:
+        if key in before:
+            spark.conf.set(key, before[key])
+        else:
+            spark.conf.unset(key)
+
+
+def refused(spark: SparkSession, conf: dict[str, str]) -> HeadgateError:
+    """The error that attaching with these settings ends in, within 15 s and a margin."""
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    start_s = SYSTEM_CLOCK.monotonic_s()
+    with pytest.raises(HeadgateError) as caught:
+        attach(spark)
+    assert SYSTEM_CLOCK.monotonic_s() - start_s < 20
+    assert len(str(caught.value)) < 600
+    return caught.value
+
+
+def test_misspelt_key(spark: SparkSession, conf: dict[str, str]) -> None:
+    """An unknown key is an error that names the nearest."""
+    conf["spark.headgate.codex"] = "lz4"
+    error = refused(spark, conf)
+    assert "no spark.headgate.codex; the nearest key is spark.headgate.codec" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("codec", "snappy", "one of lz4, zstd, none"),
+        ("fetch.parallel", "0", "at least 1"),
+        ("segment.bytes", "many", "cannot be used"),
+        ("kafka.acks", "0", "acks"),
+        ("kafka.linger.mss", "5", "linger.ms"),
+        ("s3.secret_access_key", "hidden", "AWS chain"),
+        ("s3.regio", "eu-1", "region"),
+        ("job.id", "no/slash", "job id"),
+    ],
+)
+def test_value_that_cannot_be_used(
+    spark: SparkSession, conf: dict[str, str], key: str, value: str, text: str
+) -> None:
+    """A value that cannot be used is refused by its key, and a secret's value is not repeated."""
+    conf[f"spark.headgate.{key}"] = value
+    error = refused(spark, conf)
+    assert isinstance(error, Invalid)
+    assert text in str(error)
+    assert "hidden" not in str(error)
+
+
+def test_broker_unreachable(spark: SparkSession, conf: dict[str, str]) -> None:
+    """Nobody at the broker's address: said within 15 s, naming what was tried."""
+    conf["spark.headgate.broker"] = NOBODY
+    conf["spark.headgate.store"] = "s3://headgate/x"
+    error = refused(spark, conf)
+    assert isinstance(error, Unavailable)
+    assert NOBODY in str(error)
+
+
+def test_half_configured(spark: SparkSession, place: Place, conf: dict[str, str]) -> None:
+    """A broker without a store is neither the embedded stack nor a real one."""
+    conf["spark.headgate.broker"] = NOBODY
+    conf["spark.headgate.store"] = ""
+    assert "set spark.headgate.store too" in str(refused(spark, conf))
+
+
+def test_connect_session() -> None:
+    """A Spark Connect session gets one sentence."""
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(Invalid, match="Spark Connect"):
+        attach_session(remote, lambda: pytest.fail("nothing is started"))
+
+
+def test_executor_without_headgate(tmp_path: Path) -> None:
+    """A worker's Python without headgate is found at attach, and told what to do."""
+    program = (
+        "from pyspark.sql import SparkSession\n"
+        "from headgate import attach, Invalid\n"
+        "spark = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "try:\n    attach(spark)\nexcept Invalid as exc:\n    print('said:', exc)\n"
+    )
+    bare = tmp_path / "python"  # no site-packages: Spark itself is on the workers' path
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYSPARK_PYTHON": str(bare)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert "has headgate none, the driver has 0." in found.stdout, found.stderr[-2000:]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("store", "s3://no-such-bucket-here/x", "no-such-bucket-here"),
+        ("s3.endpoint", f"http://{NOBODY}", NOBODY),
+        ("topic.partitions", "3", "partitions"),
+    ],
+)
+def test_services_not_as_configured(
+    spark: SparkSession, place: Place, conf: dict[str, str], key: str, value: str, text: str
+) -> None:
+    """Missing bucket, unreachable store, a topic with other settings: each said in one error."""
+    conf[f"spark.headgate.{key}"] = value
+    assert text in str(refused(spark, conf))

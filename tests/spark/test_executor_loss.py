@@ -1,0 +1,219 @@
+"""Executors in processes of their own, killed; tasks that fail, and twins that both produce."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, attach
+from headgate.connectors.spark import roads, shipping
+from headgate.connectors.spark.worker import MapTask
+
+from .cluster import (
+    Task,
+    attempts_of,
+    audited,
+    executors,
+    findings,
+    kill_executors,
+    kinds,
+    recorded,
+)
+from .conftest import Place, build_session, real_place
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def spark(place: Place) -> Iterator[SparkSession]:
+    session = build_session(
+        place,
+        "local-cluster[2,1,1024]",
+        **{"spark.executor.memory": "1g"},
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
+    """A job for each test, so that its log is its own."""
+    name = f"{spark.sparkContext.applicationId}-{zlib.crc32(request.node.name.encode())}"
+    spark.conf.set("spark.headgate.job.id", name)
+    with attach(spark) as attached:
+        yield attached
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 20_000, 1, 4).select(
+        (F.col("id") % 97).alias("k"), F.col("id").alias("v"), F.sha1(F.col("id").cast("string"))
+    )
+
+
+def rows(df: DataFrame) -> list[str]:
+    return sorted(map(str, df.select(F.spark_partition_id(), "*").collect()))
+
+
+def test_all_executors_killed(spark: SparkSession) -> None:
+    """After the map stage no executor is needed: all are killed, the rows are the same, nothing is
+    produced again, the log replays to the same decisions, and nothing is left after close."""
+    df = orders(spark)
+    expected = rows(df.repartition(8, "k"))
+    hg = attach(spark)
+    out = hg.repartition(df, 8, "k")
+    before = kinds(recorded(hg))
+    assert kill_executors(spark) >= 1
+    assert expected == rows(out)
+    assert kill_executors(spark) >= 1
+    assert expected == rows(out)
+    events = recorded(hg)
+    after = kinds(events)
+    assert (after["AttemptStarted"], after["Produced"], after["Consumable"]) == (4, 4, 4)
+    assert (before["Produced"], 0) == (after["Produced"], after["Superseded"])
+    replay = audited(events)
+    assert (list(replay.due), after["Consumed"]) == ([], 16)
+    assert findings(hg._services, events).clean
+    watched = attach_reader(hg)
+    hg.close()
+    events = watched()
+    replay = audited(events)
+    assert (list(replay.due), replay.state.closed) == ([], "closed")
+    assert findings(hg._services, events).found == ()
+    assert findings(hg._services, events).live == ()
+
+
+def attach_reader(hg: Headgate) -> Any:
+    """Reads the job's log also after its headgate is closed."""
+    from headgate.control.kafka import KafkaEventLog
+
+    class Reader:
+        job = hg.job
+
+        class _services:
+            log = KafkaEventLog(hg._services.worker.kafka)
+
+    return lambda: recorded(Reader)  # type: ignore[arg-type]
+
+
+def after_the_put(task: Task) -> Task:
+    """The first attempt at every partition stores its objects and dies before it says so."""
+
+    def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        from headgate.storage.writer import SegmentWriter
+
+        stated = SegmentWriter._stated
+        context = TaskContext.get()
+        assert context is not None
+        first = context.attemptNumber() == 0
+
+        def die(writer: SegmentWriter) -> Any:
+            if first:
+                raise SystemError("killed after the put")
+            return stated(writer)
+
+        SegmentWriter._stated = die  # type: ignore[method-assign]
+        try:
+            yield from task(index, given)
+        finally:
+            SegmentWriter._stated = stated  # type: ignore[method-assign]
+
+    return run
+
+
+def after_the_event(task: Task) -> Task:
+    """The first attempt at every partition is confirmed, and dies before Spark hears of it."""
+
+    def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        yield from task(index, given)
+        if context.attemptNumber() == 0:
+            raise SystemError("killed after the event")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "died", "superseded"),
+    [(after_the_put, 4, 0), (after_the_event, 4, 4)],
+)
+def test_exactly_once(
+    spark: SparkSession,
+    hg: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Any,
+    died: int,
+    superseded: int,
+) -> None:
+    """Whenever a map task dies or has a twin, every row is read once, from one attempt."""
+    df = orders(spark)
+    assert len(executors(spark)) == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(roads, "ship", lambda task: fault(shipping.ship(task)))
+        out = hg.repartition(df, 8, "k")
+    assert rows(df.repartition(8, "k")) == rows(out)
+    events = recorded(hg)
+    seen = kinds(events)
+    assert (4 + died, 4) == (sum(attempts_of(events).values()), seen["Consumable"])
+    assert superseded == seen["Superseded"]
+    audited(events)
+    hg.release(out)
+    listed = findings(hg._services, recorded(hg))
+    assert listed.live == ()
+
+
+def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts at every partition run side by side, as speculation has it on two hosts, and
+    both produce: one of each pair is read, the other superseded and deleted."""
+    df = orders(spark)
+    writes = roads.PrivateRoad.writes
+
+    def twice(road: roads.PrivateRoad, task: MapTask) -> roads.Writing:
+        one = writes(road, task)
+
+        def run() -> None:
+            with ThreadPoolExecutor(2) as both:
+                for done in [both.submit(one.run), both.submit(one.run)]:
+                    done.result()
+
+        return roads.Writing(one.partitions, run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(roads.PrivateRoad, "writes", twice)
+        out = hg.repartition(df, 8, "k")
+    assert rows(df.repartition(8, "k")) == rows(out)
+    seen = kinds(recorded(hg))
+    assert (8, 4, 4) == (seen["Produced"], seen["Consumable"], seen["Superseded"])
+
+
+def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that fails after it reported `Consumed` is run again and reads the same rows."""
+    df = orders(spark)
+    calls = []
+
+    def choose(task: Task) -> Task:
+        calls.append(task)
+        shipped = shipping.ship(task)
+        return shipped if len(calls) == 1 else after_the_event(shipped)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(roads, "ship", choose)
+        out = hg.repartition(df, 8, "k")
+    assert rows(df.repartition(8, "k")) == rows(out)
+    assert kinds(recorded(hg))["Consumed"] == 16
+    assert hg.results()[-1].consumed == 8

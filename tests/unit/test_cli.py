@@ -1,0 +1,341 @@
+"""The command line over a log and a bucket in memory: what it prints, writes, and exits with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
+from headgate.control.errors import Unavailable
+from headgate.control.events import AttemptFailed, Event, JobAccepted, JobRegistered
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryDecisions, MemoryEventLog
+from headgate.infra import cli, doctor, stack
+from headgate.infra.daemons import Daemon
+from headgate.infra.doctor import Target
+from headgate.infra.stack import StackState
+from headgate.storage.blobs import BlobStore, Bytes
+from headgate.storage.contract import Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.layout import Layout
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.release import StorageRelease
+
+JOB, RESULT = JobId("j"), ResultId("r1")
+PARTITIONS, SUBPARTITIONS = 3, 4
+WAIT_S = 10.0
+
+
+class KeptLog(MemoryEventLog):
+    """Commands close what they open; the test goes on with it."""
+
+    def close(self) -> None: ...
+
+
+class Context:
+    job_id = JOB
+    application = "tests"
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+
+def exchange(log: EventLog, objects: Objects, close: bool) -> None:
+    """One exchange through the real master and writers; every partition becomes consumable."""
+    store = MemoryBlobStore(objects)
+    master = DriverMaster(log, StorageRelease(store, "root"), MasterSettings(), Speaker("d", "0"))
+    master.start()
+    master.register_job(Context())
+    environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())
+    descriptor = master.register_partition_with_producer(
+        JOB,
+        PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "repartition"),
+        ProducerDescriptor(0, PARTITIONS),
+    ).result(WAIT_S)
+    batch = pa.record_batch({"a": pa.array(range(100))})
+    for index in range(PARTITIONS):
+        attempt = AttemptId(PartitionId(RESULT, index), descriptor.epoch, index)
+        deployment = ResultPartitionDeployment(attempt, SUBPARTITIONS, batch.schema, "lz4")
+        writer = environment.create_result_partition_writer(deployment)
+        writer.write(batch, np.arange(100) % SUBPARTITIONS)
+        writer.finish()
+    master.await_complete(descriptor)
+    if close:
+        master.unregister_job(JOB)
+    master.close()
+    environment.close()
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return {}
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
+    """A log and a bucket in memory in the place of those that options name."""
+    log = KeptLog()
+
+    def bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
+        return MemoryBlobStore(objects), "root"
+
+    monkeypatch.setattr(doctor, "open_log", lambda target: log)
+    monkeypatch.setattr(doctor, "open_bucket", bucket)
+    monkeypatch.setattr(stack, "status", lambda: None)
+    for name in ("HEADGATE_BROKER", "HEADGATE_STORE", "HEADGATE_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return log
+
+
+def ran(*arguments: str) -> tuple[int, list[str], str]:
+    """Exit code, lines of stdout, stderr."""
+    result = CliRunner().invoke(cli.app, list(arguments))
+    return result.exit_code, result.stdout.splitlines(), result.stderr
+
+
+def test_events_are_a_line_each_under_their_job(log: KeptLog, objects: Objects) -> None:
+    """All of a job's events come in order, below its name."""
+    exchange(log, objects, close=True)
+    code, lines, _ = ran("events")
+    assert code == 0
+    assert lines[0] == "job j"
+    assert lines[2].split()[2] == "JobRegistered"
+    kinds = [line.split()[2] for line in lines[2:]]
+    assert kinds.count("Consumable") == PARTITIONS
+    assert "JobUnregistered" in kinds
+    assert kinds[-1] == "Deleted"
+
+
+def test_events_as_json_are_one_object_a_line(log: KeptLog, objects: Objects) -> None:
+    """What a script reads holds offset, kind and body, and nothing else is on stdout."""
+    exchange(log, objects, close=False)
+    code, lines, _ = ran("events", "--job", JOB, "--partition", "r1/1", "--json")
+    read = [json.loads(line) for line in lines]
+    assert code == 0
+    assert [one["kind"] for one in read if "attempt" in one["body"]] == [
+        "AttemptStarted",
+        "Produced",
+        "Consumable",
+    ]
+    assert sorted(one["offset"] for one in read) == [one["offset"] for one in read]
+
+
+def test_follow_needs_a_job(log: KeptLog) -> None:
+    """Without a job there is no order to follow in: said in one line, with exit code 2."""
+    assert ran("events", "--follow") == (
+        2,
+        [],
+        "error: --follow needs --job: jobs are ordered each by itself\n",
+    )
+
+
+def test_state_is_what_was_true_at_the_offset(log: KeptLog, objects: Objects) -> None:
+    """Facts behind the offset do not count."""
+    exchange(log, objects, close=False)
+    _, lines, _ = ran("events", "--job", JOB)
+    first = next(line.split()[0] for line in lines if "Produced" in line)
+    now, then = ran("state", "--job", JOB), ran("state", "--job", JOB, "--at", first)
+    assert (now[0], then[0]) == (0, 0)
+    assert any("3 of 3" in line for line in now[1])
+    assert any("1 of 3" in line for line in then[1])
+
+
+def test_an_unknown_job_is_an_error(log: KeptLog) -> None:
+    """A misspelt job is not an empty one."""
+    code, _, said = ran("state", "--job", "nobody")
+    assert (code, said) == (2, "error: the log has no events of job nobody\n")
+
+
+def test_a_good_log_passes_the_audit(log: KeptLog, objects: Objects) -> None:
+    """Every decision of a real master is derived again from its facts."""
+    exchange(log, objects, close=True)
+    code, lines, _ = ran("audit", "verify")
+    assert code == 0
+    assert lines[-1].startswith("1 job, ")
+    assert lines[-1].endswith("every decision follows from its facts, none still due")
+
+
+def test_a_wrong_decision_fails_the_audit(log: KeptLog) -> None:
+    """A decision that does not follow is exit code 1, with its offset."""
+    log.append(Event("a", JOB, "", 0, "t", None, JobRegistered("per-job", "0", "t")))
+    decisions = log.open_decisions(JOB)
+    decisions.begin()
+    decisions.write(Event("0.0", JOB, "a", 0, "t", 0, JobAccepted(7)))
+    decisions.commit(1)
+    code, lines, _ = ran("audit", "verify", "--job", JOB)
+    assert code == 1
+    assert lines[0].startswith("offset 1 of job j: ")
+    assert "1 violation" in lines[-1]
+
+
+def test_fsck_is_clean_after_an_exchange_and_after_close(log: KeptLog, objects: Objects) -> None:
+    """Neither a job that works nor one that has ended leaves a finding."""
+    exchange(log, objects, close=False)
+    assert (ran("fsck", "--deep")[0], len(objects)) == (0, 3)
+    log.append(Event("x", JOB, "", 0, "t", None, AttemptFailed(attempt(9), "lost")))
+    assert ran("fsck", "--job", JOB)[0] == 0
+
+
+def attempt(partition: int) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, partition), 1, 9)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_fsck_finds_what_is_wrong(log: KeptLog, objects: Objects, deep: bool) -> None:
+    """A lost object and a strange one are exit code 1 always, flipped bytes with --deep."""
+    exchange(log, objects, close=False)
+    layout = Layout("root", JOB)
+    names = sorted(objects)
+    body, write_id = objects[names[0]]
+    objects[names[0]] = (bytes(len(body)), write_id)
+    del objects[names[1]]
+    objects[layout.segment(attempt(0), 0)] = (b"strange", "w")
+    code, lines, _ = ran("fsck", *(["--deep"] if deep else []))
+    kinds = [line.split()[0] for line in lines[:-1]]
+    assert code == 1
+    assert (["missing", "mismatched", "orphan"] if deep else ["missing", "orphan"]) == kinds
+
+
+def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of ours, whatever its text, is one line on stderr, without markup or traceback."""
+
+    def unreachable(target: Target) -> EventLog:
+        raise Unavailable("no [broker]\nat all")
+
+    monkeypatch.setattr(doctor, "open_log", unreachable)
+    assert ran("events") == (2, [], "error: no [broker] at all\n")
+
+
+def test_an_option_without_a_value_is_refused(log: KeptLog) -> None:
+    """`--kafka name` says what form it takes."""
+    code, _, said = ran("events", "--kafka", "client.id")
+    assert (code, said) == (2, "error: 'client.id' must be key=value\n")
+
+
+def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
+    """Where commands have connected to, filled as they do."""
+    seen: list[Target] = []
+
+    def open_log(target: Target) -> EventLog:
+        seen.append(target)
+        return log
+
+    monkeypatch.setattr(doctor, "open_log", open_log)
+    return seen
+
+
+def test_options_come_before_the_environment(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is typed wins over what is exported, and both reach the connection."""
+    seen = targets(log, monkeypatch)
+    monkeypatch.setenv("HEADGATE_BROKER", "exported:1")
+    monkeypatch.setenv("HEADGATE_S3_ENDPOINT", "http://exported")
+    monkeypatch.setenv("HEADGATE_KAFKA_CLIENT_ID", "exported")
+    ran("events", "--kafka", "client.id=typed", "--store", "s3://b/r")
+    options = {"client.id": "typed"}, {"endpoint": "http://exported"}
+    assert [Target("exported:1", "s3://b/r", "headgate", *options)] == seen
+
+
+def test_the_local_stack_is_used_when_nothing_is_named(
+    log: KeptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without options the local stack is taken, and that is said on stderr, not among the rows."""
+    seen = targets(log, monkeypatch)
+    node = Daemon("kafka-1", 9)
+    found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
+    monkeypatch.setattr(stack, "status", lambda: found)
+    monkeypatch.setattr(Daemon, "is_alive", lambda self: True)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "exported")
+    _, lines, said = ran("events")
+    assert lines == []
+    assert said == "no broker given: using the local stack, local:9 and s3://b/headgate\n"
+    assert [
+        Target("local:9", "s3://b/headgate", "headgate", {}, {"endpoint": "http://local"})
+    ] == seen
+
+
+def test_doctor_proves_broker_and_bucket(log: KeptLog, objects: Objects) -> None:
+    """A log and a store that keep their promises pass every check, and no object stays."""
+    _, lines, _ = ran("doctor", "--broker", "b", "--store", "memory://b")
+    verdicts = {line[10:26].strip(): line.split()[1] for line in lines[5:]}
+    assert len(verdicts) == 11
+    assert {"ok"} == set(verdicts.values())
+    assert objects == {}
+    assert ran("audit", "verify")[0] == 0
+
+
+def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store where two writers create one object fails, and later checks are not tried."""
+
+    class Replacing(MemoryBlobStore):
+        def put(self, name: str, body: Bytes, write_id: str) -> None:
+            self._objects[name] = (bytes(body), write_id)
+
+    monkeypatch.setattr(doctor, "open_bucket", lambda target, **options: (Replacing(), "root"))
+    code, lines, _ = ran("doctor", "--store", "memory://b")
+    verdicts = [line.split()[1] for line in lines[5:]]
+    assert code == 1
+    assert verdicts == ["skipped", "ok", "ok", "wrong", "skipped", "skipped", "skipped"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "does", "wrong"),
+    [
+        ("abort", lambda decisions: decisions.commit(0), "abort a step"),
+        ("commit", MemoryDecisions.abort, "commit a step"),
+        ("fence", lambda decisions: None, "fence a master"),
+    ],
+)
+def test_doctor_finds_a_broker_that_breaks_a_promise(
+    log: KeptLog,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: str,
+    does: Callable[[MemoryDecisions], None],
+    wrong: str,
+) -> None:
+    """A log that shows aborted decisions, hides committed ones or fences nobody fails its check."""
+    monkeypatch.setattr(MemoryDecisions, broken, lambda self, *position: does(self))
+    code, lines, _ = ran("doctor", "--broker", "b")
+    assert code == 1
+    assert [wrong] == [line[10:26].strip() for line in lines[5:] if line.split()[1] == "wrong"]
+
+
+def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> None:
+    """What is not configured is skipped and says what sessions use instead."""
+    _, lines, _ = ran("doctor")
+    assert [line.split()[1] for line in lines[5:]] == ["skipped", "skipped"]
+    assert all("embedded" in line for line in lines[5:])
+
+
+def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines for a shell are complete, and the ones for Spark name broker, store, endpoint."""
+    node = Daemon("kafka-1", 9)
+    found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
+    monkeypatch.setattr(stack, "up", lambda nodes: found)
+    code, lines, _ = ran("stack", "up")
+    assert code == 0
+    exports = dict(line[7:].split("=") for line in lines if line.startswith("export "))
+    assert exports == {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "HEADGATE_BROKER": "local:9",
+        "HEADGATE_STORE": "s3://b/headgate",
+        "HEADGATE_S3_ENDPOINT": "http://local",
+    }
+    spark = dict(line.split() for line in lines if line.startswith("spark.headgate."))
+    assert list(spark.values()) == ["local:9", "s3://b/headgate", "http://local"]
+
+
+def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to report is an error that says how to start one."""
+    monkeypatch.setattr(stack, "status", lambda: None)
+    code, _, said = ran("stack", "status")
+    assert code == 2
+    assert "headgate stack up" in said

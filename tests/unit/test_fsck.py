@@ -1,0 +1,184 @@
+"""fsck finds what differs between log and bucket, each as what it is, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headgate.control.events import (
+    AttemptStarted,
+    Body,
+    Consumable,
+    Deleted,
+    Event,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    Recorded,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import JobState
+from headgate.storage.blobs import BlobStat, PendingUpload
+from headgate.storage.fsck import Findings, Kind, Listing, audit, check, compare, fold
+from headgate.storage.layout import Layout
+from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.segment import checksum
+
+JOB, RESULT, ROOT = JobId("j"), ResultId("r"), "root"
+LAYOUT = Layout(ROOT, JOB)
+BODY = b"a whole segment"
+WON, LATE, WRITING = (AttemptId(PartitionId(RESULT, i), 1, t) for i, t in ((0, 7), (0, 8), (1, 9)))
+
+
+def produced(attempt: AttemptId, segments: int = 1) -> Produced:
+    summaries = (SegmentSummary(n, len(BODY), 1, checksum(BODY), b"") for n in range(segments))
+    return Produced(attempt, tuple(summaries), 0)
+
+
+REGISTERED: tuple[Fact, ...] = (
+    JobRegistered("per-job", "0", "tests"),
+    ResultRegistered(RESULT, 2, 4, "", "repartition"),
+    PartitionRegistered(RESULT, 0, 2),
+)
+RUNNING = (*REGISTERED, AttemptStarted(WON, "h"), produced(WON), AttemptStarted(WRITING, "h"))
+
+
+def records(bodies: Iterable[Body], job: JobId = JOB) -> list[Recorded]:
+    return [Recorded(at, Event(str(at), job, "", at, "t", None, b)) for at, b in enumerate(bodies)]
+
+
+def states(*facts: Fact) -> tuple[JobState, ...]:
+    return fold(records(facts))
+
+
+def listed(*names: str, size_bytes: int = len(BODY)) -> Listing:
+    return Listing(tuple(BlobStat(name, size_bytes) for name in names))
+
+
+def kinds(found: Findings) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.name) for finding in found.found]
+
+
+def test_a_bucket_as_the_log_says_is_clean() -> None:
+    """Objects of a winner are live, those of a started attempt in flight: neither is a finding."""
+    found = compare(
+        states(*RUNNING), listed(LAYOUT.segment(WON, 0), LAYOUT.segment(WRITING, 0)), ROOT
+    )
+    assert found.clean
+    assert [LAYOUT.segment(WON, 0)] == [stat.name for stat in found.live]
+    assert [LAYOUT.segment(WRITING, 0)] == [stat.name for stat in found.in_flight]
+
+
+def test_a_missing_object_is_found() -> None:
+    """A consumable partition without its object is what no reader survives."""
+    found = compare(states(*RUNNING), listed(), ROOT)
+    assert [(Kind.MISSING, LAYOUT.segment(WON, 0))] == kinds(found)
+
+
+def test_a_released_result_misses_nothing() -> None:
+    """Whoever released a result does not want its objects back."""
+    assert compare(states(*RUNNING, ReleaseRequested(RESULT, "t")), listed(), ROOT).clean
+
+
+def test_another_size_is_found() -> None:
+    """An object of another size than announced is not the one that was announced."""
+    found = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), size_bytes=3), ROOT)
+    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(found)
+
+
+def test_objects_that_nothing_explains_are_orphans() -> None:
+    """Neither an unknown job, nor an unknown attempt, nor a segment too many passes unseen."""
+    strange = AttemptId(WON.partition, 1, 99)
+    names = [
+        Layout(ROOT, JobId("other")).segment(WON, 0),
+        LAYOUT.segment(strange, 0),
+        LAYOUT.segment(WON, 5),
+    ]
+    found = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), *names), ROOT)
+    assert [(Kind.ORPHAN, name) for name in names] == kinds(found)
+
+
+def test_an_attempt_of_a_fenced_epoch_leaves_orphans() -> None:
+    """What the driver before was writing will never be announced."""
+    facts = (*RUNNING, JobRegistered("per-job", "0", "tests"))
+    name = LAYOUT.segment(WRITING, 0)
+    found = compare(states(*facts), listed(LAYOUT.segment(WON, 0), name), ROOT)
+    assert [(Kind.ORPHAN, name)] == kinds(found)
+
+
+def test_objects_that_were_ordered_to_go_are_leftovers() -> None:
+    """A superseded attempt's object, and after a release everything down to the manifests."""
+    late = (*RUNNING, produced(LATE))
+    names = [LAYOUT.segment(WON, 0), LAYOUT.segment(LATE, 0)]
+    assert [(Kind.LEFTOVER, names[1])] == kinds(compare(states(*late), listed(*names), ROOT))
+    released = states(*late, ReleaseRequested(RESULT, "t"))
+    everything = [*names, LAYOUT.manifest(RESULT, 0)]
+    assert [(Kind.LEFTOVER, name) for name in everything] == kinds(
+        compare(released, listed(*everything), ROOT)
+    )
+
+
+def test_what_was_said_to_be_deleted_is_an_orphan_when_it_is_there() -> None:
+    """After `Deleted` nothing in the log explains an object any more."""
+    gone = (*RUNNING, ReleaseRequested(RESULT, "t"), Deleted(RESULT, (WON, WRITING), 1))
+    name = LAYOUT.segment(WON, 0)
+    assert [(Kind.ORPHAN, name)] == kinds(compare(states(*gone), listed(name), ROOT))
+
+
+def test_unfinished_uploads_are_found_unless_their_attempt_runs() -> None:
+    """Parts cost money for ever when nobody completes them."""
+    uploads = [PendingUpload(LAYOUT.segment(one, 1), "u") for one in (WON, WRITING)]
+    listing = Listing(listed(LAYOUT.segment(WON, 0)).objects, tuple(uploads))
+    found = compare(states(*RUNNING), listing, ROOT)
+    assert [(Kind.UPLOAD, uploads[0].name)] == kinds(found)
+
+
+def test_only_whole_reading_finds_flipped_bytes() -> None:
+    """A segment of the right size with other bytes is found by its checksum, and only so."""
+    store = MemoryBlobStore()
+    store.put(LAYOUT.segment(WON, 0), BODY[::-1], "w")
+    now = states(*RUNNING)
+    assert check(store, ROOT, lambda: now).clean
+    found = check(store, ROOT, lambda: now, whole=True)
+    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(found)
+    assert found.live == ()
+
+
+def test_a_job_that_goes_on_meanwhile_makes_no_finding() -> None:
+    """What only the older or only the newer reading of the log objects to is not reported."""
+    store = MemoryBlobStore()
+    store.put(LAYOUT.segment(WON, 0), BODY, "w")
+    store.put(LAYOUT.segment(WRITING, 0), BODY, "w")
+    begun = (*REGISTERED, AttemptStarted(WON, "h"), produced(WON))
+    readings = iter([states(*begun), states(*RUNNING)])
+    assert check(store, ROOT, lambda: next(readings), JOB).clean
+    readings = iter([states(*RUNNING), states(*RUNNING, ReleaseRequested(RESULT, "t"))])
+    assert check(store, ROOT, lambda: next(readings), JOB).clean
+
+
+def test_audit_follows_each_job_to_its_first_violation() -> None:
+    """One job's wrong decision is found at its offset, and says nothing about another job."""
+    wrong = records(REGISTERED)
+    decided = Event("0.0", JOB, "0", 9, "t", 0, JobAccepted(4))
+    good, other = JobId("good"), records(REGISTERED, JobId("good"))
+    answer = Event("0.0", good, "0", 9, "t", 0, JobAccepted(1))
+    found = audit([*wrong, Recorded(9, decided), *other, Recorded(9, answer)])
+    assert [(JOB, 9), (good, None)] == [(one.job, one.offset) for one in found]
+    assert "JobAccepted(epoch=4)" in found[0].violation
+    assert (
+        found[1].facts,
+        found[1].decisions,
+        found[1].due,
+        found[1].violation,
+    ) == (3, 1, 1, "")
+
+
+def test_a_log_without_its_head_is_not_judged() -> None:
+    """Retention may take the head of a log: what follows from it can no longer be derived."""
+    decided = Event("x", JOB, "", 9, "t", 3, Consumable(WON))
+    (found,) = audit([*records(RUNNING)[3:], Recorded(9, decided)])
+    assert (found.whole, found.violation) == (False, "")

@@ -1,0 +1,198 @@
+"""The rules of the house that no other tool checks: sizes, doors, names, imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import headgate
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("headgate", "control", "storage", "connectors", "infra")
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+PUBLIC_NAMES_MAX = 12
+
+DOORS = {
+    "confluent_kafka": ("control/kafka*.py", "infra/embedded.py"),
+    "boto3": ("storage/s3*.py", "infra/minio_node.py"),
+    "botocore": ("storage/s3*.py", "infra/minio_node.py"),
+    "obstore": ("storage/s3*.py", "infra/minio_node.py"),
+    "pyspark": ("connectors/spark/*.py", "infra/demo.py"),
+    "py4j": ("connectors/spark/catalyst.py",),
+}
+PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
+CATALYST = "connectors/spark/catalyst.py"
+
+FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
+PLURALS = {f"{word}s" for word in FORBIDDEN}
+WORDS_OF_THE_DESIGN = {"PartitionInfo", "update_partition_infos"}
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    """Every Python file of ours, tracked or not yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = {ROOT / line for line in listed.stdout.splitlines()}
+    return tuple(sorted(p for p in found if p.exists() and not p.is_relative_to(ROOT / "typings")))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def product() -> list[Path]:
+    return [path for path in sources() if path.relative_to(ROOT).parts[0] in ROOMS]
+
+
+def files_of_tests() -> list[Path]:
+    return [path for path in sources() if path.relative_to(ROOT).parts[0] == "tests"]
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Modules that a file imports, and the dots in front."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.level
+
+
+def attributes(path: Path) -> set[str]:
+    return {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+
+
+def words(name: str) -> set[str]:
+    """The parts of a snake_case or CamelCase name."""
+    return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
+def test_there_is_something_to_check() -> None:
+    """The walk finds the product and the tests."""
+    assert {"control/lifecycle.py", "storage/gate.py"} <= set(map(name_of, product()))
+    assert "tests/unit/test_house_rules.py" in map(name_of, files_of_tests())
+
+
+def test_files_are_short() -> None:
+    """No file is longer than a reader can hold."""
+    lengths = {name_of(p): len(p.read_text().splitlines()) for p in sources()}
+    assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX} == {}
+
+
+def test_functions_are_short() -> None:
+    """No function is longer than a screen."""
+    long = [
+        f"{name_of(path)}:{node.lineno} {node.name}"
+        for path in sources()
+        for node in functions(path)
+        if (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_every_package_is_shipped() -> None:
+    """The packages of the wheel are the folders on disk that are packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {p.parent.relative_to(ROOT) for p in product() if p.name == "__init__.py"}
+    names = {
+        ".".join(folder.parts if folder.parts[0] == "headgate" else ("headgate", *folder.parts))
+        for folder in folders
+    }
+    assert names == set(project["packages"])
+    shipped = {Path(folder) for folder in project["package-dir"].values()}
+    assert folders == shipped
+    unmarked = {p.parent for p in product()} - {ROOT / folder for folder in folders}
+    assert set() == unmarked
+
+
+@pytest.mark.parametrize("library", DOORS)
+def test_a_vendor_has_one_door(library: str) -> None:
+    """A vendor's library is imported only where its errors are translated."""
+    importers = {
+        name_of(path)
+        for path in product()
+        for module, level in imports(path)
+        if not level and module.split(".")[0] == library
+    }
+    beyond = {n for n in importers if not any(fnmatch(n, door) for door in DOORS[library])}
+    assert set() == beyond
+
+
+def test_private_spark_has_one_door() -> None:
+    """Only one file touches what Spark keeps private."""
+    users = {name_of(p) for p in product() if attributes(p) & PRIVATE_SPARK}
+    assert users <= {CATALYST}
+
+
+def test_names_say_what_things_are() -> None:
+    """No file, class or function has a name that says nothing."""
+    named = [
+        (path.stem, name_of(path))
+        for path in product()
+        if not (path.stem == "__init__" or path.stem in WORDS_OF_THE_DESIGN)
+    ]
+    for path in product():
+        named += [
+            (node.name, f"{name_of(path)}:{node.lineno} {node.name}")
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name not in WORDS_OF_THE_DESIGN
+        ]
+    assert [where for name, where in named if words(name) & (FORBIDDEN | PLURALS)] == []
+
+
+def test_rooms_import_each_other_relatively() -> None:
+    """Product code names its own modules relatively, so that a file is never loaded twice."""
+    ours = {"headgate", *ROOMS}
+    absolute = [
+        f"{name_of(path)}: {module}"
+        for path in product()
+        for module, level in imports(path)
+        if not level and module.split(".")[0] in ours
+    ]
+    assert absolute == []
+
+
+def test_tests_import_the_package() -> None:
+    """Tests name product modules as users do."""
+    bare = set(ROOMS) - {"headgate"}
+    wrong = [
+        f"{name_of(path)}: {module}"
+        for path in files_of_tests()
+        for module, level in imports(path)
+        if not level and module.split(".")[0] in bare
+    ]
+    assert wrong == []
+
+
+def test_the_front_door_is_small() -> None:
+    """The package offers a dozen names at most, and each of them exists."""
+    names = list(headgate.__all__)
+    assert len(names) <= PUBLIC_NAMES_MAX
+    assert sorted(set(names)) == sorted(names)
+    assert [name for name in names if not hasattr(headgate, name)] == []

@@ -1,0 +1,482 @@
+"""The running master of one job against a log that fails, a rival, and its own death."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from headgate.control import loop as loop_module
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import (
+    Closed,
+    Corrupt,
+    Fenced,
+    HeadgateError,
+    OutcomeUnknown,
+    Unavailable,
+)
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Body,
+    Consumable,
+    Event,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    Recorded,
+    Released,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+    Superseded,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import JobState, ResultState
+from headgate.control.log import Decisions, EventLog, Follower, Receipt
+from headgate.control.loop import Author, JobLoop
+from headgate.control.memory import MemoryEventLog
+from headgate.control.replay import Replay
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+
+JOB = JobId("job")
+RESULT = ResultId("r1")
+WAIT_MS = 1_000
+SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=3)
+
+
+@pytest.fixture
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that starts over at once."""
+    monkeypatch.setattr(loop_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(loop_module, "_POLL_S", 0.02)
+
+
+# A log that fails as planned
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The n-th call of an operation raises; with `after`, when it has taken effect."""
+
+    operation: str
+    nth: int
+    error: HeadgateError
+    after: bool = False
+
+
+@dataclass
+class FaultyLog:
+    """Any log; calls are counted per operation from 1."""
+
+    inner: EventLog
+    fault: Fault | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def meet(self, operation: str) -> Fault | None:
+        with self.lock:
+            self.calls[operation] += 1
+            met = self.fault is not None and self.fault.nth == self.calls[operation]
+            return self.fault if met and self.fault and self.fault.operation == operation else None
+
+    def raise_before(self, operation: str) -> None:
+        if (fault := self.meet(operation)) is not None:
+            raise fault.error
+
+    def prepare(self, deadline: Deadline) -> None:
+        self.inner.prepare(deadline)
+
+    def append(self, fact: Event) -> Receipt:
+        fault = self.meet("append")
+        if fault is None:
+            return self.inner.append(fact)
+        if isinstance(fault.error, Unavailable):
+            raise fault.error
+        if fault.after:
+            self.inner.append(fact)
+        return NoAnswer(fault.error)
+
+    def follow(self, job: JobId, position: int | None = 0) -> Follower:
+        self.raise_before("follow")
+        return FaultyFollower(self.inner.follow(job, position), self)
+
+    def open_decisions(self, job: JobId) -> Decisions:
+        self.raise_before("open_decisions")
+        return FaultyDecisions(self.inner.open_decisions(job), self)
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        return self.inner.read_all(deadline)
+
+    def close(self) -> None:
+        """Shared by many: its owner closes it."""
+
+
+@dataclass
+class NoAnswer:
+    error: HeadgateError
+
+    def offset(self, deadline: Deadline) -> int:
+        raise self.error
+
+
+@dataclass
+class FaultyFollower:
+    inner: Follower
+    log: FaultyLog
+    rejected: int = 0
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        self.log.raise_before("poll")
+        assert limit <= SETTINGS.step_events_max
+        return self.inner.poll(limit, timeout_s)
+
+    def position(self) -> int:
+        return self.inner.position()
+
+    def end(self) -> int:
+        self.log.raise_before("end")
+        return self.inner.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class FaultyDecisions:
+    inner: Decisions
+    log: FaultyLog
+
+    def begin(self) -> None:
+        self.log.raise_before("begin")
+        self.inner.begin()
+
+    def write(self, decision: Event) -> None:
+        self.log.raise_before("write")
+        self.inner.write(decision)
+
+    def commit(self, position: int) -> None:
+        fault = self.log.meet("commit")
+        if fault is None or fault.after:
+            self.inner.commit(position)
+        else:
+            self.inner.abort()
+        if fault is not None:
+            raise fault.error
+
+    def abort(self) -> None:
+        self.inner.abort()
+
+    def close(self) -> None:
+        self.log.calls["closed decisions"] += 1
+        self.inner.close()
+
+
+# A job, its storage, and what its log must say at the end
+
+
+@dataclass
+class Job:
+    job_id: JobId = JOB
+    application: str = "tests"
+    errors: list[BaseException] = field(default_factory=list)
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+
+@dataclass
+class OrderedStorage:
+    """Deletes nothing that a committed decision has not ordered to go."""
+
+    log: EventLog
+    deleted: set[AttemptId] = field(default_factory=set)
+    failing: bool = False
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        if self.failing:
+            raise Unavailable("the store is away")
+        assert set(attempts) <= ordered(self.log), "deleted before the order was committed"
+        self.deleted.update(attempts)
+        return len(attempts)
+
+    def sweep(self, job: JobId) -> int:
+        return 0
+
+
+def events(log: EventLog) -> list[Recorded]:
+    return [record for record in log.read_all(Deadline.after(5.0)) if record.event.job == JOB]
+
+
+def bodies(log: EventLog) -> list[Body]:
+    return [record.event.body for record in events(log)]
+
+
+def ordered(log: EventLog) -> set[AttemptId]:
+    found: set[AttemptId] = set()
+    for body in bodies(log):
+        found.update((body.attempt,) if isinstance(body, Superseded) else ())
+        found.update(body.attempts if isinstance(body, Released) else ())
+    return found
+
+
+def audited(log: EventLog) -> Replay:
+    """The log explains itself, and nothing is left to decide."""
+    replay = Replay(JOB)
+    for record in events(log):
+        replay.observe(record)
+    assert list(replay.due) == []
+    return replay
+
+
+@contextmanager
+def looping(
+    log: EventLog, storage: OrderedStorage | None = None, by: str = "driver", job: Job | None = None
+) -> Iterator[JobLoop]:
+    author = Author(JOB, by)
+    found = JobLoop(job or Job(), log, storage or OrderedStorage(log), SETTINGS, author)
+    found.start()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+REGISTERED = JobRegistered("per-job", "0", "tests")
+OPENING: tuple[Fact, ...] = (
+    REGISTERED,
+    ResultRegistered(RESULT, 2, 3, "", ""),
+    PartitionRegistered(RESULT, 0, 2),
+)
+
+
+def attempt(partition: int, task: int, epoch: int = 1) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, partition), epoch, task)
+
+
+def produced(partition: int, task: int, epoch: int = 1) -> Produced:
+    return Produced(attempt(partition, task, epoch), (SegmentSummary(0, 9, 1, 0, b""),), 0)
+
+
+def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:
+    author = Author(JOB, by)
+    for fact in facts:
+        log.append(author.fact(fact)).offset(Deadline.after(1.0))
+
+
+def complete(state: JobState) -> bool | None:
+    return True if RESULT in state.results and state.results[RESULT].complete else None
+
+
+def deleted_objects(expected: int) -> Callable[[JobState], bool | None]:
+    """Whether so many objects are known to be gone."""
+    return lambda state: (
+        True if RESULT in state.results and state.results[RESULT].deleted == expected else None
+    )
+
+
+def test_facts_without_decisions_are_decided_by_the_next_master() -> None:
+    """What a driver that died left undecided its successor decides, once and in order."""
+    log = MemoryEventLog()
+    state_facts(log, *OPENING, produced(0, 1), produced(0, 2), produced(1, 3))
+    with looping(log) as loop:
+        assert loop.wait_for(complete, "completion")
+        assert attempt(0, 1) == loop.state.results[RESULT].winners[0]
+        assert loop.wait_for(deleted_objects(1), "deletion")
+    assert audited(log).decisions == 6
+    with looping(log) as loop:
+        assert loop.wait_for(complete, "completion")
+    assert audited(log).decisions == 6
+
+
+def test_half_decided_facts_are_decided_by_the_next_master() -> None:
+    """A successor writes exactly the decisions that its predecessor did not commit."""
+    log = MemoryEventLog()
+    state_facts(log, *OPENING, produced(0, 1), produced(1, 2))
+    replay = Replay(JOB)
+    due = [d for record in events(log) for d in replay.observe(record)]
+    for count in range(len(due) + 1):
+        half = MemoryEventLog()
+        state_facts(half, *OPENING, produced(0, 1), produced(1, 2))
+        decisions = half.open_decisions(JOB)
+        decisions.begin()
+        for one in due[:count]:
+            decisions.write(Author(JOB, "dead").decision(one))
+        decisions.commit(0)
+        decisions.begin()
+        for one in due[count:]:
+            decisions.write(Author(JOB, "dead").decision(one))
+        with looping(half) as loop:
+            assert loop.wait_for(complete, "completion")
+        assert len(due) == audited(half).decisions
+        made = [r.event.by for r in events(half) if r.event.basis is not None]
+        assert ["dead"] * count + ["driver"] * (len(due) - count) == made
+
+
+def test_a_second_master_fences_the_first() -> None:
+    """The first one stops, whoever waits for it gets `Fenced`, and it decides nothing more."""
+    log = MemoryEventLog()
+    job = Job()
+    with looping(log, by="first", job=job) as first:
+        assert (JobAccepted(1),) == first.ask(REGISTERED).result(1.0)
+        waiting: Future[object] = Future()
+        thread = threading.Thread(target=lambda: wait_into(first, waiting))
+        thread.start()
+        with looping(log, by="second") as second:
+            assert (JobAccepted(2),) == second.ask(REGISTERED).result(1.0)
+            assert isinstance(waiting.exception(1.0), Fenced)
+            with pytest.raises(Fenced):
+                first.ask(REGISTERED)
+            state_facts(log, *OPENING[1:], produced(0, 1, 2), produced(1, 2, 2))
+            assert second.wait_for(complete, "completion")
+        thread.join(1.0)
+    assert [Fenced] == [type(error) for error in job.errors]
+    made = {r.event.basis: r.event.by for r in events(log) if r.event.basis is not None}
+    assert sorted(set(made.values())) == ["first", "second"]
+    assert audited(log).state.epoch == 2
+
+
+def wait_into(loop: JobLoop, waiting: Future[object]) -> None:
+    try:
+        waiting.set_result(loop.wait_for(complete, "completion"))
+    except HeadgateError as exc:
+        waiting.set_exception(exc)
+
+
+class LateOpening(FaultyLog):
+    """Opens decisions only when told."""
+
+    may_open = threading.Event()
+
+    def open_decisions(self, job: JobId) -> Decisions:
+        assert self.may_open.wait(5.0)
+        return super().open_decisions(job)
+
+
+def test_a_question_that_the_predecessor_answered_is_answered() -> None:
+    """A fact asked while the former master still decides gets the decision that it made."""
+    log = MemoryEventLog()
+    late = LateOpening(log)
+    with looping(log, by="first") as first, looping(late, by="second") as second:
+        answer = second.ask(REGISTERED)
+        assert first.wait_for(lambda state: state.epoch or None, "the epoch")
+        late.may_open.set()
+        assert (JobAccepted(1),) == answer.result(1.0)
+    assert audited(log).decisions == 1
+
+
+def test_a_question_survives_an_unknown_commit() -> None:
+    """A decision whose commit got no answer is told to whoever asked for it, made once."""
+    log = MemoryEventLog()
+    for after in (False, True):
+        faulty = FaultyLog(log, Fault("commit", 1, OutcomeUnknown("injected"), after))
+        with looping(faulty, by=f"driver {after}") as loop:
+            assert (JobAccepted(1 + after),) == loop.ask(REGISTERED).result(1.0)
+    assert audited(log).decisions == 2
+
+
+def test_a_question_that_changes_nothing_is_answered_empty() -> None:
+    """A fact from which nothing follows gets an empty answer at once, also in a replay."""
+    log = MemoryEventLog()
+    with looping(log) as loop:
+        assert loop.ask(ReleaseRequested(RESULT, "nobody knows it")).result(1.0) == ()
+
+
+@pytest.mark.parametrize("operation", ["open_decisions", "follow", "end", "poll", "begin", "write"])
+def test_whatever_was_opened_is_closed(operation: str) -> None:
+    """A loop that starts over gives back the decisions that it had opened."""
+    faulty = FaultyLog(MemoryEventLog(), Fault(operation, 1, Unavailable("injected")))
+    with looping(faulty) as loop:
+        assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
+    opened = faulty.calls["open_decisions"] - (operation == "open_decisions")
+    assert opened == faulty.calls["closed decisions"]
+
+
+def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:
+    """Nothing is waited for without end: the error names the wait and the job."""
+    with (
+        looping(MemoryEventLog()) as loop,
+        pytest.raises(Unavailable, match=f"{WAIT_MS} ms for completion of job {JOB}"),
+    ):
+        loop.wait_for(complete, "completion")
+
+
+class Deaf(FaultyLog):
+    """Never gives anybody the decisions."""
+
+    def open_decisions(self, job: JobId) -> Decisions:
+        raise Unavailable("nobody answers")
+
+
+def test_closing_while_somebody_waits_gives_closed() -> None:
+    """Every waiter of a master that closes gets `Closed`, and so does who asks later."""
+    with looping(Deaf(MemoryEventLog())) as loop:
+        waiting: Future[object] = Future()
+        thread = threading.Thread(target=lambda: wait_into(loop, waiting))
+        thread.start()
+        answer = loop.ask(REGISTERED)
+        loop.close()
+        thread.join(1.0)
+        assert isinstance(answer.exception(1.0), Closed)
+        assert isinstance(waiting.exception(1.0), Closed)
+        with pytest.raises(Closed):
+            loop.ask(REGISTERED)
+        with pytest.raises(Closed):
+            loop.wait_for(complete, "completion")
+
+
+def test_a_forged_decision_stops_the_master() -> None:
+    """A master that finds a decision which does not follow stops, and says so to all."""
+    log = MemoryEventLog()
+    state_facts(log, *OPENING)
+    forger = log.open_decisions(JOB)
+    forger.begin()
+    forger.write(Event("0.0", JOB, "", 0, "forger", 0, JobAccepted(9)))
+    forger.commit(0)
+    job = Job()
+    with looping(log, job=job) as loop, pytest.raises(Corrupt):
+        loop.wait_for(complete, "completion")
+    assert [Corrupt] == [type(error) for error in job.errors]
+    assert len(events(log)) == 4
+
+
+def test_objects_go_only_when_the_order_is_committed() -> None:
+    """A step that was not committed deletes nothing; the one that is does, and it is stated."""
+    log = MemoryEventLog()
+    for nth in range(1, 6):
+        storage = OrderedStorage(log)
+        state_facts(log, *OPENING, produced(0, 1, nth), AttemptFailed(attempt(1, 7, nth), "oom"))
+        faulty = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
+        with looping(faulty, storage) as loop:
+            gone = 2 * nth - 1
+            assert loop.wait_for(deleted_objects(gone), "deletion")
+    assert len(ordered(log)) == audited(log).state.results[RESULT].deleted
+
+
+def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
+    """What was ordered to go and is not known to be gone the next start deletes."""
+    log = MemoryEventLog()
+    storage = OrderedStorage(log, failing=True)
+    with looping(log, storage) as loop:
+        state_facts(
+            log, *OPENING, produced(0, 1), produced(0, 2), AttemptStarted(attempt(1, 3), "")
+        )
+        state_facts(log, ReleaseRequested(RESULT, "asked"))
+        assert loop.wait_for(lambda s: any(r.released for r in s.results.values()) or None, "it")
+    assert set() == storage.deleted
+    storage.failing = False
+    with looping(log, storage) as loop:
+        assert loop.wait_for(deleted_objects(3), "deletion")
+    assert {attempt(0, 1), attempt(0, 2), attempt(1, 3)} == storage.deleted
+    assert audited(log).state.results[RESULT].attempts == {}
+    assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []

@@ -1,0 +1,431 @@
+"""A whole small job on a master whose log and store fail, and what a clean master makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate.control.contract import (
+    MasterSettings,
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+)
+from headgate.control.errors import (
+    Closed,
+    Fenced,
+    HeadgateError,
+    Invalid,
+    OutcomeUnknown,
+    Unavailable,
+)
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    JobRegistered,
+    Produced,
+    Superseded,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryEventLog
+from headgate.storage.blobs import BlobStore
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import build
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.release import StorageRelease
+from headgate.storage.retries import RetrySettings
+
+from .test_loop import (
+    JOB,
+    RESULT,
+    Deaf,
+    Fault,
+    FaultyLog,
+    Job,
+    audited,
+    bodies,
+    events,
+    in_a_hurry,
+    state_facts,
+)
+
+__all__ = ["in_a_hurry"]  # a fixture, found by its name
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+
+WAIT_MS = 400
+SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=3)
+SCHEMA = pa.schema([("n", pa.int64())])
+PARTITIONS, SUBPARTITIONS, ROWS = 2, 3, 20
+LIMITS = Limits(segment_bytes=80, fetch_parallel=2)
+LAYOUT = Layout("root", JOB)
+
+
+@dataclass
+class Stack:
+    """One log and one bucket, in which many drivers come and go."""
+
+    inner: EventLog = field(default_factory=MemoryEventLog)
+    objects: Objects = field(default_factory=dict)
+    drivers: Iterator[int] = field(default_factory=count)
+    tasks: Iterator[int] = field(default_factory=count)
+
+    @property
+    def store(self) -> MemoryBlobStore:
+        return MemoryBlobStore(self.objects)
+
+    @contextmanager
+    def master(
+        self, log: EventLog | None = None, store: BlobStore | None = None
+    ) -> Iterator[DriverMaster]:
+        release = StorageRelease(store or self.store, "root")
+        speaker = Speaker(f"driver {next(self.drivers)}", "0")
+        master = DriverMaster(log or self.inner, release, SETTINGS, speaker)
+        master.start()
+        try:
+            yield master
+        finally:
+            master.close()
+
+    @contextmanager
+    def environment(self, log: EventLog | None = None) -> Iterator[ObjectStoreEnvironment]:
+        """An executor's; its log is wrapped, for whoever closes an environment closes its log."""
+        shared = log or FaultyLog(self.inner)
+        environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, 0.3)
+        try:
+            yield environment
+        finally:
+            environment.close()
+
+    def ended(self) -> None:
+        """The job is over: nothing undecided, nothing stored, every step explained."""
+        state = audited(self.inner).state
+        assert state.closed is not None
+        assert all(result.attempts == {} for result in state.results.values())
+        assert self.objects == {}
+
+    def end(self) -> None:
+        """A new driver brings whatever there is to its end."""
+        with self.master() as master:
+            master.register_job(Job())
+            master.unregister_job(JOB)
+        self.ended()
+
+
+@pytest.fixture
+def stack() -> Iterator[Stack]:
+    made = Stack()
+    yield made
+    made.end()
+
+
+def register(
+    master: DriverMaster, partitions: int = PARTITIONS, result: ResultId = RESULT
+) -> ShuffleDescriptor:
+    partition = PartitionDescriptor(result, partitions, SUBPARTITIONS, "", "test")
+    producer = ProducerDescriptor(0, partitions)
+    return master.register_partition_with_producer(JOB, partition, producer).result(WAIT_MS / 1000)
+
+
+def write(environment: ObjectStoreEnvironment, attempt: AttemptId) -> Produced:
+    deployment = ResultPartitionDeployment(attempt, SUBPARTITIONS, SCHEMA, "none")
+    writer = environment.create_result_partition_writer(deployment)
+    try:
+        for first in (0, 10):
+            numbers = np.arange(first, first + 10) + attempt.partition.index * ROWS
+            writer.write(pa.record_batch([numbers], schema=SCHEMA), numbers % SUBPARTITIONS)
+        return writer.finish()
+    except BaseException as exc:
+        with suppress(HeadgateError):
+            writer.abort(type(exc).__name__)
+        raise
+
+
+def produce(
+    stack: Stack, environment: ObjectStoreEnvironment, it: ShuffleDescriptor, partition: int
+) -> None:
+    """One map task, tried up to four times as Spark does."""
+    for left in range(3, -1, -1):
+        attempt = AttemptId(PartitionId(it.result, partition), it.epoch, next(stack.tasks))
+        try:
+            write(environment, attempt)
+            return
+        except HeadgateError:
+            if not left:
+                raise
+
+
+def read(
+    stack: Stack, environment: ObjectStoreEnvironment, master: DriverMaster, d: ShuffleDescriptor
+) -> None:
+    """Every row of a complete result, once and in its subpartition."""
+    manifest = build(d, master.await_complete(d), LAYOUT, stack.store)
+    for at in range(SUBPARTITIONS):
+        gate = environment.create_input_gate(InputGateDeployment(manifest, SCHEMA, at, 1, at))
+        found = sorted(n for batch in gate for n in batch["n"].to_pylist())
+        assert [n for n in range(d.partitions * ROWS) if n % SUBPARTITIONS == at] == found
+
+
+def small_job(stack: Stack, log: EventLog, store: BlobStore | None = None) -> None:
+    with stack.master(log, store) as master, stack.environment(log) as environment:
+        master.register_job(Job())
+        descriptor = register(master)
+        for partition in range(descriptor.partitions):
+            produce(stack, environment, descriptor, partition)
+        read(stack, environment, master, descriptor)
+        master.release_partition_externally(descriptor)
+        master.unregister_job(JOB)
+    stack.ended()
+
+
+def explained(stack: Stack, log: EventLog, store: BlobStore | None = None) -> bool:
+    """Run a small job: it ends right, or with an error that says what failed or was waited for."""
+    try:
+        small_job(stack, log, store)
+    except HeadgateError as exc:
+        return any(word in str(exc) for word in ("injected", f"job {JOB}", f"result {RESULT}"))
+    return True
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 7])
+def test_events_of_an_exchange_are_few(stack: Stack, partitions: int) -> None:
+    """An exchange takes at most 4 events a partition, 2 a subpartition, and a few of its own."""
+    log = FaultyLog(stack.inner)
+    with stack.master(log) as master, stack.environment() as environment:
+        master.register_job(Job())
+        descriptor = register(master, partitions)
+        for partition in range(partitions):
+            produce(stack, environment, descriptor, partition)
+        read(stack, environment, master, descriptor)
+        master.unregister_job(JOB)
+    assert len(events(stack.inner)) <= 4 * partitions + 2 * SUBPARTITIONS + 10
+
+
+FAILURES = [
+    *[
+        (operation, Unavailable("injected"), False)
+        for operation in ("open_decisions", "follow", "poll", "begin", "write", "commit", "append")
+    ],
+    ("commit", OutcomeUnknown("injected"), False),
+    ("commit", OutcomeUnknown("injected"), True),
+    ("append", OutcomeUnknown("injected"), False),
+    ("append", OutcomeUnknown("injected"), True),
+]
+CALLS_MAX = 40
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "after"),
+    FAILURES,
+    ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
+)
+def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool) -> None:
+    """Whichever call of the log fails, the job ends right or with an error that says on what, and
+    a later driver brings everything to its end."""
+    for nth in range(1, CALLS_MAX):
+        stack = Stack()
+        log = FaultyLog(stack.inner, Fault(operation, nth, error, after))
+        assert explained(stack, log)
+        stack.end()
+        if log.calls[operation] < nth:
+            return
+    assert operation in ("poll", "append"), "some call of it was never tried"
+
+
+STORE_CALLS = [Operation.CREATE, Operation.GET, Operation.DELETE, Operation.LIST, Operation.UPLOADS]
+
+
+@pytest.mark.parametrize("operation", STORE_CALLS)
+def test_any_one_call_of_the_masters_store_may_fail(operation: Operation) -> None:
+    """Whichever call of the store fails for the master, a later driver deletes what is left."""
+    for nth in range(1, 6):
+        stack = Stack()
+        plan = FaultPlan((PlannedFault(operation, nth, error=Unavailable("injected")),))
+        store = FaultyBlobStore(stack.store, plan, RetrySettings(tries_max=1))
+        assert explained(stack, FaultyLog(stack.inner), store)
+        stack.end()
+
+
+def test_a_driver_that_dies_leaves_what_is_consumable(stack: Stack) -> None:
+    """The next driver reads what was complete; what the old epoch writes late is deleted."""
+    with stack.environment() as environment:
+        with stack.master() as first:
+            first.register_job(Job())
+            descriptor = register(first)
+            for partition in range(PARTITIONS):
+                produce(stack, environment, descriptor, partition)
+            first.await_complete(descriptor)
+            other = register(first, result=ResultId("r2"))
+        with stack.master() as second:
+            second.register_job(Job())
+            late = AttemptId(PartitionId(other.result, 0), descriptor.epoch, 77)
+            write(environment, late)
+            read(stack, environment, second, descriptor)
+            again = register(second, result=other.result)
+            assert (descriptor.epoch + 1) == again.epoch
+            for partition in range(PARTITIONS):
+                produce(stack, environment, again, partition)
+            read(stack, environment, second, again)
+    refused = [b for b in bodies(stack.inner) if isinstance(b, Superseded)]
+    assert [late] == [superseded.attempt for superseded in refused]
+
+
+def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
+    """The driver that another one replaced gets `Fenced` from whatever it asks or waits for."""
+    job = Job()
+    with stack.master() as first, stack.master() as second:
+        first.register_job(job)
+        descriptor = register(first)
+        second.register_job(Job())
+        with pytest.raises(Fenced):
+            first.await_complete(descriptor)
+        with pytest.raises(Fenced):
+            first.release_partition_externally(descriptor)
+        with pytest.raises(Fenced):
+            first.unregister_job(JOB)
+        assert descriptor.epoch + 1 == register(second).epoch
+    assert [Fenced] == [type(error) for error in job.errors]
+
+
+def test_objects_of_dead_attempts_go_with_the_job(stack: Stack) -> None:
+    """What a task left that died after its put and before its event is found and deleted, whether
+    it began before or after the release, and also what no event ever told of."""
+    with stack.master() as master, stack.environment() as environment:
+        master.register_job(Job())
+        descriptor = register(master)
+        produce(stack, environment, descriptor, 0)
+        early = AttemptId(PartitionId(RESULT, 1), descriptor.epoch, 50)
+        state_facts(stack.inner, AttemptStarted(early, "host"))
+        stack.store.put(LAYOUT.segment(early, 0), b"left", "w")
+        master.release_partition_externally(descriptor)
+        late = AttemptId(PartitionId(RESULT, 1), descriptor.epoch, 51)
+        stack.store.put(LAYOUT.segment(late, 0), b"left", "w")
+        state_facts(stack.inner, AttemptStarted(late, "host"), by="late task")
+        stack.store.put(f"{LAYOUT.prefix}00/unknown/0/1-1/0", b"left", "w")
+        stack.store.put("root/another/00/r/0/1-1/0", b"stays", "w")
+        master.unregister_job(JOB)
+    assert list(stack.objects) == ["root/another/00/r/0/1-1/0"]
+    stack.objects.clear()
+    stack.ended()
+
+
+def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
+    """What an aborted attempt wrote is deleted without waiting for the job's end."""
+    with stack.master() as master, stack.environment() as environment:
+        master.register_job(Job())
+        descriptor = register(master)
+        failed = AttemptId(PartitionId(RESULT, 0), descriptor.epoch, 50)
+        stack.store.put(LAYOUT.segment(failed, 0), b"left", "w")
+        state_facts(stack.inner, AttemptStarted(failed, ""), AttemptFailed(failed, "oom"))
+        for partition in range(PARTITIONS):
+            produce(stack, environment, descriptor, partition)
+        state = master.await_complete(descriptor)
+        assert failed not in state.winners.values()
+        loop = master._loops[JOB]
+        loop.wait_for(lambda s: None if s.results[RESULT].doomed else True, "deletion")
+        assert LAYOUT.segment(failed, 0) not in stack.objects
+        read(stack, environment, master, descriptor)
+
+
+@pytest.mark.parametrize(("first", "partitions"), [(0, 3), (-1, 2), (2, 1), (0, -1)])
+def test_refused_partitions_are_invalid(stack: Stack, first: int, partitions: int) -> None:
+    """Partitions that the result does not have are `Invalid` at once, not a wait."""
+    with stack.master() as master:
+        master.register_job(Job())
+        partition = PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
+        producer = ProducerDescriptor(first, partitions)
+        with pytest.raises(Invalid, match=f"result {RESULT}"):
+            master.register_partition_with_producer(JOB, partition, producer).result(1.0)
+
+
+def test_a_released_result_is_invalid(stack: Stack) -> None:
+    """Nobody can wait for, or register partitions of, a result that was released."""
+    with stack.master() as master:
+        master.register_job(Job())
+        descriptor = register(master)
+        master.release_partition_externally(descriptor)
+        master.release_partition_externally(descriptor)
+        with pytest.raises(Invalid, match="released"):
+            master.await_complete(descriptor)
+        with pytest.raises(Invalid, match=f"result {RESULT}"):
+            register(master)
+
+
+def test_an_unknown_job_is_invalid(stack: Stack) -> None:
+    """What is asked of a job that is not registered here is `Invalid`, naming the job."""
+    descriptor = ShuffleDescriptor(JobId("nobody"), RESULT, 1, 1, 1)
+    partition = PartitionDescriptor(RESULT, 1, 1, "", "")
+    with stack.master() as master:
+        for ask in (
+            lambda: master.unregister_job(descriptor.job),
+            lambda: master.release_partition_externally(descriptor),
+            lambda: master.await_complete(descriptor),
+            lambda: master.state(descriptor.job),
+            lambda: master.register_partition_with_producer(
+                descriptor.job, partition, ProducerDescriptor(0, 1)
+            ),
+        ):
+            with pytest.raises(Invalid, match="nobody"):
+                ask()
+
+
+def test_waits_name_what_they_wait_for(stack: Stack) -> None:
+    """A result that never completes is named by the error that ends the wait for it."""
+    with stack.master() as master:
+        master.register_job(Job())
+        descriptor = register(master)
+        with pytest.raises(Unavailable, match=f"partitions of result {RESULT} .* of job {JOB}"):
+            master.await_complete(descriptor)
+
+
+def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
+    """A job that could not be registered leaves nothing behind, and may be registered later."""
+    deaf = Deaf(stack.inner)
+    with stack.master(deaf) as master:
+        with pytest.raises(Unavailable, match=f"JobRegistered of job {JOB}"):
+            master.register_job(Job())
+        with pytest.raises(Invalid, match=str(JOB)):
+            master.state(JOB)
+    job = Job()
+    with stack.master() as master:
+        master.register_job(job)
+        master.register_job(job)
+        assert job.errors == []
+        assert register(master).epoch == 3
+        assert sum(isinstance(body, JobRegistered) for body in bodies(stack.inner)) == 3
+
+
+def test_a_closed_master_serves_nobody(stack: Stack) -> None:
+    """After close, nothing hangs: every job is unknown, and a pending question got `Closed`."""
+    with stack.master() as master:
+        master.register_job(Job())
+        loop = master._loops[JOB]
+        master.close()
+        with pytest.raises(Invalid):
+            master.state(JOB)
+        with pytest.raises(Closed):
+            loop.ask(JobRegistered("", "", ""))
+
+
+def test_a_job_can_be_registered_after_its_end(stack: Stack) -> None:
+    """A job's name may be used again: new results are accepted, old ones stay released."""
+    for number in range(2):
+        with stack.master() as master, stack.environment() as environment:
+            master.register_job(Job())
+            descriptor = register(master, result=ResultId(f"r{number}"))
+            for partition in range(PARTITIONS):
+                produce(stack, environment, descriptor, partition)
+            read(stack, environment, master, descriptor)
+            master.unregister_job(JOB)
+        stack.ended()

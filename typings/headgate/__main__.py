@@ -1,0 +1,1 @@
+../../headgate/__main__.py
