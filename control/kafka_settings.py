@@ -83,7 +83,7 @@ _SECRET_PARTS = ("password", "secret", "passphrase", "pem", "oauthbearer.config"
 class TopicSettings:
     """How the topic is made; `replication` -1 leaves the number of copies to the broker."""
 
-    partitions: int = 8
+    partitions: int = 16
     replication: int = -1
     retention_ms: int = 7 * _DAY_MS
 

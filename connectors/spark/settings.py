@@ -55,7 +55,10 @@ class Settings:
         "topic.partitions", 16, _at_least(1), "partitions of a topic that has to be created"
     )
     topic_replication: int = _key(
-        "topic.replication", 1, _at_least(1), "replicas of a topic that has to be created"
+        "topic.replication",
+        -1,
+        _at_least(-1),
+        "replicas of a topic that has to be created; -1: the broker's default",
     )
     topic_retention_ms: int = _key(
         "topic.retention.ms", 7 * _DAY_MS, _at_least(60_000), "how long the audit is kept"

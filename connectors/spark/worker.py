@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -121,25 +122,34 @@ class ReadTask:
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
 _ENVIRONMENTS_MAX = 4
+_frozen = 0
 
 
 def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     """This process's environment for a job, made at its first task."""
-    found = _ENVIRONMENTS.get(settings.key)
-    return found if found is not None else _make_environment(settings)
+    found = _ENVIRONMENTS.get(settings.key) or _make_environment(settings)
+    _freeze()
+    return found
 
 
 def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
-    """Freezing what is loaded by now keeps short what PySpark collects after every task."""
     store, root = open_store(settings.store, dict(settings.s3))
     log = KafkaEventLog(settings.kafka)
     made = ObjectStoreEnvironment(settings.job, log, store, root, settings.limits, settings.wait_s)
     _ENVIRONMENTS[settings.key] = made
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
         _ENVIRONMENTS.popitem(last=False)[1].close()
-    gc.collect()
-    gc.freeze()
     return made
+
+
+def _freeze() -> None:
+    """Take what modules have brought out of the garbage collector's sight: PySpark's worker runs a
+    whole collection after every task, and going through loaded libraries took most of it."""
+    global _frozen
+    if _frozen != len(sys.modules):
+        _frozen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np.ndarray]:
