@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
-from ..control.errors import Corrupt
+from ..control.errors import Corrupt, Invalid
 from ..control.ids import AttemptId
 from .blobs import BlobStore, ByteRange, Bytes
 
@@ -105,46 +105,68 @@ class SegmentIndex:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Rows ordered by subpartition, `rows[i]` of them for subpartition i."""
+
+    batch: pa.RecordBatch
+    rows: Longs
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
-    body: bytearray
+    body: memoryview
     index: SegmentIndex
 
 
-def encode(sorted_rows: pa.RecordBatch, rows: Longs, codec: str, attempt: AttemptId) -> Segment:
-    """Write rows that are ordered by subpartition, `rows[i]` of them for subpartition i."""
+def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int) -> Run:
+    """Order rows by subpartition; those of one subpartition keep their order."""
+    wide = np.concatenate(targets)
+    low, high = int(wide.min()), int(wide.max())
+    if low < 0 or high >= subpartitions:
+        raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
+    where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
+    order = pa.array(np.argsort(where, kind="stable").astype(np.uint32))
+    rows = np.bincount(where, minlength=subpartitions).astype(np.int64)
+    return Run(pa.concat_batches(batches).take(order), rows)
+
+
+def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
+    """Merge runs into one file, ordered by subpartition."""
+    rows: Longs = np.sum([run.rows for run in runs], axis=0)
+    schema = runs[0].batch.schema
     filled = int(np.count_nonzero(rows))
     blank = base64.b64encode(bytes(_HEAD_BYTES + filled * _ENTRY.itemsize)).decode()
-    stated = _stated(attempt, len(rows))
-    sink = pa.BufferOutputStream()
+    metadata = {**_stated(attempt, len(rows)), _INDEX_KEY: blank}
     options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
-    with ipc.new_file(
-        sink, sorted_rows.schema, options=options, metadata={**stated, _INDEX_KEY: blank}
-    ) as writer:
-        sizes = _write_batches(writer, sink, sorted_rows, rows)
-        data_end = sink.tell()
-    body = bytearray(memoryview(sink.getvalue()))
-    index = _index(body, sorted_rows.schema, rows, sizes)
-    _fill_blank(body, data_end, blank, base64.b64encode(index.entries()))
+    sink = pa.BufferOutputStream()
+    with ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
+        sizes = _write_batches(writer, sink, runs, rows)
+        footer = sink.tell()
+    body = memoryview(sink.getvalue()).cast("B")
+    index = _index(body, schema, rows, sizes)
+    _fill_blank(body[footer:], blank, base64.b64encode(index.entries()))
     return Segment(body, index)
 
 
 def _write_batches(
-    writer: ipc.RecordBatchFileWriter,
-    sink: pa.BufferOutputStream,
-    sorted_rows: pa.RecordBatch,
-    rows: Longs,
+    writer: ipc.RecordBatchFileWriter, sink: pa.BufferOutputStream, runs: list[Run], rows: Longs
 ) -> Longs:
     """Write each subpartition as batches of bounded size; the bytes that each one took."""
-    row_bytes = max(1, sorted_rows.nbytes // max(1, sorted_rows.num_rows))
+    row_bytes = max(1, runs[0].batch.nbytes // max(1, runs[0].batch.num_rows))
     batch_rows = max(1, BATCH_BYTES // row_bytes)
+    firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
+    counts = [run.rows.tolist() for run in runs]
     sizes = np.zeros(len(rows), np.int64)
-    before = batches_start(sorted_rows.schema)
-    first = 0
+    before = batches_start(runs[0].batch.schema)
     for subpartition in np.flatnonzero(rows).tolist():
-        last = first + int(rows[subpartition])
-        for at in range(first, last, batch_rows):
-            writer.write_batch(sorted_rows.slice(at, min(batch_rows, last - at)))
-        first = last
+        pieces = [
+            run.batch.slice(first[subpartition], count[subpartition])
+            for run, first, count in zip(runs, firsts, counts, strict=True)
+            if count[subpartition]
+        ]
+        merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        for at in range(0, merged.num_rows, batch_rows):
+            writer.write_batch(merged.slice(at, batch_rows))
         sizes[subpartition] = sink.tell() - before
         before += int(sizes[subpartition])
     return sizes
@@ -155,22 +177,21 @@ def batches_start(schema: pa.Schema) -> int:
     return _MAGIC_BYTES + int(schema.serialize().size)
 
 
-def _index(body: bytearray, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
+def _index(body: memoryview, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
     index = SegmentIndex(batches_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
-    view = memoryview(body)
     starts = index.starts
     for subpartition in np.flatnonzero(rows).tolist():
         start = int(starts[subpartition])
-        part = view[start : start + int(sizes[subpartition])]
+        part = body[start : start + int(sizes[subpartition])]
         index.checksums[subpartition] = xxhash.xxh3_64_intdigest(part)
     return index
 
 
-def _fill_blank(body: bytearray, data_end: int, blank: str, entries: bytes) -> None:
+def _fill_blank(footer: memoryview, blank: str, entries: bytes) -> None:
     """The footer is written before its index is known: put the index where a blank was left."""
-    at = body.index(blank.encode(), data_end)
+    at = bytes(footer).index(blank.encode())
     assert len(blank) == len(entries), "the index has the length that was left for it"
-    body[at : at + len(entries)] = entries
+    footer[at : at + len(entries)] = entries
 
 
 def _stated(attempt: AttemptId, subpartitions: int) -> dict[str, str]:

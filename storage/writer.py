@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 import pyarrow as pa
 
 from ..control.clock import Deadline
@@ -20,9 +19,10 @@ from ..control.log import Receipt
 from .blobs import BlobStore
 from .contract import Limits, ResultPartitionDeployment
 from .layout import Layout
-from .segment import Longs, Segment, checksum, encode
+from .segment import Longs, Run, Segment, checksum, encode, sort
 
 _INLINE_BYTES_MAX = 128 * 1024
+_RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
 
 Announce = Callable[[Fact], Receipt]
 
@@ -47,6 +47,8 @@ class SegmentWriter:
         self._wait_s = wait_s
         self._batches: list[pa.RecordBatch] = []
         self._targets: list[Longs] = []
+        self._runs: list[Run] = []
+        self._unsorted_rows = 0
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
         self._uploader = ThreadPoolExecutor(1, thread_name_prefix="headgate-put")
@@ -69,13 +71,16 @@ class SegmentWriter:
         self._batches.append(batch)
         self._targets.append(subpartitions)
         self._held_bytes += batch.nbytes
+        self._unsorted_rows += batch.num_rows
+        if self._unsorted_rows >= _RUN_ROWS:
+            self._sort()
         if self._held_bytes >= self._limits.segment_bytes:
             self._flush()
 
     def finish(self) -> Produced:
         if self._closed:
             raise Closed(f"attempt {self._deployment.attempt} is closed")
-        if self._batches:
+        if self._runs or self._batches:
             self._flush()
         self._settle()
         self._close()
@@ -94,19 +99,24 @@ class SegmentWriter:
         self._closed = True
         self._batches.clear()
         self._targets.clear()
+        self._runs.clear()
         self._uploader.shutdown(wait=True, cancel_futures=True)
 
+    def _sort(self) -> None:
+        if self._batches:
+            self._runs.append(sort(self._batches, self._targets, self._deployment.subpartitions))
+            self._batches.clear()
+            self._targets.clear()
+            self._unsorted_rows = 0
+
     def _flush(self) -> None:
-        count = self._deployment.subpartitions
-        rows, sorted_rows = sort(self._batches, self._targets, count)
-        self._batches.clear()
-        self._targets.clear()
+        self._sort()
+        segment = encode(self._runs, self._deployment.codec, self._deployment.attempt)
+        self._runs.clear()
         self._held_bytes = 0
-        segment = encode(sorted_rows, rows, self._deployment.codec, self._deployment.attempt)
-        del sorted_rows
         self._settle()
         number = len(self._summaries)
-        self._summaries.append(_summary(number, segment, int(rows.sum())))
+        self._summaries.append(_summary(number, segment))
         self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
@@ -131,23 +141,8 @@ class SegmentWriter:
         )
 
 
-def sort(
-    batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
-) -> tuple[Longs, pa.RecordBatch]:
-    """Rows per subpartition, and all rows ordered by it; equal ones keep their order."""
-    wide = np.concatenate(targets)
-    low, high = int(wide.min()), int(wide.max())
-    if low < 0 or high >= subpartitions:
-        raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
-    where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
-    rows = np.bincount(where, minlength=subpartitions)
-    order = pa.array(np.argsort(where, kind="stable").astype(np.uint32))
-    table = pa.Table.from_batches(batches).combine_chunks()
-    whole = table.to_batches()[0] if table.num_columns else batches[0]
-    return rows.astype(np.int64), whole.take(order)
-
-
-def _summary(number: int, segment: Segment, rows: int) -> SegmentSummary:
+def _summary(number: int, segment: Segment) -> SegmentSummary:
+    index = segment.index
     return SegmentSummary(
-        number, len(segment.body), rows, checksum(segment.body), segment.index.packed()
+        number, len(segment.body), int(index.rows.sum()), checksum(segment.body), index.packed()
     )
