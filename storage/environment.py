@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from ..control.events import Fact
 from ..control.ids import JobId, ResultId
 from ..control.log import EventLog, Receipt
 from ..control.loop import Author
 from .blobs import BlobStore
 from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
-from .gate import Neighbours, SegmentGate
+from .gate import SegmentGate
 from .layout import Layout
 from .manifest import Manifest
+from .neighbours import Neighbours
 from .shards import StoredManifest, load_shard
 from .writer import SegmentWriter
 
@@ -35,9 +34,8 @@ class ObjectStoreEnvironment:
         self._layout = Layout(root, job)
         self._limits = limits
         self._wait_s = wait_s
-        self._fetchers = ThreadPoolExecutor(limits.fetch_parallel, "headgate-get")
         self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
-        self._neighbours = Neighbours(store, limits.cache_bytes)
+        self._neighbours = Neighbours(store, limits.cache_bytes, limits.fetch_parallel)
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
@@ -59,7 +57,6 @@ class ObjectStoreEnvironment:
         return SegmentGate(
             deployment,
             self._neighbours,
-            self._fetchers,
             self._limits,
             lambda fact: self._announce(author, fact),
             self._wait_s,
@@ -75,7 +72,7 @@ class ObjectStoreEnvironment:
         return self._shard[1]
 
     def close(self) -> None:
-        self._fetchers.shutdown(wait=False, cancel_futures=True)
+        self._neighbours.close()
         self._log.close()
         self._store.close()
 
