@@ -153,12 +153,11 @@ def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
 def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     """What the file can at most take. Only what is written is ever touched, so room costs nothing,
     while a sink that grows by copying costs more than compressing does."""
-    raw = sum(run.batch.nbytes for run in runs)
+    raw = sum(int(run.batch.nbytes) for run in runs)
     batches = filled + raw // BATCH_BYTES + 1
     fields = sum(1 + _inner_fields(field.type) for field in schema)
-    return (
-        raw + raw // 64 + (batches + 2) * (1024 + 512 * fields) + 2 * int(schema.serialize().size)
-    )
+    head = 2 * int(schema.serialize().size)
+    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields)
 
 
 def _inner_fields(kind: pa.DataType) -> int:

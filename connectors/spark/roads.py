@@ -96,9 +96,9 @@ class PublicRoad:
 
 
 class Frames(NoOpSerializer):
-    """Bytes as they are: each a length and that many bytes, until the end mark."""
+    """Buffers as they are: each a length and that many bytes, until the end mark."""
 
-    def load_stream(self, stream: Any) -> Iterator[bytes]:
+    def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
         while True:
             try:
                 length: int = read_int(stream)  # type: ignore[no-untyped-call]
@@ -106,7 +106,11 @@ class Frames(NoOpSerializer):
                 return
             if length < 0:
                 return
-            yield stream.read(length)
+            # Arrow's allocator gives the same pages again; Python's goes to the system each time.
+            frame = pa.allocate_buffer(length)
+            if stream.readinto(memoryview(frame).cast("B")) != length:
+                raise EOFError(f"a batch of {length} bytes was cut off")
+            yield frame
 
 
 def _bytes(schema: pa.Schema) -> bytes:
