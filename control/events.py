@@ -70,7 +70,6 @@ class AttemptFailed:
 class Produced:
     attempt: AttemptId
     segments: tuple[SegmentSummary, ...]
-    fingerprint: int
 
     @property
     def rows(self) -> int:

@@ -84,7 +84,7 @@ class SegmentWriter:
             self._flush()
         self._settle()
         self._close()
-        produced = Produced(self._deployment.attempt, self._stated(), 0)
+        produced = Produced(self._deployment.attempt, self._stated())
         self._announce(produced).offset(Deadline.after(self._wait_s))
         return produced
 

@@ -311,7 +311,7 @@ def test_a_wrong_index_is_found(wrong: str) -> None:
     """An index that is not its segment's is `Corrupt`, for the driver or for every reader."""
     whole = sound("zstd")
     produced = whole.state.produced(0)
-    changed = Produced(produced.attempt, WRONG_INDEXES[wrong](produced.segments), 0)
+    changed = Produced(produced.attempt, WRONG_INDEXES[wrong](produced.segments))
     state = replace(whole.state, attempts={**whole.state.attempts, produced.attempt: changed})
     name = LAYOUT.segment(produced.attempt, 0)
     with opened(whole, MemoryBlobStore(dict(whole.objects)), state) as written:

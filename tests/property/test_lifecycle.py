@@ -56,8 +56,8 @@ ATTEMPT = st.builds(AttemptId, PARTITION, st.sampled_from((1, 1, 1, 2, 0, 3)), s
 SEGMENTS = st.sampled_from((segments(0), segments(0, 1), segments(), segments(1), segments(0, 0)))
 
 FACTS: st.SearchStrategy[Fact] = st.one_of(
-    st.builds(Produced, ATTEMPT, SEGMENTS, st.just(0)),
-    st.builds(Produced, ATTEMPT, st.just(segments(0)), st.just(0)),
+    st.builds(Produced, ATTEMPT, SEGMENTS),
+    st.builds(Produced, ATTEMPT, st.just(segments(0))),
     st.builds(AttemptStarted, ATTEMPT, st.just("host")),
     st.builds(AttemptFailed, ATTEMPT, st.just("oom")),
     st.builds(Deleted, RESULT, st.lists(ATTEMPT, max_size=4).map(tuple), st.integers(0, 5)),
@@ -88,8 +88,8 @@ NEAR = st.builds(
     st.integers(1, 2),
 )
 NEAR_FACTS: st.SearchStrategy[Fact] = st.one_of(
-    st.builds(Produced, NEAR, st.sampled_from((segments(0), segments(0), segments(1))), st.just(0)),
-    st.builds(Produced, NEAR, st.just(segments(0)), st.just(0)),
+    st.builds(Produced, NEAR, st.sampled_from((segments(0), segments(0), segments(1)))),
+    st.builds(Produced, NEAR, st.just(segments(0))),
     st.builds(AttemptStarted, NEAR, st.just("host")),
     st.builds(AttemptFailed, NEAR, st.just("oom")),
     st.builds(

@@ -48,7 +48,7 @@ BODIES: tuple[Body, ...] = (
     PartitionRegistered(RESULT, 0, 8),
     AttemptStarted(ATTEMPT, "host-1"),
     AttemptFailed(ATTEMPT, "out of mémoire"),
-    Produced(ATTEMPT, (SEGMENT, SEGMENT), -(2**62)),
+    Produced(ATTEMPT, (SEGMENT, SEGMENT)),
     Consumed(RESULT, 0, 4, 2**41, 1_000, 2**33, 12),
     ReleaseRequested(RESULT, "not used any more"),
     Deleted(RESULT, (ATTEMPT,), 2),

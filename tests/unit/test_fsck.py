@@ -36,7 +36,7 @@ WON, LATE, WRITING = (AttemptId(PartitionId(RESULT, i), 1, t) for i, t in ((0, 7
 
 def produced(attempt: AttemptId, segments: int = 1) -> Produced:
     summaries = (SegmentSummary(n, len(BODY), 1, checksum(BODY), b"") for n in range(segments))
-    return Produced(attempt, tuple(summaries), 0)
+    return Produced(attempt, tuple(summaries))
 
 
 REGISTERED: tuple[Fact, ...] = (

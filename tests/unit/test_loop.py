@@ -274,7 +274,7 @@ def attempt(partition: int, task: int, epoch: int = 1) -> AttemptId:
 
 
 def produced(partition: int, task: int, epoch: int = 1) -> Produced:
-    return Produced(attempt(partition, task, epoch), (SegmentSummary(0, 9, 1, 0, b""),), 0)
+    return Produced(attempt(partition, task, epoch), (SegmentSummary(0, 9, 1, 0, b""),))
 
 
 def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:

@@ -41,7 +41,7 @@ def attempt(partition: int, task: int) -> AttemptId:
 
 def produced(partition: int, task: int) -> Produced:
     segment = SegmentSummary(0, 1_200_000, 5_000, -7, b"\x00\xff")
-    return Produced(attempt(partition, task), (segment,), 0)
+    return Produced(attempt(partition, task), (segment,))
 
 
 LIFE: tuple[tuple[int, Body], ...] = (
