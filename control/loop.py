@@ -70,6 +70,7 @@ class JobLoop:
         self._error: BaseException | None = None
         self._stopping = threading.Event()
         self._deleting: set[AttemptId] = set()
+        self._undeleted: set[ResultId] = set()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
 
@@ -160,6 +161,8 @@ class JobLoop:
         self._delete(replay.state, replay.state.results)
         while not self._stopping.is_set():
             self._commit(decisions, follower, replay, self._take(follower, replay))
+            again, self._undeleted = self._undeleted, set()
+            self._delete(replay.state, again)
 
     def _take(self, follower: Follower, replay: Replay) -> tuple[Derived, ...]:
         records = follower.poll(self._settings.step_events_max, _POLL_S)
@@ -215,6 +218,9 @@ class JobLoop:
             self._log.append(event).offset(self._deadline())
         except Exception as exc:
             self._deleting.difference_update(attempts)
+            if isinstance(exc, Retryable):
+                self._undeleted |= {name}
+                return
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning(
                 "objects of %s stay until the next start: %s", name, exc, exc_info=unforeseen

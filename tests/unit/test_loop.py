@@ -497,3 +497,25 @@ def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
     assert {attempt(0, 1), attempt(0, 2), attempt(1, 3)} == storage.deleted
     assert audited(log).state.results[RESULT].attempts == {}
     assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []
+
+
+class BusyStorage(OrderedStorage):
+    """Cannot be reached the first times it is asked to delete."""
+
+    failures = 3
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the store is away")
+        return super().delete(job, result, attempts)
+
+
+def test_deletion_is_tried_until_the_store_is_back() -> None:
+    """An order to delete outlives a store that cannot be reached for a while."""
+    log = MemoryEventLog()
+    state_facts(log, *OPENING, produced(0, 1), produced(1, 2))
+    with looping(log, storage=BusyStorage(log)) as loop:
+        state_facts(log, ReleaseRequested(RESULT, "tests"), by="driver")
+        assert loop.wait_for(deleted_objects(2), "deletion")
+    audited(log)
