@@ -65,7 +65,7 @@ advertised.listeners=PLAINTEXT://{broker}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-log.dirs={data}
+log.dirs={storage}
 auto.create.topics.enable=false
 default.replication.factor={replicas}
 min.insync.replicas={in_sync}
@@ -112,7 +112,7 @@ class KafkaHome:
         return self.directory / "server.properties"
 
     @property
-    def data(self) -> Path:
+    def storage(self) -> Path:
         return self.directory / "data"
 
 
@@ -136,22 +136,22 @@ def configure(homes: Sequence[KafkaHome], ports: Sequence[tuple[int, int]]) -> N
             "node_id": node_id,
             "broker": f"{LOOPBACK}:{broker}",
             "controller": f"{LOOPBACK}:{controller}",
-            "data": home.data,
+            "storage": home.storage,
         }
         home.directory.mkdir(parents=True, exist_ok=True)
         home.properties.write_text(_PROPERTIES.format(**cluster, **node))
         (home.directory / "log4j2.properties").write_text(_LOGGING.format(log=home.log))
 
 
-def format_data(home: KafkaHome, cluster_id: str) -> None:
-    """Make the node's data folder, unless that was done before.
+def format_storage(home: KafkaHome, cluster_id: str) -> None:
+    """Make the folder of the node's records, unless that was done before.
 
     Raises: Unavailable when Kafka's own formatter fails.
     """
     done = home.directory / "formatted"
     if done.exists():
         return
-    shutil.rmtree(home.data, ignore_errors=True)
+    shutil.rmtree(home.storage, ignore_errors=True)
     quick = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command = ["format", "--cluster-id", cluster_id, "--config", str(home.properties)]
     run_tool(_java(home, quick, "kafka.tools.StorageTool", command), _FORMAT_LIMIT_S)

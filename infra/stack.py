@@ -173,7 +173,7 @@ def _prepare(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
     cluster_id = kafka_node.cluster_id(str(settings.home))
     homes = [_kafka_home(node, settings) for node in _kafka_nodes(nodes)]
     with ThreadPoolExecutor(len(homes)) as pool:
-        list(pool.map(lambda home: kafka_node.format_data(home, cluster_id), homes))
+        list(pool.map(lambda home: kafka_node.format_storage(home, cluster_id), homes))
 
 
 def _start_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> tuple[Daemon, ...]:

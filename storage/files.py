@@ -1,10 +1,10 @@
 """An object store on the local disk: the bytes of the `local-files` service.
 
-An object is a symbolic link at `<root>/<name>` to a data file at `<root>/.data/<name>/<id>~<x>`,
+An object is a symbolic link at `<root>/<name>` to a body file at `<root>/.data/<name>/<id>~<x>`,
 whose own name holds the write id. Making the link is the one atomic step that publishes bytes and
 write id together and that fails when the name is taken; a hard link publishes the bytes alone, a
 header or trailer would stop other tools from opening the file, and extended attributes are not
-everywhere. A data file that nothing links to is an unfinished upload.
+everywhere. A body file that nothing links to is an unfinished upload.
 
 Survives the death of every process; not the loss of power, since nothing is flushed to the device.
 """
@@ -27,7 +27,7 @@ from .retries import Retrier, RetrySettings
 
 T = TypeVar("T")
 
-DATA = ".data"
+BODIES = ".data"
 MARK_CHARACTERS_MAX = 240
 MAKE_TRIES_MAX = 100  # a directory may vanish under a create while a delete tidies up
 
@@ -47,8 +47,8 @@ class FileBlobStore:
         self._open()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            os.unlink(self._write_data("check", memoryview(b""), "check"))
-            self._tidy(self._root / DATA / "check")
+            os.unlink(self._write_body("check", memoryview(b""), "check"))
+            self._tidy(self._root / BODIES / "check")
         except OSError as error:
             raise Invalid(f"{self._root} cannot be written: {error.strerror}") from error
 
@@ -59,14 +59,14 @@ class FileBlobStore:
         self._open()
         self._meter.put(len(body))
         try:
-            data = self._write_data(name, body, write_id)
+            file = self._write_body(name, body, write_id)
         except OSError as error:
             raise _translated(error, name) from error
         try:
-            self._publish(self._root / name, data)
+            self._publish(self._root / name, file)
         except OSError as error:
-            data.unlink()
-            self._tidy(data.parent)
+            file.unlink()
+            self._tidy(file.parent)
             if isinstance(error, FileExistsError):
                 return self._taken(name)
             raise _translated(error, name) from error
@@ -76,8 +76,8 @@ class FileBlobStore:
         self._open()
         self._meter.head()
         try:
-            data = _data_of(self._root / name)
-            return Stored(_write_id(data.name), data.stat().st_size)
+            file = _body_file(self._root / name)
+            return Stored(_write_id(file.name), file.stat().st_size)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -109,15 +109,15 @@ class FileBlobStore:
             self._meter.delete()
             link = self._root / checked_name(name)
             try:
-                data = _data_of(link)
+                file = _body_file(link)
                 link.unlink(missing_ok=True)
-                data.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise _translated(error, name) from error
             self._tidy(link.parent)
-            self._tidy(data.parent)
+            self._tidy(file.parent)
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
         self._open()
@@ -131,14 +131,14 @@ class FileBlobStore:
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         self._open()
         self._meter.list()
-        for path in _walk(self._root / DATA, prefix):
-            name = path.parent.relative_to(self._root / DATA).as_posix()
+        for path in _walk(self._root / BODIES, prefix):
+            name = path.parent.relative_to(self._root / BODIES).as_posix()
             if name.startswith(prefix) and not self._links_to(name, path):
                 yield PendingUpload(name, path.name)
 
     def abort(self, upload: PendingUpload) -> None:
         self._open()
-        path = self._root / DATA / checked_name(upload.name) / Path(upload.upload_id).name
+        path = self._root / BODIES / checked_name(upload.name) / Path(upload.upload_id).name
         if not self._links_to(upload.name, path):
             path.unlink(missing_ok=True)
             self._tidy(path.parent)
@@ -150,8 +150,8 @@ class FileBlobStore:
         if self._closed:
             raise Closed(f"the object store under {self._root} was closed")
 
-    def _write_data(self, name: str, body: memoryview, write_id: str) -> Path:
-        directory = self._root / DATA / name
+    def _write_body(self, name: str, body: memoryview, write_id: str) -> Path:
+        directory = self._root / BODIES / name
         mark = _mark(write_id) + "~"
         file, path = _in_directory(directory / "-", lambda: tempfile.mkstemp("", mark, directory))
         with open(file, "wb", buffering=0) as out:
@@ -160,8 +160,8 @@ class FileBlobStore:
                 written += out.write(body[written:])
         return Path(path)
 
-    def _publish(self, link: Path, data: Path) -> None:
-        target = os.path.relpath(data, link.parent)  # relative: the root may be moved
+    def _publish(self, link: Path, file: Path) -> None:
+        target = os.path.relpath(file, link.parent)  # relative: the root may be moved
         _in_directory(link, lambda: os.symlink(target, link))
 
     def _taken(self, name: str) -> Answer:
@@ -169,9 +169,9 @@ class FileBlobStore:
             raise Invalid(f"object name {name} is also a directory of objects; no file can hold it")
         return Answer.EXISTS
 
-    def _links_to(self, name: str, data: Path) -> bool:
+    def _links_to(self, name: str, file: Path) -> bool:
         try:
-            return _data_of(self._root / name) == data
+            return _body_file(self._root / name) == file
         except OSError:
             return False
 
@@ -210,7 +210,7 @@ def _read(file: int, span: ByteRange) -> memoryview:
 def _walk(root: Path, prefix: str) -> Iterator[Path]:
     """Links and files whose path below the root starts with the prefix, in the order of names."""
     try:
-        entries = [entry for entry in os.scandir(root) if entry.name != DATA]
+        entries = [entry for entry in os.scandir(root) if entry.name != BODIES]
     except (FileNotFoundError, NotADirectoryError):
         return
     # '/' takes part in the order, as it does in a store that knows no directories
@@ -238,7 +238,7 @@ def _write_id(mark: str) -> str:
     return unquote(mark.rpartition("~")[0].replace(",", "%2F"))
 
 
-def _data_of(link: Path) -> Path:
+def _body_file(link: Path) -> Path:
     return Path(os.path.normpath(link.parent / os.readlink(link)))
 
 

@@ -41,17 +41,29 @@ class CatalystDoor:
         self._session = spark._jsparkSession
         self._classes = classes
 
-    def exchange_plan(self, repartitioned: DataFrame) -> ExchangePlan:
+    def exchange_plan(self, repartitioned: DataFrame, maps: bool) -> ExchangePlan:
         """The rows under a repartition, as c0, c1, …, and behind them Spark's own partition id."""
-        node = repartitioned._jdf.queryExecution().analyzed()
-        partitioning, child = node.partitioning(), node.child()
+        query = repartitioned._jdf.queryExecution()
+        node = query.analyzed()
+        partitioning, child, session = node.partitioning(), node.child(), self._session
+        if maps:
+            partitioning, session = self._with_maps(query, partitioning)
         attributes = child.output()
         number = self._number(partitioning)
         carried = [self._alias(attributes.apply(at), f"c{at}") for at in range(attributes.size())]
         carried.append(self._alias(number, SUBPARTITION))
         project = self._classes["project"](self._seq(carried), child)
-        rows = self._frame(self._classes["dataset"].ofRows(self._session, project))
+        rows = self._frame(self._classes["dataset"].ofRows(session, project))
         return ExchangePlan(rows, attributes, partitioning)
+
+    def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
+        """Spark's optimizer sorts the maps in partition expressions, and only then hashes them;
+        a session of our own lets the analyzer pass what the optimizer has made."""
+        session = self._session.cloneSession()
+        session.conf().set("spark.sql.legacy.allowHashOnMapType", "true")
+        planned = query.optimizedPlan()
+        kept = planned.getClass().getSimpleName() == "RepartitionByExpression"
+        return (planned.partitioning() if kept else partitioning), session
 
     def _number(self, partitioning: Any) -> Any:
         """The expression of a row's partition; what needs none goes to the only one."""

@@ -20,7 +20,7 @@ from .catalyst import CatalystDoor
 from .roads import PrivateRoad, PublicRoad, Road
 from .settings import Settings
 from .shipping import cause
-from .types import check
+from .types import check, has_maps
 from .worker import MapTask, ReadTask, WorkerSettings
 
 _DESCRIPTION = "spark.job.description"
@@ -79,7 +79,7 @@ class Exchanger:
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:
             return PublicRoad(self.spark, df, n, columns)
-        plan = self.door.exchange_plan(df.repartition(n, *columns))
+        plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
         return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
 
     def _register(self, result: ResultId, partitions: int, subpartitions: int) -> ShuffleDescriptor:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ...control import __version__
-from ...control import errors
+from ...control import __version__, errors
 from ...control.errors import HeadgateError, Invalid
 
 Task = Callable[[int, Iterable[Any]], Iterator[Any]]
@@ -38,8 +37,8 @@ def ship(task: Task) -> Task:
         if found != version:
             raise ImportError(
                 f"executor {socket.gethostname()} ({sys.executable}) has headgate {found}, "
-                f"the driver has {version}: install the same version there, or point PYSPARK_PYTHON at a "
-                "Python that has it"
+                f"the driver has {version}: install the same version there, or point PYSPARK_PYTHON "
+                "at a Python that has it"
             )
         made: Iterator[Any] = pickle.loads(body)(index, rows)
         return made

@@ -24,6 +24,8 @@ from pyspark.sql.types import (
 from ...control.errors import Invalid
 from .catalyst import TIME_ZONE
 
+_MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
+
 
 def carried_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema in which the JVM hands over rows of this schema.
@@ -35,12 +37,19 @@ def carried_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(StructType(fields), timezone=TIME_ZONE)
 
 
+def has_maps(schema: StructType) -> bool:
+    """Whether any column holds a map, and so may be a key that does."""
+    return any(isinstance(inner, MapType) for inner in _walk(schema))
+
+
 def check(schema: StructType) -> None:
     """Refuse what cannot be carried, before any task runs.
 
     Raises:
         Invalid: names the column and the type.
     """
+    if not schema.fields:
+        raise Invalid("there are no columns to repartition")
     for field in schema:
         for inner in _walk(field.dataType):
             if isinstance(inner, CalendarIntervalType):
@@ -89,7 +98,7 @@ def check_public_keys(keys: StructType) -> None:
 def to_carried(schema: StructType) -> list[Column]:
     """Renamed columns as what mapInArrow takes."""
     return [
-        F.expr(f"int(extract(YEAR FROM c{at}) * 12 + extract(MONTH FROM c{at}))").alias(f"c{at}")
+        F.expr(_MONTHS.format(f"cast(c{at} as interval year to month)")).alias(f"c{at}")
         if isinstance(field.dataType, YearMonthIntervalType)
         else F.col(f"c{at}")
         for at, field in enumerate(schema)

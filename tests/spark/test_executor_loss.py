@@ -110,6 +110,8 @@ def after_the_put(task: Task) -> Task:
     """The first attempt at every partition stores its objects and dies before it says so."""
 
     def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
+        from unittest import mock
+
         from pyspark import TaskContext
 
         from headgate.storage.writer import SegmentWriter
@@ -124,11 +126,8 @@ def after_the_put(task: Task) -> Task:
                 raise SystemError("killed after the put")
             return stated(writer)
 
-        SegmentWriter._stated = die  # type: ignore[method-assign]
-        try:
+        with mock.patch.object(SegmentWriter, "_stated", die):
             yield from task(index, given)
-        finally:
-            SegmentWriter._stated = stated  # type: ignore[method-assign]
 
     return run
 

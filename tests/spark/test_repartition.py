@@ -8,7 +8,6 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from headgate import Headgate, Invalid
 
@@ -99,7 +98,7 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
     """No rows, no partitions, and columns that share a name come back as they were."""
     none = orders(spark).where("v < 0")
     assert hg.repartition(none, 3, "k").collect() == []
-    nothing = spark.createDataFrame([], StructType.fromDDL("k int, v string"))
+    nothing = spark.createDataFrame([], "k int, v string")
     assert hg.repartition(nothing, 3, "k").collect() == []
     twice = orders(spark).select("k", F.col("v").alias("x"), F.col("s").alias("x"))
     out = hg.repartition(twice, 3, "k")

@@ -74,9 +74,24 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+def never_run(path: Path) -> set[ast.AST]:
+    """What stands under `if TYPE_CHECKING:`."""
+    return {
+        below
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for below in ast.walk(statement)
+    }
+
+
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Modules that a file imports, and the dots in front."""
+    """Modules that a file imports when it runs, and the dots in front."""
     for node in ast.walk(tree(path)):
+        if node in never_run(path):
+            continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
