@@ -37,8 +37,8 @@ def ship(task: Task) -> Task:
         if found != version:
             raise ImportError(
                 f"executor {socket.gethostname()} ({sys.executable}) has headgate {found}, "
-                f"the driver has {version}: install the same version there, or point PYSPARK_PYTHON "
-                "at a Python that has it"
+                f"the driver has {version}: install the same version there, or point "
+                "PYSPARK_PYTHON at a Python that has it"
             )
         made: Iterator[Any] = pickle.loads(body)(index, rows)
         return made

@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from . import exchange, fixed
+from . import exchange, fixed, memory, transfer
 from .places import session
 
 _ALL = ["exchange", "fixed", "transfer", "memory"]
@@ -20,11 +20,17 @@ def main() -> None:
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
     chosen = parser.parse_args()
     console = Console(width=120)
+    if "transfer" in chosen.tables:
+        console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
+    if set(chosen.tables) <= {"transfer"}:
+        return
     spark = session()
     if "exchange" in chosen.tables:
         console.print(exchange.run(spark, chosen.rounds, chosen.places, chosen.counts))
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
+    if "memory" in chosen.tables:
+        console.print(memory.run(spark))
     spark.stop()
 
 

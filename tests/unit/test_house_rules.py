@@ -89,9 +89,7 @@ def never_run(path: Path) -> set[ast.AST]:
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
     """Modules that a file imports when it runs, and the dots in front."""
-    for node in ast.walk(tree(path)):
-        if node in never_run(path):
-            continue
+    for node in set(ast.walk(tree(path))) - never_run(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -46,12 +46,11 @@ from headgate.storage.memory import MemoryBlobStore, Objects
 from headgate.storage.release import StorageRelease
 from headgate.storage.retries import RetrySettings
 
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import (
     JOB,
     RESULT,
     Deaf,
-    Fault,
-    FaultyLog,
     Job,
     audited,
     bodies,
@@ -65,7 +64,7 @@ __all__ = ["in_a_hurry"]  # a fixture, found by its name
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 
 WAIT_MS = 400
-SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=3)
+SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX)
 SCHEMA = pa.schema([("n", pa.int64())])
 PARTITIONS, SUBPARTITIONS, ROWS = 2, 3, 20
 LIMITS = Limits(segment_bytes=80, fetch_parallel=2)

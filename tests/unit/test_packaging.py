@@ -99,7 +99,9 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
 
 def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
     """Workers are compared with the driver by it."""
-    assert project["project"]["version"] == headgate.__version__
+    assert project["project"]["dynamic"] == ["version"]
+    source = project["tool"]["setuptools"]["dynamic"]["version"]
+    assert source == {"attr": "headgate.control.__version__"}
     assert metadata.version("headgate") == headgate.__version__
 
 

@@ -1,0 +1,105 @@
+"""The peak memory of a map task and of a reduce task: the same whatever the partition's size.
+
+What is counted is the resident size of a Python worker above what it takes when it is idle, after
+it has run a small exchange. Every figure is of a worker that has done nothing larger before.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from rich.table import Table
+
+from headgate import Headgate
+from headgate.storage.contract import Limits
+from headgate.storage.segment import BATCH_BYTES
+
+from .measure import descendants, peak_bytes
+from .places import attached, consume, rows
+
+COUNTS = (1_000_000, 10_000_000)
+END_WAIT_S = 10.0
+_RESET_PEAK = "5"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """Measures the workers under a JVM."""
+
+    spark: SparkSession
+    hg: Headgate
+    jvm: int
+
+    def above_idle_bytes(self, work: Callable[[], object]) -> int:
+        """What the worker that grew most grew by."""
+        self._end_workers()
+        idle = self._idle_bytes()
+        work()
+        least = min(idle.values())
+        return max(peak_bytes(pid) - idle.get(pid, least) for pid in self._workers())
+
+    def _idle_bytes(self) -> dict[int, int]:
+        """Start workers that have loaded all they need, and forget their peaks."""
+        made = self.hg.repartition(self.spark.range(0, 100, 1, 2), 2, "id")
+        consume(made)
+        self.hg.release(made)
+        for pid in self._workers():
+            Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
+        return {pid: peak_bytes(pid) for pid in self._workers()}
+
+    def _end_workers(self) -> None:
+        """A worker keeps what it frees, so that a used one would seem to need less."""
+        for pid in self._workers():
+            os.kill(pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + END_WAIT_S
+        while self._workers():
+            assert time.monotonic() < deadline_s, "workers end when they are told to"
+            time.sleep(0.05)
+
+    def _workers(self) -> list[int]:
+        """Those whom the daemon under the JVM has made."""
+        daemons = descendants(self.jvm)
+        return [pid for daemon in daemons for pid in descendants(daemon)]
+
+
+def run(spark: SparkSession) -> Table:
+    limits, mib = Limits(), 1 << 20
+    allowed = {
+        "map": 3 * limits.segment_bytes + BATCH_BYTES,
+        "reduce": limits.fetch_bytes + limits.cache_bytes + BATCH_BYTES,
+    }
+    table = Table("task", "rows", "peak above idle MiB", "allowed MiB", "stays under")
+    table.title = "memory of one task, by the size of its partition"
+    with attached(spark, "real") as (hg, meter):
+        gauge = Gauge(spark, hg, meter.jvm)
+        for task, measure in (("map", map_bytes), ("reduce", reduce_bytes)):
+            for count in COUNTS:
+                peak = measure(gauge, count)
+                figures = f"{peak / mib:.0f}", f"{allowed[task] / mib:.0f}"
+                table.add_row(
+                    task, f"{count:,}", *figures, "yes" if peak <= allowed[task] else "NO"
+                )
+    return table
+
+
+def map_bytes(gauge: Gauge, count: int) -> int:
+    """One task writes every row."""
+    one = rows(gauge.spark, count).coalesce(1)
+    made = []
+    peak = gauge.above_idle_bytes(lambda: made.append(gauge.hg.repartition(one, 200, "k")))
+    gauge.hg.release(made[0])
+    return peak
+
+
+def reduce_bytes(gauge: Gauge, count: int) -> int:
+    """One task reads every row."""
+    made = gauge.hg.repartition(rows(gauge.spark, count), 1, "k")
+    peak = gauge.above_idle_bytes(lambda: consume(made))
+    gauge.hg.release(made)
+    return peak

@@ -1,0 +1,275 @@
+"""Bytes a second of writer and gate, less their kernels, against a bare loop on the same store.
+
+A kernel is what has to be computed whatever carries the bytes: sort and encode, or checksum and
+decode. It is measured alone, without I/O, and what ours took beyond it is held against a loop that
+moves the same bytes in the same requests with as many threads and the same client. Where I/O goes
+on behind the kernel, ours can be the faster one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from rich.table import Table
+
+from headgate import Invalid
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import (
+    MasterSettings,
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
+from headgate.control.kafka import KafkaEventLog
+from headgate.control.kafka_settings import KafkaSettings
+from headgate.control.master import DriverMaster, Speaker
+from headgate.infra import stack
+from headgate.storage.blobs import BlobStore, ByteRange
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.gate import plan
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import Manifest, build
+from headgate.storage.release import StorageRelease
+from headgate.storage.s3_clients import hot_client
+from headgate.storage.s3_settings import s3_settings
+from headgate.storage.segment import Longs, Segment, decode, encode, sort
+from headgate.storage.stores import open_store
+
+PARTITIONS = 8
+ROWS = 1_250_000
+BATCH_ROWS = 32_768
+RUN_BATCHES = 4
+ROOT = "bench"
+CODEC = "lz4"
+TARGET = 0.85
+LIMITS = Limits()
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+
+Client = object
+Batches = list[tuple[pa.RecordBatch, Longs]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One round: seconds of the kernel, of the bare loop, and of ours."""
+
+    kernel_s: float
+    bare_s: float
+    ours_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job on the real stack, and the bare client beside it."""
+
+    id: JobId
+    master: DriverMaster
+    store: BlobStore
+    shuffle: ObjectStoreEnvironment
+    client: Client
+
+
+class _Context:
+    def __init__(self, job: JobId) -> None:
+        self.job_id = job
+        self.application = "bench"
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise error
+
+
+def run(rounds: int, counts: tuple[int, ...] = (32, 200)) -> Table:
+    """The medians of the rounds; the first round only warms up."""
+    table = Table("side", "n", "requests", "MiB", "kernel s", "bare s", "ours s", "bare / ours")
+    table.title = f"{PARTITIONS * ROWS:,} rows to the store and back, target {TARGET:.0%}"
+    with opened() as job:
+        for n in counts:
+            lane = Lane(job, n, [_batches(number, n) for number in range(PARTITIONS)])
+            turns = [lane.turn(number) for number in range(rounds + 1)][1:]
+            mib = sum(len(segment.body) for segment in lane.segments) / (1 << 20)
+            for side, asked in enumerate((PARTITIONS, lane.gets)):
+                times = [turn[side] for turn in turns]
+                table.add_row(("writer", "gate")[side], str(n), str(asked), *_figures(times, mib))
+    return table
+
+
+def _figures(times: list[Times], mib: float) -> list[str]:
+    kernel, bare, ours = (
+        median(getattr(t, name) for t in times) for name in ("kernel_s", "bare_s", "ours_s")
+    )
+    rest = ours - kernel
+    return [
+        f"{mib:.0f}",
+        f"{kernel:.2f}",
+        f"{bare:.2f} ({mib / bare:.0f} MiB/s)",
+        f"{ours:.2f} ({mib / rest:.0f} MiB/s less kernel)",
+        f"{bare / rest:.0%}",
+    ]
+
+
+class Lane:
+    """The same rows into `n` subpartitions, again and again."""
+
+    def __init__(self, job: Job, n: int, rows: list[Batches]) -> None:
+        self._job = job
+        self._n = n
+        self._rows = rows
+        self.segments = [_encoded(batches, n) for batches in rows]
+        self.gets = 0
+
+    def turn(self, number: int) -> tuple[Times, Times]:
+        """Kernel, bare and ours in turn, first writing and then reading."""
+        result = ResultId(f"{self._n}-{number}")
+        write = Times(
+            _seconds(lambda: [_encoded(batches, self._n) and None for batches in self._rows]),
+            self._bare_puts(),
+            0.0,
+        )
+        descriptor = self._register(result)
+        wrote_s = _seconds(lambda: self._write(descriptor))
+        manifest = self._manifest(descriptor)
+        read = Times(
+            _seconds(lambda: self._decode(manifest)),
+            _seconds(lambda: self._bare_gets(manifest)),
+            _seconds(lambda: self._read(manifest)),
+        )
+        self._job.master.release_partition_externally(descriptor)
+        return Times(write.kernel_s, write.bare_s, wrote_s), read
+
+    def _register(self, result: ResultId) -> ShuffleDescriptor:
+        partition = PartitionDescriptor(result, PARTITIONS, self._n, "", "bench")
+        future = self._job.master.register_partition_with_producer(
+            self._job.id, partition, ProducerDescriptor(0, PARTITIONS)
+        )
+        return future.result(15)
+
+    def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest:
+        state = self._job.master.await_complete(descriptor)
+        return build(descriptor, state, Layout(ROOT, self._job.id), self._job.store)
+
+    def _write(self, descriptor: ShuffleDescriptor) -> None:
+        for number, batches in enumerate(self._rows):
+            partition = PartitionId(descriptor.result, number)
+            attempt = AttemptId(partition, descriptor.epoch, number)
+            writer = self._job.shuffle.create_result_partition_writer(
+                ResultPartitionDeployment(attempt, self._n, SCHEMA, CODEC)
+            )
+            for batch, targets in batches:
+                writer.write(batch, targets)
+            assert len(writer.finish().segments) == 1, "the kernel encodes one segment a partition"
+
+    def _read(self, manifest: Manifest) -> None:
+        before, rows = self._job.store.requests, 0
+        for number in range(self._n):
+            deployment = InputGateDeployment(manifest, SCHEMA, number, 1, number)
+            for batch in self._job.shuffle.create_input_gate(deployment):
+                rows += batch.num_rows
+        self.gets = (self._job.store.requests - before).gets
+        assert rows == PARTITIONS * ROWS, "every row is read"
+        assert self.gets == len(self._windows(manifest)), "the bare loop asks what the gate asks"
+
+    def _decode(self, manifest: Manifest) -> None:
+        schema = SCHEMA.serialize().to_pybytes()
+        bodies = {
+            s.name: made.body for s, made in zip(manifest.sources, self.segments, strict=True)
+        }
+        for piece in plan(self._whole(manifest), LIMITS):
+            part = bodies[piece.source.name][piece.span.start : piece.span.end]
+            found = xxhash.xxh3_64_intdigest(part)
+            assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
+            decode(part, schema)
+
+    def _bare_puts(self) -> float:
+        names = [f"{ROOT}/{self._job.id}/bare-{number}" for number in range(PARTITIONS)]
+
+        def puts() -> None:
+            for name, segment in zip(names, self.segments, strict=True):
+                self._job.client.put(name, segment.body, use_multipart=False)  # type: ignore[attr-defined]
+
+        spent_s = _seconds(puts)
+        self._job.store.delete(names)
+        return spent_s
+
+    def _bare_gets(self, manifest: Manifest) -> None:
+        def get(window: tuple[str, ByteRange]) -> int:
+            name, span = window
+            return len(self._job.client.get_range(name, start=span.start, length=span.length))  # type: ignore[attr-defined]
+
+        with ThreadPoolExecutor(LIMITS.fetch_parallel) as threads:
+            moved = sum(threads.map(get, self._windows(manifest)))
+        assert moved == int(manifest.sizes.sum()), "the windows cover every subpartition once"
+
+    def _windows(self, manifest: Manifest) -> list[tuple[str, ByteRange]]:
+        pieces = plan(self._whole(manifest), LIMITS)
+        return list(dict.fromkeys((piece.source.name, piece.window) for piece in pieces))
+
+    def _whole(self, manifest: Manifest) -> InputGateDeployment:
+        return InputGateDeployment(manifest, SCHEMA, 0, self._n, 0)
+
+
+@contextmanager
+def opened() -> Iterator[Job]:
+    """A job of its own; everything that it stored is deleted at the end."""
+    found = stack.status()
+    if found is None or not found.is_up():
+        raise Invalid("start the stack first: make stack")
+    os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
+    os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
+    options = {"endpoint": found.endpoint}
+    store, _ = open_store(f"s3://{found.bucket}/{ROOT}", options)
+    log = KafkaEventLog(KafkaSettings(found.bootstrap))
+    log.prepare(Deadline.after(15))
+    speaker = Speaker(f"bench {os.getpid()}", "0")
+    master = DriverMaster(log, StorageRelease(store, ROOT), MasterSettings(), speaker)
+    context = _Context(job_id(f"transfer-{os.getpid()}"))
+    master.register_job(context)
+    shuffle = ObjectStoreEnvironment(context.job_id, log, store, ROOT, LIMITS)
+    client = hot_client(s3_settings(found.bucket, options), SYSTEM_CLOCK)
+    try:
+        yield Job(context.job_id, master, store, shuffle, client)
+    finally:
+        master.unregister_job(context.job_id)
+        master.close()
+        shuffle.close()
+
+
+def _batches(number: int, n: int) -> Batches:
+    """Rows like those of `places.rows`, and the subpartition of each."""
+    drawn = np.random.default_rng(number)
+    keys = drawn.integers(-100_000, 100_000, ROWS)
+    values = np.arange(ROWS) + number * ROWS
+    names = pc.binary_join_element_wise("name-", pa.array(values % 5000).cast(pa.string()), "")
+    columns = [pa.array(keys), pa.array(values), pa.array(drawn.random(ROWS)), names]
+    rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    targets = keys * 2_654_435_761 % n
+    return [
+        (rows.slice(at, BATCH_ROWS), targets[at : at + BATCH_ROWS])
+        for at in range(0, ROWS, BATCH_ROWS)
+    ]
+
+
+def _encoded(batches: Batches, n: int) -> Segment:
+    """What a writer does to these rows before it has anything to put."""
+    runs = []
+    for at in range(0, len(batches), RUN_BATCHES):
+        taken = batches[at : at + RUN_BATCHES]
+        runs.append(sort([batch for batch, _ in taken], [targets for _, targets in taken], n))
+    return encode(runs, CODEC, AttemptId(PartitionId(ResultId("kernel"), 0), 0, 0))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.monotonic()
+    work()
+    return time.monotonic() - start

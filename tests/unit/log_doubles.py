@@ -1,0 +1,141 @@
+"""A log that fails as planned: the n-th call of one operation raises, before or after it worked."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from headgate.control.clock import Deadline
+from headgate.control.errors import HeadgateError, Unavailable
+from headgate.control.events import Event, Recorded
+from headgate.control.ids import JobId
+from headgate.control.log import Decisions, EventLog, Follower, Receipt
+
+STEP_EVENTS_MAX = 3  # what a loop under test may ask for at once
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The n-th call of an operation raises; with `after`, when it has taken effect."""
+
+    operation: str
+    nth: int
+    error: HeadgateError
+    after: bool = False
+
+
+@dataclass
+class FaultyLog:
+    """Any log; calls are counted per operation from 1."""
+
+    inner: EventLog
+    fault: Fault | None = None
+    calls: Counter[str] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    may_commit: threading.Event = field(default_factory=threading.Event)
+    may_open: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.may_open.set()
+        self.may_commit.set()
+
+    def meet(self, operation: str) -> Fault | None:
+        with self.lock:
+            self.calls[operation] += 1
+            met = self.fault is not None and self.fault.nth == self.calls[operation]
+            return self.fault if met and self.fault and self.fault.operation == operation else None
+
+    def raise_before(self, operation: str) -> None:
+        if (fault := self.meet(operation)) is not None:
+            raise fault.error
+
+    def prepare(self, deadline: Deadline) -> None:
+        self.inner.prepare(deadline)
+
+    def append(self, fact: Event) -> Receipt:
+        fault = self.meet("append")
+        if fault is None:
+            return self.inner.append(fact)
+        if isinstance(fault.error, Unavailable):
+            raise fault.error
+        if fault.after:
+            self.inner.append(fact)
+        return NoAnswer(fault.error)
+
+    def follow(self, job: JobId, position: int | None = 0) -> Follower:
+        self.raise_before("follow")
+        return FaultyFollower(self.inner.follow(job, position), self)
+
+    def open_decisions(self, job: JobId) -> Decisions:
+        assert self.may_open.wait(5.0)
+        self.raise_before("open_decisions")
+        return FaultyDecisions(self.inner.open_decisions(job), self)
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        return self.inner.read_all(deadline)
+
+    def close(self) -> None:
+        """Shared by many: its owner closes it."""
+
+
+@dataclass
+class NoAnswer:
+    error: HeadgateError
+
+    def offset(self, deadline: Deadline) -> int:
+        raise self.error
+
+
+@dataclass
+class FaultyFollower:
+    inner: Follower
+    log: FaultyLog
+    rejected: int = 0
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        self.log.raise_before("poll")
+        assert limit <= STEP_EVENTS_MAX
+        return self.inner.poll(limit, timeout_s)
+
+    def position(self) -> int:
+        return self.inner.position()
+
+    def end(self) -> int:
+        self.log.raise_before("end")
+        return self.inner.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass
+class FaultyDecisions:
+    inner: Decisions
+    log: FaultyLog
+
+    def begin(self) -> None:
+        self.log.raise_before("begin")
+        self.inner.begin()
+
+    def write(self, decision: Event) -> None:
+        self.log.raise_before("write")
+        self.inner.write(decision)
+
+    def commit(self, position: int) -> None:
+        assert self.log.may_commit.wait(5.0)
+        fault = self.log.meet("commit")
+        if fault is None or fault.after:
+            self.inner.commit(position)
+        else:
+            self.inner.abort()
+        if fault is not None:
+            raise fault.error
+
+    def abort(self) -> None:
+        self.inner.abort()
+
+    def close(self) -> None:
+        self.log.calls["closed decisions"] += 1
+        self.inner.close()
