@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from obstore.store import S3Store
 from rich.table import Table
 
 from headgate import Invalid
@@ -57,7 +58,6 @@ TARGET = 0.85
 LIMITS = Limits()
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
 
-Client = object
 Batches = list[tuple[pa.RecordBatch, Longs]]
 
 
@@ -78,7 +78,7 @@ class Job:
     master: DriverMaster
     store: BlobStore
     shuffle: ObjectStoreEnvironment
-    client: Client
+    client: S3Store
 
 
 class _Context:
@@ -130,23 +130,21 @@ class Lane:
         self.gets = 0
 
     def turn(self, number: int) -> tuple[Times, Times]:
-        """Kernel, bare and ours in turn, first writing and then reading."""
-        result = ResultId(f"{self._n}-{number}")
-        write = Times(
-            _seconds(lambda: [_encoded(batches, self._n) and None for batches in self._rows]),
-            self._bare_puts(),
-            0.0,
+        """Writing and then reading; who comes first changes from turn to turn."""
+        descriptor = self._register(ResultId(f"{self._n}-{number}"))
+        names = [f"{ROOT}/{self._job.id}/bare-{number}-{at}" for at in range(PARTITIONS)]
+        write = _in_turn(
+            number, self._encode, lambda: self._bare_puts(names), lambda: self._write(descriptor)
         )
-        descriptor = self._register(result)
-        wrote_s = _seconds(lambda: self._write(descriptor))
         manifest = self._manifest(descriptor)
-        read = Times(
-            _seconds(lambda: self._decode(manifest)),
-            _seconds(lambda: self._bare_gets(manifest)),
-            _seconds(lambda: self._read(manifest)),
+        read = _in_turn(
+            number,
+            lambda: self._decode(manifest),
+            lambda: self._bare_gets(manifest),
+            lambda: self._read(manifest),
         )
-        self._job.master.release_partition_externally(descriptor)
-        return Times(write.kernel_s, write.bare_s, wrote_s), read
+        self._job.store.delete([*names, *(source.name for source in manifest.sources)])
+        return write, read
 
     def _register(self, result: ResultId) -> ShuffleDescriptor:
         partition = PartitionDescriptor(result, PARTITIONS, self._n, "", "bench")
@@ -191,21 +189,18 @@ class Lane:
             assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
             decode(part, schema)
 
-    def _bare_puts(self) -> float:
-        names = [f"{ROOT}/{self._job.id}/bare-{number}" for number in range(PARTITIONS)]
+    def _encode(self) -> None:
+        for batches in self._rows:
+            _encoded(batches, self._n)
 
-        def puts() -> None:
-            for name, segment in zip(names, self.segments, strict=True):
-                self._job.client.put(name, segment.body, use_multipart=False)  # type: ignore[attr-defined]
-
-        spent_s = _seconds(puts)
-        self._job.store.delete(names)
-        return spent_s
+    def _bare_puts(self, names: list[str]) -> None:
+        for name, segment in zip(names, self.segments, strict=True):
+            self._job.client.put(name, segment.body, use_multipart=False)
 
     def _bare_gets(self, manifest: Manifest) -> None:
         def get(window: tuple[str, ByteRange]) -> int:
             name, span = window
-            return len(self._job.client.get_range(name, start=span.start, length=span.length))  # type: ignore[attr-defined]
+            return len(self._job.client.get_range(name, start=span.start, length=span.length))
 
         with ThreadPoolExecutor(LIMITS.fetch_parallel) as threads:
             moved = sum(threads.map(get, self._windows(manifest)))
@@ -269,7 +264,12 @@ def _encoded(batches: Batches, n: int) -> Segment:
     return encode(runs, CODEC, AttemptId(PartitionId(ResultId("kernel"), 0), 0, 0))
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.monotonic()
-    work()
-    return time.monotonic() - start
+def _in_turn(number: int, *works: Callable[[], None]) -> Times:
+    """Kernel, bare loop and ours, starting with another one each time."""
+    spent_s = [0.0] * len(works)
+    for step in range(len(works)):
+        at = (number + step) % len(works)
+        start = time.monotonic()
+        works[at]()
+        spent_s[at] = time.monotonic() - start
+    return Times(*spent_s)
