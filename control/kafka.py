@@ -61,6 +61,10 @@ class KafkaEventLog:
         self._check_open()
         return self._follow(self._settings.group(job), self._place(job), job, position)
 
+    def first_offset(self, job: JobId) -> int:
+        """The oldest offset that is still kept where the job's events are."""
+        return self._clients.first_offset(self._place(job).partition)
+
     def open_decisions(self, job: JobId) -> KafkaDecisions:
         self._check_open()
         return KafkaDecisions(job, self._place(job), self._clients)

@@ -57,14 +57,17 @@ class SegmentGate:
         """Stream the batches; `Consumed` is confirmed before the last one is handed out."""
         rows = read_bytes = 0
         before = self._neighbours.requests
-        last: list[pa.RecordBatch] = []
+        last: pa.RecordBatch | None = None
         for piece, body in self._bodies():
-            yield from last
-            last = self._verified(piece, body)
-            rows += sum(batch.num_rows for batch in last)
+            for batch in self._verified(piece, body):
+                if last is not None:
+                    yield last
+                last = batch
+                rows += batch.num_rows
             read_bytes += len(body)
         receipt = self._announce(self._consumed(rows, read_bytes, before))
-        yield from last
+        if last is not None:
+            yield last
         receipt.offset(Deadline.after(self._wait_s))
 
     def _consumed(self, rows: int, read_bytes: int, before: int) -> Consumed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -35,6 +36,8 @@ class LocalServices(Protocol):
     def close(self) -> None: ...
 
 
+_LOG = logging.getLogger("headgate")
+
 StartLocal = Callable[[], LocalServices]
 
 
@@ -44,6 +47,18 @@ class Services:
     store: BlobStore
     worker: WorkerSettings
     opened: ExitStack
+
+    def require_whole_log(self) -> None:
+        """The embedded broker drops the oldest events when its memory is full, without a word.
+
+        Raises:
+            Invalid: it has, so that nothing that follows could be explained.
+        """
+        if self.worker.kafka.embedded and self.log.first_offset(self.worker.job) > 0:
+            raise Invalid(
+                "the embedded broker is full and has dropped the oldest events: attach again, or "
+                f"set {PREFIX}broker and {PREFIX}store"
+            )
 
     def close(self) -> None:
         self.opened.close()
@@ -75,6 +90,7 @@ def _describe(
     embedded = not bootstrap and not url
     if embedded:
         _require_local(master)
+        _LOG.warning("no broker is set: the embedded stack forgets everything when it is closed")
         services = local()
         opening.callback(services.close)
         bootstrap, url = services.bootstrap, f"s3://{services.bucket}/{settings.topic_prefix}"

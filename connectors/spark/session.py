@@ -58,6 +58,7 @@ class Headgate:
         self._require_open()
         if n < 1 or not columns:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
+        self._services.require_whole_log()
         result = ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
         exchange = self._exchanger.run(df, n, columns, result)
         self._exchanges[exchange.frame] = exchange

@@ -1,0 +1,130 @@
+"""Bytes that are gone or damaged, answers that are lost, a broker that forgets: through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, Invalid
+from headgate.connectors.spark.session import attach_session
+from headgate.infra.embedded import EmbeddedStack, start_embedded
+
+from ..unit.s3_doubles import LosingProxy, losing
+from .cluster import audited, recorded
+from .conftest import Place, build_session
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The embedded stack with a proxy before its store, which loses the answer of every write."""
+
+    stack: EmbeddedStack
+    proxy: LosingProxy
+
+    @property
+    def bootstrap(self) -> str:
+        return self.stack.bootstrap
+
+    @property
+    def bucket(self) -> str:
+        return self.stack.bucket
+
+    @property
+    def endpoint(self) -> str:
+        return self.proxy.endpoint
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = build_session(Place("embedded", {}), "local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[LosingProxy]:
+    with start_embedded() as stack, losing(stack.endpoint) as before:
+        before.stack = stack  # type: ignore[attr-defined]
+        yield before
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession, proxy: LosingProxy) -> Iterator[Headgate]:
+    stack: EmbeddedStack = proxy.stack  # type: ignore[attr-defined]
+    with attach_session(spark, lambda: Behind(stack, proxy)) as attached:
+        yield attached
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 3000, 1, 3).select((F.col("id") % 31).alias("k"), F.col("id").alias("v"))
+
+
+def segments(hg: Headgate) -> list[str]:
+    """The objects of the newest result."""
+    result = hg.results()[-1].result
+    prefix = f"{hg._services.worker.root}/{hg.job}/"
+    return [s.name for s in hg._services.store.list(prefix) if f"/{result}/" in s.name]
+
+
+def test_every_answer_to_a_put_lost_once(
+    spark: SparkSession, hg: Headgate, proxy: LosingProxy
+) -> None:
+    """The job succeeds, with each row once and each partition produced once."""
+    df = orders(spark)
+    out = hg.repartition(df, 4, "k")
+    assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
+    lost = [path for path in proxy.lost if f"/{hg.results()[-1].result}/" in path]
+    assert 3 == len(lost) == len(segments(hg))
+    audited(recorded(hg))
+
+
+def test_object_gone(spark: SparkSession, hg: Headgate) -> None:
+    """A missing object is `Lost`, by partition and name; there is no answer with fewer rows."""
+    out = hg.repartition(orders(spark), 4, "k")
+    gone = segments(hg)[0]
+    hg._services.store.delete([gone])
+    with pytest.raises(PySparkException, match=rf"Lost: partition .*{gone} is gone"):
+        out.count()
+
+
+def test_object_damaged(spark: SparkSession, hg: Headgate) -> None:
+    """A flipped byte is `Corrupt`, by object and range."""
+    out = hg.repartition(orders(spark), 4, "k")
+    name, store = segments(hg)[0], hg._services.store
+    body = bytearray(store.get(name))
+    body[len(body) // 3] ^= 1
+    store.delete([name])
+    store.put(name, body, "damaged")
+    with pytest.raises(PySparkException, match=rf"Corrupt: {name} bytes \d+-\d+: checksum"):
+        out.collect()
+
+
+def test_object_cut_short(spark: SparkSession, hg: Headgate) -> None:
+    """An object that ends too early is `Corrupt`, by object and range."""
+    out = hg.repartition(orders(spark), 4, "k")
+    name, store = segments(hg)[0], hg._services.store
+    body = bytes(store.get(name))
+    store.delete([name])
+    store.put(name, body[: len(body) // 2], "cut")
+    with pytest.raises(PySparkException, match=rf"Corrupt: .*{name}.*range.*expected \d+ bytes"):
+        out.collect()
+
+
+def test_embedded_broker_that_forgot(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the embedded broker has dropped events, the next exchange says so in one sentence."""
+    assert hg._services.log.first_offset(hg.job) == 0
+    monkeypatch.setattr(type(hg._services.log), "first_offset", lambda log, job: 7)
+    with pytest.raises(Invalid, match="the embedded broker is full"):
+        hg.repartition(orders(spark), 4, "k")
