@@ -39,13 +39,6 @@ class ProducerDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownShuffleDescriptor:
-    """A partition whose producer is not known yet; never the same as an empty one."""
-
-    result: ResultId
-
-
-@dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
     """What a producer needs to write a result's partitions and a consumer to find them."""
 

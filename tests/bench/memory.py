@@ -1,4 +1,4 @@
-"""The peak memory of a map task and of a reduce task: the same whatever the partition's size.
+"""The peak memory of a map task and of a reduce task, and whether the settings bound it.
 
 What is counted is the resident size of a Python worker above what it takes when it is idle, after
 it has run a small exchange. Every figure is of a worker that has done nothing larger before.

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.storage.layout import Layout
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -39,10 +41,19 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: in
 
 
 def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """Many more partitions than rows in most of them: nothing is lost, nothing is invented."""
-    df = orders(spark)
+    """Many more partitions than rows in most of them, and a manifest that has to be stored in
+    shards: nothing is lost, nothing is invented, and the shards go with the result."""
+    df = spark.range(0, 3000, 1, 16).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
     out = hg.repartition(df, 2000, "v")
     assert placed(df.repartition(2000, "v")) == placed(out)
+    layout = Layout(hg._services.worker.root, hg.job)
+    manifests = layout.manifests(hg.results()[-1].result)
+    assert [] != list(hg._services.store.list(manifests))
+    hg.release(out)
+    deadline = Deadline.after(20)
+    while list(hg._services.store.list(manifests)) and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.1)
+    assert [] == list(hg._services.store.list(manifests))
 
 
 def test_no_exchange_above_a_group(spark: SparkSession, hg: Headgate) -> None:

@@ -1,0 +1,76 @@
+"""Manifests that are too large to travel with a task."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headgate.control.errors import Corrupt
+from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
+from headgate.storage import shards
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import Manifest, Source
+from headgate.storage.memory import MemoryBlobStore
+
+JOB, RESULT = job_id("job"), ResultId("1-0001")
+LAYOUT = Layout("root", JOB)
+
+
+def manifest(sources: int, subpartitions: int) -> Manifest:
+    numbers = np.random.default_rng(sources)
+    made = []
+    for index in range(sources):
+        attempt = AttemptId(PartitionId(RESULT, index), 2, 70 + index)
+        sizes = numbers.integers(0, 99, subpartitions)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sums = numbers.integers(0, 2**63, subpartitions).astype(np.uint64)
+        made.append(Source(attempt, LAYOUT.segment(attempt, 0), starts, sizes * 3, sizes, sums))
+    return Manifest(JOB, RESULT, 2, 0, subpartitions, tuple(made))
+
+
+def same(expected: Manifest, actual: Manifest) -> None:
+    assert (expected.first, expected.count) == (actual.first, actual.count)
+    for one, other in zip(expected.sources, actual.sources, strict=True):
+        assert (one.attempt, one.name) == (other.attempt, other.name)
+        for field in ("starts", "rows", "sizes", "checksums"):
+            assert getattr(one, field).tolist() == getattr(other, field).tolist()
+
+
+def test_a_small_manifest_travels() -> None:
+    """What fits a task's closure is stored nowhere."""
+    store, whole = MemoryBlobStore(), manifest(8, 200)
+    assert whole is shards.store_manifest(store, LAYOUT, whole)
+    assert [] == list(store.list(""))
+
+
+@pytest.mark.parametrize(("sources", "subpartitions"), [(100, 500), (1000, 40), (9, 2000)])
+def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) -> None:
+    """A shard holds exactly the part of the manifest that its readers need."""
+    store, whole = MemoryBlobStore(), manifest(sources, subpartitions)
+    stored = shards.store_manifest(store, LAYOUT, whole)
+    assert isinstance(stored, shards.StoredManifest)
+    for subpartition in range(0, subpartitions, 7):
+        shard = shards.load_shard(store, stored, subpartition)
+        assert shard.first <= subpartition < shard.first + shard.count
+        same(whole.part(shard.first, shard.count), shard)
+
+
+def test_a_release_knows_the_names() -> None:
+    """The names of the shards follow from two numbers that the log has."""
+    store, whole = MemoryBlobStore(), manifest(100, 500)
+    shards.store_manifest(store, LAYOUT, whole)
+    expected = sorted(stat.name for stat in store.list(""))
+    assert expected == sorted(shards.names(LAYOUT, RESULT, 100, 500))
+
+
+def test_a_damaged_shard_is_found() -> None:
+    """A shard whose bytes are not those that were stored is `Corrupt`, by name."""
+    store, whole = MemoryBlobStore(), manifest(100, 500)
+    stored = shards.store_manifest(store, LAYOUT, whole)
+    assert isinstance(stored, shards.StoredManifest)
+    body = bytearray(store.get(stored.names[0]))
+    body[100] ^= 1
+    store.delete([stored.names[0]])
+    store.put(stored.names[0], body, "damaged")
+    with pytest.raises(Corrupt, match=stored.names[0]):
+        shards.load_shard(store, stored, 0)
