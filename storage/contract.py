@@ -16,8 +16,9 @@ from .segment import Longs
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets in bytes. A writer holds about three times `segment_bytes` at its peak, a gate
-    `fetch_bytes` on their way and in wait, and a process `cache_bytes` of neighbours read ahead."""
+    """Budgets in bytes. A writer holds about three times `segment_bytes` at its peak. A gate holds
+    `fetch_bytes` on their way and in wait, one slice twice while it is decoded (a slice is never
+    larger than a segment), and `cache_bytes` of neighbours that it read along."""
 
     segment_bytes: int = 64 << 20
     fetch_bytes: int = 64 << 20

@@ -54,7 +54,8 @@ class SegmentGate:
         self._wait_s = wait_s
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Stream the batches; `Consumed` is confirmed before the last one is handed out."""
+        """Stream the batches; `Consumed` is announced before the last one is handed out, and
+        confirmed before the stream ends."""
         rows = read_bytes = 0
         before = self._neighbours.requests
         last: pa.RecordBatch | None = None
@@ -89,7 +90,12 @@ class SegmentGate:
                 ahead_bytes += following.span.length
                 following = next(pieces, None)
             piece, window = ahead.popleft()
-            yield piece, self._cut(piece, window)
+            body = self._cut(piece, window)
+            if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
+                self._neighbours.forget(piece.source.name, piece.window)
+            del window
+            yield piece, body
+            del body
             ahead_bytes -= piece.span.length
 
     def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
@@ -109,24 +115,25 @@ class SegmentGate:
         at = piece.span.start - piece.window.start
         return body[at : at + piece.span.length]
 
-    def _verified(self, piece: Slice, body: memoryview) -> list[pa.RecordBatch]:
+    def _verified(self, piece: Slice, body: memoryview) -> Iterator[pa.RecordBatch]:
         """The slice's batches; bytes that do not match are read once more before they count."""
-        expected = int(piece.source.checksums[piece.at])
-        if xxhash.xxh3_64_intdigest(body) != expected:
+        expected, found = int(piece.source.checksums[piece.at]), xxhash.xxh3_64_intdigest(body)
+        if found != expected:
             self._neighbours.forget(piece.source.name, piece.window)
             body = self._cut(piece, self._neighbours.fetch(piece.source.name, piece.window))
-        found = xxhash.xxh3_64_intdigest(body)
+            found = xxhash.xxh3_64_intdigest(body)
         where = f"{piece.source.name} bytes {piece.span.start}-{piece.span.end - 1}"
         if len(body) != piece.span.length or found != expected:
             raise Corrupt(f"{where}: checksum {found:016x}, expected {expected:016x}")
+        rows = 0
         try:
-            batches = decode(body, self._schema)
+            for batch in decode(body, self._schema):
+                rows += batch.num_rows
+                yield batch
         except Corrupt as exc:
             raise Corrupt(f"{where}: {exc}") from exc
-        rows = sum(batch.num_rows for batch in batches)
         if rows != int(piece.source.rows[piece.at]):
             raise Corrupt(f"{where}: {rows} rows, expected {piece.source.rows[piece.at]}")
-        return batches
 
 
 def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -266,14 +267,14 @@ def read_index(
         raise Corrupt(f"{name} has no sound index in its footer: {exc}") from exc
 
 
-def decode(part: memoryview, schema: bytes) -> list[pa.RecordBatch]:
-    """The batches of a whole subpartition's bytes, checked before by checksum.
+def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of a whole subpartition's bytes, checked before by checksum, one at a time.
 
     Raises:
         Corrupt: the bytes are no batches of this schema.
     """
     try:
         with ipc.open_stream(pa.py_buffer(schema + part), options=_SERIAL) as batches:
-            return list(batches)
+            yield from batches
     except (pa.ArrowException, EOFError, OSError) as exc:
         raise Corrupt(f"bytes are no batches of the result's schema: {exc}") from exc
