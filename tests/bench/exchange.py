@@ -10,6 +10,8 @@ from headgate import Headgate
 from .measure import Cost, Meter, middle
 from .places import attached, consume, rows
 
+_WARM_UP = 3
+
 
 def run(spark: SparkSession, rounds: int, places: list[str], counts: list[int]) -> Table:
     df = rows(spark)
@@ -35,9 +37,9 @@ def run(spark: SparkSession, rounds: int, places: list[str], counts: list[int]) 
 def compare(
     hg: Headgate, meter: Meter, df: DataFrame, n: int, rounds: int
 ) -> tuple[Cost, Cost, Cost]:
-    """Medians of Spark's own, of ours, and of our writing; the first round only warms up."""
+    """Medians of Spark's own, of ours, and of our writing; the first rounds only warm up."""
     own, ours, writes = [], [], []
-    for _ in range(rounds + 1):
+    for _ in range(rounds + _WARM_UP):
         own.append(meter.measure(lambda: consume(df.repartition(n, "k"))))
         made: list[DataFrame] = []
         write = meter.measure(lambda made=made: made.append(hg.repartition(df, n, "k")))  # type: ignore[misc]
@@ -45,7 +47,7 @@ def compare(
         hg.release(made[0])
         ours.append(add(write, read))
         writes.append(write)
-    return middle(own[1:]), middle(ours[1:]), middle(writes[1:])
+    return middle(own[_WARM_UP:]), middle(ours[_WARM_UP:]), middle(writes[_WARM_UP:])
 
 
 def add(one: Cost, other: Cost) -> Cost:
