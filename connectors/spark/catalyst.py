@@ -12,6 +12,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+_KNOWN = ("4.3.",)
 SUBPARTITION = "headgate_subpartition"
 TIME_ZONE = "UTC"
 _CLASSES = {
@@ -118,6 +119,8 @@ class CatalystDoor:
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:
     """The door into this session's JVM, None when it is not the one that we know."""
+    if not spark.version.startswith(_KNOWN):
+        return None
     jvm: Any = spark._jvm
     classes = {}
     for name, path in _CLASSES.items():

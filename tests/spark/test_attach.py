@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate import HeadgateError, Invalid, Unavailable, attach
+from headgate.connectors.spark.catalyst import open_door
 from headgate.connectors.spark.session import attach_session
 from headgate.control.clock import SYSTEM_CLOCK
 
@@ -99,6 +100,11 @@ def test_connect_session() -> None:
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(Invalid, match="Spark Connect"):
         attach_session(remote, lambda: pytest.fail("nothing is started"))
+
+
+def test_unknown_spark_has_no_door() -> None:
+    """A Spark that the private door does not know is left to the public road."""
+    assert open_door(type("SparkSession", (), {"version": "4.9.0"})()) is None
 
 
 def test_executor_without_headgate(tmp_path: Path) -> None:
