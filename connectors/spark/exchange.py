@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
+from ...control.errors import HeadgateError
 from ...control.ids import ResultId
 from ...control.master import DriverMaster
 from ...storage.blobs import BlobStore
@@ -24,6 +25,8 @@ from .types import check, has_maps
 from .worker import MapTask, ReadTask, WorkerSettings
 
 _DESCRIPTION = "spark.job.description"
+_LABEL_CHARS = 200
+_SCHEMA_CHARS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +64,23 @@ class Exchanger:
         road = self._road(df, n, columns)
         means = self.means
         task = MapTask(means.worker, result, means.epoch, n, road.schema, means.settings.codec)
-        with self._described(f"headgate: write {result}, {n} by {', '.join(map(str, columns))}"):
+        label = f"repartition({n}, {', '.join(map(str, columns))})"[:_LABEL_CHARS]
+        with self._described(f"headgate: write {result}, {label}"):
             write = road.writes(task)
-            descriptor = self._register(result, write.partitions, n)
+            schema = _stated(df.schema.json())
+            descriptor = self._register(
+                PartitionDescriptor(result, write.partitions, n, schema, label)
+            )
             try:
                 write.run()
-                manifest = self._manifest(descriptor)
-                read = ReadTask(means.worker, manifest, road.schema)
+                read = ReadTask(means.worker, self._manifest(descriptor), road.schema)
                 return Exchange(descriptor, road.reads(read))
             except BaseException as exc:
-                means.master.release_partition_externally(descriptor)
-                ours = cause(exc) if isinstance(exc, PySparkException) else None
-                if ours is None:
-                    raise
-                raise ours from exc
+                with suppress(HeadgateError):  # what failed first is what the caller hears of
+                    means.master.release_partition_externally(descriptor)
+                if isinstance(exc, PySparkException) and (ours := cause(exc)):
+                    raise ours from exc
+                raise
 
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:
@@ -82,11 +88,10 @@ class Exchanger:
         plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
         return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
 
-    def _register(self, result: ResultId, partitions: int, subpartitions: int) -> ShuffleDescriptor:
-        partition = PartitionDescriptor(result, partitions, subpartitions, "", "repartition")
+    def _register(self, partition: PartitionDescriptor) -> ShuffleDescriptor:
         worker = self.means.worker
         future = self.means.master.register_partition_with_producer(
-            worker.job, partition, ProducerDescriptor(0, partitions)
+            worker.job, partition, ProducerDescriptor(0, partition.partitions)
         )
         return future.result(worker.wait_s)
 
@@ -105,3 +110,8 @@ class Exchanger:
             yield
         finally:
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def _stated(schema: str) -> str:
+    """The schema as the log has it; one too large for an event stands in the segments only."""
+    return schema if len(schema) <= _SCHEMA_CHARS else ""
