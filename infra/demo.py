@@ -58,7 +58,7 @@ _CONF = {
 
 def run() -> int:
     """Run the demo; the exit code is 1 when anything was not as promised."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     started_s = SYSTEM_CLOCK.monotonic_s()
     console.rule("[bold]Headgate: a shuffle whose data outlives every executor", align="left")
     with ExitStack() as opening:
