@@ -187,7 +187,7 @@ class Lane:
             part = bodies[piece.source.name][piece.span.start : piece.span.end]
             found = xxhash.xxh3_64_intdigest(part)
             assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
-            decode(part, schema)
+            list(decode(part, schema))
 
     def _encode(self) -> None:
         for batches in self._rows:
