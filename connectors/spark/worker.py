@@ -148,8 +148,8 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
 
 def _keep_memory() -> None:
     """Let this process use again what it has freed: the pages of every batch, given back to the
-    system and asked for anew, cost a map task a quarter of its time. Another C library than glibc
-    is left as it is."""
+    system and asked for anew, took a quarter of a map task's Python CPU. Another C library than
+    glibc is left as it is."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)

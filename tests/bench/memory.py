@@ -72,7 +72,7 @@ def run(spark: SparkSession) -> Table:
     limits, mib = Limits(), 1 << 20
     allowed = {
         "map": 3 * limits.segment_bytes + BATCH_BYTES,
-        "reduce": limits.fetch_bytes + limits.cache_bytes + 2 * limits.segment_bytes,
+        "reduce": limits.fetch_bytes + limits.cache_bytes + BATCH_BYTES,
     }
     table = Table("task", "rows", "peak above idle MiB", "allowed MiB", "stays under")
     table.title = "memory of one task, by the size of its partition"
