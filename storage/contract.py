@@ -17,14 +17,16 @@ from .segment import Longs
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Budgets in bytes. A writer holds about three times `segment_bytes` at its peak. A gate holds
-    `fetch_bytes` on their way and in wait, one slice twice while it is decoded (a slice is never
-    larger than a segment), and `cache_bytes` of neighbours that it read along."""
+    `fetch_bytes` on their way, in wait and being decoded (but one slice is always let through, and
+    one is never larger than a segment), and `cache_bytes` of neighbours that it read along.
+    `readers` is how many processes read side by side."""
 
     segment_bytes: int = 64 << 20
     fetch_bytes: int = 64 << 20
     fetch_parallel: int = 8
     join_bytes: int = 2 << 20
     cache_bytes: int = 64 << 20
+    readers: int = 1
 
 
 @dataclass(frozen=True, slots=True)

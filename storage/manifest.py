@@ -29,8 +29,8 @@ class Source:
 
     def range_of(self, first: int, count: int) -> ByteRange:
         """The bytes of neighbouring subpartitions: one range, for they follow without a gap."""
-        start = int(self.starts[first])
-        return ByteRange(start, int(self.sizes[first : first + count].sum()))
+        start, last = int(self.starts[first]), first + count - 1
+        return ByteRange(start, int(self.starts[last]) + int(self.sizes[last]) - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,22 +28,27 @@ class Neighbours:
         key = name, span
         with self._lock:
             known = self._held.get(key)
-            if known is not None and not known.cancelled():
+            if known is not None and not _failed(known):
                 return known
+            if known is None:
+                self._held_bytes += span.length
             future = self._fetchers.submit(self._store.get, name, span)
             self.requests += 1
             self._held[key] = future
-            self._held_bytes += span.length
             while self._held_bytes > self._bytes_max and len(self._held) > 1:
                 (_, oldest), _ = self._held.popitem(last=False)
                 self._held_bytes -= oldest.length
         return future
 
     def forget(self, name: str, span: ByteRange) -> None:
-        """Ask anew next time: no answer came, or not what was announced."""
+        """Ask anew next time: what came is not what was announced, or nobody else wants it."""
         with self._lock:
             if self._held.pop((name, span), None) is not None:
                 self._held_bytes -= span.length
 
     def close(self) -> None:
         self._fetchers.shutdown(wait=False, cancel_futures=True)
+
+
+def _failed(future: Future[memoryview]) -> bool:
+    return future.cancelled() or (future.done() and future.exception() is not None)

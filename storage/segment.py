@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,7 +32,8 @@ _TAIL_BYTES = 10
 _ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 _HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
 _INDEX_KEY = "headgate.index"
-_SERIAL = ipc.IpcReadOptions(use_threads=False)
+_SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
+_COPIED_BYTES_MAX = 1 << 20
 
 Longs = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
@@ -274,7 +276,39 @@ def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
         Corrupt: the bytes are no batches of this schema.
     """
     try:
-        with ipc.open_stream(pa.py_buffer(schema + part), options=_SERIAL) as batches:
+        with ipc.open_stream(_stream(schema, part), options=_SERIAL) as batches:
             yield from batches
     except (pa.ArrowException, EOFError, OSError) as exc:
         raise Corrupt(f"bytes are no batches of the result's schema: {exc}") from exc
+
+
+def _stream(schema: bytes, part: memoryview) -> pa.Buffer | pa.PythonFile:
+    """What an Arrow stream starts with, and a subpartition's bytes, which only when they are few
+    cost less to copy than to be asked for piece by piece."""
+    if len(part) <= _COPIED_BYTES_MAX:
+        return pa.py_buffer(schema + part)
+    return pa.PythonFile(_Chain(schema, part), "r")
+
+
+class _Chain:
+    """Buffers after each other as one file, read without copying; Arrow asks for no more."""
+
+    closed = False
+
+    def __init__(self, *parts: Bytes) -> None:
+        self._parts = deque(map(pa.py_buffer, parts))
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Up to so many bytes: those of one part."""
+        if not self._parts:
+            return pa.py_buffer(b"")
+        part = self._parts.popleft()
+        if size < part.size:
+            self._parts.appendleft(part.slice(size))
+        return part.slice(0, size)
+
+    def read(self, size: int) -> bytes:
+        return bytes(self.read_buffer(size))
+
+    def close(self) -> None:
+        self._parts.clear()

@@ -64,7 +64,9 @@ class Services:
         self.opened.close()
 
 
-def open_services(settings: Settings, job: JobId, local: StartLocal, master: str) -> Services:
+def open_services(
+    settings: Settings, job: JobId, local: StartLocal, master: str, readers: int
+) -> Services:
     """Reach the broker and the store, within one deadline for both.
 
     Raises:
@@ -72,7 +74,7 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
         Unavailable: one of them cannot be reached.
     """
     with ExitStack() as opening:
-        worker = _describe(settings, job, local, master, opening)
+        worker = _describe(settings, job, local, master, readers, opening)
         deadline = Deadline.after(settings.attach_ms / 1000)
         log = KafkaEventLog(worker.kafka)
         opening.callback(log.close)
@@ -84,7 +86,12 @@ def open_services(settings: Settings, job: JobId, local: StartLocal, master: str
 
 
 def _describe(
-    settings: Settings, job: JobId, local: StartLocal, master: str, opening: ExitStack
+    settings: Settings,
+    job: JobId,
+    local: StartLocal,
+    master: str,
+    readers: int,
+    opening: ExitStack,
 ) -> WorkerSettings:
     bootstrap, url, s3 = settings.broker, settings.store, dict(settings.s3)
     embedded = not bootstrap and not url
@@ -109,7 +116,8 @@ def _describe(
     root = url.split("://", 1)[-1].partition("/")[2].strip("/") if url.startswith("s3:") else ""
     key = f"{job} {os.urandom(4).hex()}"
     wait_s = settings.wait_ms / 1000
-    return WorkerSettings(key, job, kafka, url, root, tuple(s3.items()), _limits(settings), wait_s)
+    limits = _limits(settings, readers)
+    return WorkerSettings(key, job, kafka, url, root, tuple(s3.items()), limits, wait_s)
 
 
 def _require_local(master: str) -> None:
@@ -126,11 +134,12 @@ def _topic(settings: Settings) -> TopicSettings:
     )
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings, readers: int) -> Limits:
     return Limits(
         settings.segment_bytes,
         settings.fetch_bytes,
         settings.fetch_parallel,
         settings.join_bytes,
         settings.cache_bytes,
+        readers,
     )

@@ -131,7 +131,7 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     job = job_id(settings.job_id or context.applicationId)
     _require_headgate(spark)
     _hint_at_sockets(spark)
-    services = open_services(settings, job, local, str(context.master))
+    services = open_services(settings, job, local, str(context.master), context.defaultParallelism)
     try:
         return _register(spark, settings, services)
     except BaseException:

@@ -138,7 +138,7 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
 def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     store, root = open_store(settings.store, dict(settings.s3))
     log = KafkaEventLog(settings.kafka)
-    _keep_memory()
+    keep_memory()
     made = ObjectStoreEnvironment(settings.job, log, store, root, settings.limits, settings.wait_s)
     _ENVIRONMENTS[settings.key] = made
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
@@ -146,7 +146,7 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     return made
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let this process use again what it has freed: the pages of every batch, given back to the
     system and asked for anew, took a quarter of a map task's Python CPU. Another C library than
     glibc is left as it is."""

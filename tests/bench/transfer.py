@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -24,6 +25,7 @@ from obstore.store import S3Store
 from rich.table import Table
 
 from headgate import Invalid
+from headgate.connectors.spark.worker import keep_memory
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     MasterSettings,
@@ -39,9 +41,9 @@ from headgate.infra import stack
 from headgate.storage.blobs import BlobStore, ByteRange
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.gate import plan
 from headgate.storage.layout import Layout
 from headgate.storage.manifest import Manifest, build
+from headgate.storage.plan import plan
 from headgate.storage.release import StorageRelease
 from headgate.storage.s3_clients import hot_client
 from headgate.storage.s3_settings import s3_settings
@@ -69,6 +71,13 @@ class Times:
     bare_s: float
     ours_s: float
 
+    def __add__(self, other: Times) -> Times:
+        return Times(
+            self.kernel_s + other.kernel_s,
+            self.bare_s + other.bare_s,
+            self.ours_s + other.ours_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -94,14 +103,16 @@ def run(rounds: int, counts: tuple[int, ...] = (32, 200)) -> Table:
     """The medians of the rounds; the first round only warms up."""
     table = Table("side", "n", "requests", "MiB", "kernel s", "bare s", "ours s", "bare / ours")
     table.title = f"{PARTITIONS * ROWS:,} rows to the store and back, target {TARGET:.0%}"
+    keep_memory()
     with opened() as job:
         for n in counts:
             lane = Lane(job, n, [_batches(number, n) for number in range(PARTITIONS)])
             turns = [lane.turn(number) for number in range(rounds + 1)][1:]
             mib = sum(len(segment.body) for segment in lane.segments) / (1 << 20)
-            for side, asked in enumerate((PARTITIONS, lane.gets)):
-                times = [turn[side] for turn in turns]
-                table.add_row(("writer", "gate")[side], str(n), str(asked), *_figures(times, mib))
+            sides = ("writer", PARTITIONS), (f"{n} gates", lane.gets), ("one gate", lane.gets)
+            for at, (side, asked) in enumerate(sides):
+                times = [turn[at] for turn in turns]
+                table.add_row(side, str(n), str(asked), *_figures(times, mib))
     return table
 
 
@@ -129,22 +140,25 @@ class Lane:
         self.segments = [_encoded(batches, n) for batches in rows]
         self.gets = 0
 
-    def turn(self, number: int) -> tuple[Times, Times]:
-        """Writing and then reading; who comes first changes from turn to turn."""
+    def turn(self, number: int) -> tuple[Times, Times, Times]:
+        """Writing, then reading by a gate for each subpartition and by one for all; who comes first
+        changes from turn to turn, and for writing from partition to partition."""
         descriptor = self._register(ResultId(f"{self._n}-{number}"))
         names = [f"{ROOT}/{self._job.id}/bare-{number}-{at}" for at in range(PARTITIONS)]
-        write = _in_turn(
-            number, self._encode, lambda: self._bare_puts(names), lambda: self._write(descriptor)
-        )
+        write = Times(0, 0, 0)
+        for at in range(PARTITIONS):
+            write += _in_turn(
+                number + at,
+                partial(_encoded, self._rows[at], self._n),
+                partial(self._bare_put, names[at], self.segments[at]),
+                partial(self._write, descriptor, at),
+            )
         manifest = self._manifest(descriptor)
-        read = _in_turn(
-            number,
-            lambda: self._decode(manifest),
-            lambda: self._bare_gets(manifest),
-            lambda: self._read(manifest),
-        )
+        works = partial(self._decode, manifest), partial(self._bare_gets, manifest)
+        read = _in_turn(number, *works, partial(self._read, manifest, 1))
+        read_all = _in_turn(number, *works, partial(self._read, manifest, self._n))
         self._job.store.delete([*names, *(source.name for source in manifest.sources)])
-        return write, read
+        return write, read, read_all
 
     def _register(self, result: ResultId) -> ShuffleDescriptor:
         partition = PartitionDescriptor(result, PARTITIONS, self._n, "", "bench")
@@ -157,21 +171,20 @@ class Lane:
         state = self._job.master.await_complete(descriptor)
         return build(descriptor, state, Layout(ROOT, self._job.id), self._job.store)
 
-    def _write(self, descriptor: ShuffleDescriptor) -> None:
-        for number, batches in enumerate(self._rows):
-            partition = PartitionId(descriptor.result, number)
-            attempt = AttemptId(partition, descriptor.epoch, number)
-            writer = self._job.shuffle.create_result_partition_writer(
-                ResultPartitionDeployment(attempt, self._n, SCHEMA, CODEC)
-            )
-            for batch, targets in batches:
-                writer.write(batch, targets)
-            assert len(writer.finish().segments) == 1, "the kernel encodes one segment a partition"
+    def _write(self, descriptor: ShuffleDescriptor, number: int) -> None:
+        partition = PartitionId(descriptor.result, number)
+        attempt = AttemptId(partition, descriptor.epoch, number)
+        writer = self._job.shuffle.create_result_partition_writer(
+            ResultPartitionDeployment(attempt, self._n, SCHEMA, CODEC)
+        )
+        for batch, targets in self._rows[number]:
+            writer.write(batch, targets)
+        assert len(writer.finish().segments) == 1, "the kernel encodes one segment a partition"
 
-    def _read(self, manifest: Manifest) -> None:
+    def _read(self, manifest: Manifest, count: int) -> None:
         before, rows = self._job.store.requests, 0
-        for number in range(self._n):
-            deployment = InputGateDeployment(manifest, SCHEMA, number, 1, number)
+        for first in range(0, self._n, count):
+            deployment = InputGateDeployment(manifest, SCHEMA, first, count, first)
             for batch in self._job.shuffle.create_input_gate(deployment):
                 rows += batch.num_rows
         self.gets = (self._job.store.requests - before).gets
@@ -189,13 +202,8 @@ class Lane:
             assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
             list(decode(part, schema))
 
-    def _encode(self) -> None:
-        for batches in self._rows:
-            _encoded(batches, self._n)
-
-    def _bare_puts(self, names: list[str]) -> None:
-        for name, segment in zip(names, self.segments, strict=True):
-            self._job.client.put(name, segment.body, use_multipart=False)
+    def _bare_put(self, name: str, segment: Segment) -> None:
+        self._job.client.put(name, segment.body, use_multipart=False)
 
     def _bare_gets(self, manifest: Manifest) -> None:
         def get(window: tuple[str, ByteRange]) -> int:
@@ -264,7 +272,7 @@ def _encoded(batches: Batches, n: int) -> Segment:
     return encode(runs, CODEC, AttemptId(PartitionId(ResultId("kernel"), 0), 0, 0))
 
 
-def _in_turn(number: int, *works: Callable[[], None]) -> Times:
+def _in_turn(number: int, *works: Callable[[], object]) -> Times:
     """Kernel, bare loop and ours, starting with another one each time."""
     spent_s = [0.0] * len(works)
     for step in range(len(works)):

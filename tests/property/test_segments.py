@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from headgate.control.contract import ShuffleDescriptor
-from headgate.control.errors import Invalid
+from headgate.control.errors import Corrupt, Invalid
 from headgate.control.events import (
     Fact,
     JobRegistered,
@@ -197,6 +198,7 @@ LIMITS = st.builds(
     fetch_parallel=st.integers(1, 4),
     join_bytes=st.sampled_from([0, 1, 700, 20_000, 1 << 21]),
     cache_bytes=st.sampled_from([0, 3_000, 1 << 20]),
+    readers=st.sampled_from([1, 2, 1_000_000]),
 )
 
 
@@ -428,6 +430,26 @@ def test_a_large_subpartition_is_several_batches(codec: str) -> None:
         batches = list(written.environment.create_input_gate(deployment))
     assert len(batches) == 4
     assert max(batch.nbytes for batch in batches) <= segment.BATCH_BYTES
+
+
+def test_bytes_cut_short_are_never_fewer_rows() -> None:
+    """Bytes that end too early are `Corrupt` wherever they end, copied or not."""
+    numbers = pa.record_batch({"a": np.arange(50), "b": pa.array(map(str, range(50)))})
+    schema = numbers.schema.serialize().to_pybytes()
+    pieces = [numbers.slice(at, 10).serialize().to_pybytes() for at in range(0, 50, 10)]
+    part, borders = b"".join(pieces), list(itertools.accumulate(map(len, pieces)))
+    for copied in (0, 1 << 20):
+        with patch.object(segment, "_COPIED_BYTES_MAX", copied):
+            whole = list(segment.decode(memoryview(part), schema))
+            assert pa.Table.from_batches(whole) == pa.Table.from_batches([numbers])
+            for end in range(8, len(part)):
+                found, ended = 0, False
+                with suppress(Corrupt):
+                    for _ in segment.decode(memoryview(part)[:end], schema):
+                        found += 1
+                    ended = True
+                assert found == sum(border <= end for border in borders)
+                assert not ended or end in borders
 
 
 def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
