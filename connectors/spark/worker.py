@@ -124,7 +124,7 @@ class ReadTask:
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
 _ENVIRONMENTS_MAX = 4
 _frozen = 0
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 512 << 20
 
 
@@ -154,7 +154,7 @@ def keep_memory() -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        pa.set_memory_pool(pa.system_memory_pool())
+        libc.mallopt(_M_ARENA_MAX, 1)  # what one thread freed serves the others too
 
 
 def _freeze() -> None:
