@@ -24,7 +24,7 @@ from .events import Body, Event
 from .ids import JobId
 
 RECORD_BYTES_MAX = 512 * 1024
-VERSION = 1
+VERSION = 2
 
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .ids import AttemptId, JobId, ResultId
-from .lifecycle import ResultState
+from .state import ResultState
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,18 +29,29 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobRegistered:
+    """`store` is where the job's objects are; a driver that is silent for `lease_ms` is taken for
+    dead, 0 is never."""
+
     mode: str
     version: str
     application: str
+    store: str = ""
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRegistered:
+    """`inputs` are the results that its producers read. Where these producers need not write the
+    same rows again it is not `deterministic`; `pipelined`, it is read while it is written."""
+
     result: ResultId
     partitions: int
     subpartitions: int
     schema: str
     label: str
+    inputs: tuple[ResultId, ...] = ()
+    deterministic: bool = True
+    pipelined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +79,11 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
+    """`fingerprint` is the same for the same content, None when nobody computed it."""
+
     attempt: AttemptId
     segments: tuple[SegmentSummary, ...]
+    fingerprint: int | None = None
 
     @property
     def rows(self) -> int:
@@ -78,6 +92,14 @@ class Produced:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentProduced:
+    """One segment of an attempt that goes on writing."""
+
+    attempt: AttemptId
+    segment: SegmentSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,53 @@ class Consumed:
     rows: int
     read_bytes: int
     requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What an attempt had announced is not there; without evidence nothing follows from it."""
+
+    attempt: AttemptId
+    object: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLost:
+    """Whatever runs on the host ends without another word."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteRequested:
+    """A result is to outlive its job until a point in time, 0 for ever."""
+
+    result: ResultId
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopTrackingRequested:
+    """Somebody else looks after the result from now on."""
+
+    result: ResultId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseExpired:
+    """The driver was silent for longer than its job's lease."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """How late it is: the only time that decisions know."""
+
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +215,37 @@ class ResultComplete:
 
 
 @dataclass(frozen=True, slots=True)
+class Reproduce:
+    """These partitions are to be made again."""
+
+    result: ResultId
+    partitions: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingStopped:
+    """These attempts count no longer; with none named, the whole result is somebody else's."""
+
+    result: ResultId
+    attempts: tuple[AttemptId, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """The result outlives its job."""
+
+    result: ResultId
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """Nobody may read the result any more; the objects of these attempts are to be deleted."""
 
@@ -160,14 +260,30 @@ Fact: TypeAlias = (
     | PartitionRegistered
     | AttemptStarted
     | AttemptFailed
+    | SegmentProduced
     | Produced
     | Consumed
+    | Lost
+    | ExecutorLost
+    | PromoteRequested
+    | StopTrackingRequested
     | ReleaseRequested
+    | LeaseExpired
+    | Tick
     | Deleted
     | JobUnregistered
 )
 Decision: TypeAlias = (
-    JobAccepted | PartitionAccepted | Consumable | Superseded | ResultComplete | Released
+    JobAccepted
+    | PartitionAccepted
+    | Consumable
+    | Superseded
+    | ResultComplete
+    | Reproduce
+    | TrackingStopped
+    | Promoted
+    | Released
+    | JobFailed
 )
 Body: TypeAlias = Fact | Decision
 

@@ -1,102 +1,49 @@
 """The life of a job's partitions, as pure functions: no clock, no randomness, no I/O.
 
-`decide` says what follows from one fact, `apply` what an event changes; `step` does both, so that a
-decision takes effect at its basis, live and in replay alike. Invalid facts change nothing.
+`decide` says what follows from one fact; `step` folds the fact and then that, so that a decision
+takes effect at its basis, live and in replay alike. Invalid facts change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import assert_never
 
 from .events import (
     AttemptFailed,
     AttemptStarted,
-    Body,
     Consumable,
     Consumed,
     Decision,
     Deleted,
+    ExecutorLost,
     Fact,
     JobAccepted,
+    JobFailed,
     JobRegistered,
     JobUnregistered,
+    LeaseExpired,
+    Lost,
     PartitionAccepted,
     PartitionRegistered,
     Produced,
+    Promoted,
+    PromoteRequested,
     Released,
     ReleaseRequested,
     ResultComplete,
     ResultRegistered,
+    SegmentProduced,
+    StopTrackingRequested,
     Superseded,
+    Tick,
+    TrackingStopped,
 )
-from .ids import AttemptId, JobId, ResultId
+from .failover import decide_again
+from .fold import apply
+from .ids import AttemptId, ResultId
+from .state import JobState, ResultState
 
 _AGAIN = "it was superseded before"
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """What readers have taken, every reading counted."""
-
-    rows: int = 0
-    read_bytes: int = 0
-    requests: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What became consumable, and how many attempts did not; stays after the objects are gone."""
-
-    partitions: int = 0
-    segments: int = 0
-    rows: int = 0
-    stored_bytes: int = 0
-    superseded: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ResultState:
-    """One result: every attempt whose objects may still be there, and who won each partition."""
-
-    registered: ResultRegistered
-    accepted: frozenset[int] = frozenset()
-    attempts: Mapping[AttemptId, Produced | None] = field(default_factory=dict)
-    winners: Mapping[int, AttemptId] = field(default_factory=dict)
-    superseded: frozenset[AttemptId] = frozenset()
-    consumed: frozenset[int] = frozenset()
-    written: Written = Written()
-    reads: Reads = Reads()
-    complete: bool = False
-    released: str | None = None
-    deleted: int = 0
-
-    def produced(self, partition: int) -> Produced:
-        """What the winner of a consumable partition wrote."""
-        produced = self.attempts[self.winners[partition]]
-        assert produced is not None, "a winner has produced"
-        return produced
-
-    @property
-    def doomed(self) -> tuple[AttemptId, ...]:
-        """The attempts whose objects were ordered to go and are not known to be gone."""
-        ordered = self.attempts.keys()
-        return tuple(sorted(ordered if self.released is not None else ordered & self.superseded))
-
-
-@dataclass(frozen=True, slots=True)
-class JobState:
-    job: JobId
-    epoch: int = 0
-    results: Mapping[ResultId, ResultState] = field(default_factory=lambda: MappingProxyType({}))
-    closed: str | None = None
-
-    @property
-    def registered(self) -> bool:
-        """Whether a driver speaks for the job: only then can anything new begin."""
-        return self.epoch > 0 and self.closed is None
 
 
 def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
@@ -117,18 +64,31 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
             return _decide_registered(state, fact)
         case Produced():
             return _decide_produced(state, fact)
+        case SegmentProduced():
+            return _decide_segment(state, fact)
         case AttemptFailed():
-            return _decide_failed(state, fact)
+            return _decide_ended(state, fact.attempt, "failed")
+        case ExecutorLost():
+            return _decide_host(state, fact)
+        case Lost():
+            return _decide_lost(state, fact)
+        case PromoteRequested():
+            return _decide_promotion(state, fact)
+        case StopTrackingRequested():
+            return _decide_untracked(state, fact)
+        case Tick():
+            return _decide_expired(state, fact.now_ms)
         case ReleaseRequested():
             return _decide_release(state, fact.result, fact.reason)
-        case JobUnregistered():
+        case JobUnregistered() | LeaseExpired():
             return tuple(
                 decision
-                for result in sorted(state.results)
-                for decision in _decide_release(state, result, fact.reason)
+                for name, result in sorted(state.results.items())
+                if not result.kept
+                for decision in _decide_release(state, name, fact.reason)
             )
         case AttemptStarted():
-            return _decide_started(state, fact)
+            return _decide_started(state, fact.attempt)
         case ResultRegistered() | Consumed() | Deleted():
             return ()
         case _:
@@ -146,29 +106,67 @@ def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Deci
     return (accepted, ResultComplete(fact.result)) if done else (accepted,)
 
 
-def _decide_started(state: JobState, fact: AttemptStarted) -> tuple[Decision, ...]:
+def _decide_started(state: JobState, attempt: AttemptId) -> tuple[Decision, ...]:
     """What starts too late writes objects that no earlier order names."""
-    result = state.results.get(fact.attempt.partition.result)
-    if result is None or fact.attempt in result.attempts:
+    result = state.results.get(attempt.partition.result)
+    if result is None or attempt in result.attempts:
         return ()
     if result.released is not None:
-        return (Superseded(fact.attempt, "the result is released"),)
-    return (Superseded(fact.attempt, _AGAIN),) if fact.attempt in result.superseded else ()
+        return (Superseded(attempt, "the result is released"),)
+    return (Superseded(attempt, _AGAIN),) if attempt in result.superseded else ()
 
 
 def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
     partition = fact.attempt.partition
     result = state.results.get(partition.result)
-    if result is None:
+    if result is None or _is_superseded(result, fact.attempt):
         return ()
-    if fact.attempt == result.winners.get(partition.index) or _is_superseded(result, fact.attempt):
-        return ()
-    refusal = _refusal(state, result, fact)
+    if fact.attempt == result.winners.get(partition.index):
+        return _decide_stream_end(state, result, fact)
+    refusal = _refusal(state, result, fact.attempt) or _unsound(fact)
     if refusal is not None:
         return (Superseded(fact.attempt, refusal),)
-    if len(result.winners) + 1 == result.registered.partitions:
-        return Consumable(fact.attempt), ResultComplete(partition.result)
-    return (Consumable(fact.attempt),)
+    if (changed := _changed(result, fact)) is not None:
+        return Superseded(fact.attempt, changed), JobFailed(changed)
+    won = Consumable(fact.attempt)
+    return (won, ResultComplete(partition.result)) if _is_last(result, fact.attempt) else (won,)
+
+
+def _decide_stream_end(
+    state: JobState, result: ResultState, fact: Produced
+) -> tuple[Decision, ...]:
+    """The winner of a pipelined partition has written all; for another it is a repetition."""
+    if result.attempts[fact.attempt] is not None:
+        return ()
+    told = result.streams.get(fact.attempt, ())
+    if _unsound(fact) is not None or fact.segments[: len(told)] != told:
+        return _decide_gone(state, fact.attempt, "its segments are not those that it announced")
+    name = result.registered.result
+    return (ResultComplete(name),) if _is_last(result, fact.attempt) else ()
+
+
+def _decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ...]:
+    """The first attempt at a pipelined partition that announces a segment wins it."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or not result.registered.pipelined:
+        return _decide_started(state, fact.attempt)
+    index = fact.attempt.partition.index
+    if fact.attempt == result.winners.get(index) or _is_superseded(result, fact.attempt):
+        return ()
+    refusal = _refusal(state, result, fact.attempt)
+    if refusal is None and fact.segment.number:
+        refusal = "its first segment was not announced"
+    return (Consumable(fact.attempt) if refusal is None else Superseded(fact.attempt, refusal),)
+
+
+def _is_last(result: ResultState, attempt: AttemptId) -> bool:
+    """Whether all partitions are whole as soon as this attempt's is."""
+    others = result.winners.keys() - {attempt.partition.index}
+    if len(others) + 1 < result.registered.partitions or result.complete:
+        return False
+    if not result.registered.pipelined:
+        return True
+    return all(result.attempts[result.winners[index]] is not None for index in others)
 
 
 def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
@@ -176,27 +174,100 @@ def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
     return attempt in result.superseded and attempt in result.attempts
 
 
-def _refusal(state: JobState, result: ResultState, fact: Produced) -> str | None:
-    attempt = fact.attempt
+def _refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
     if result.released is not None:
         return "the result is released"
+    if state.failed is not None:
+        return "the job has failed"
     if attempt.partition.index not in result.accepted:
         return "the partition is not registered"
     if attempt.epoch != state.epoch:
         return f"epoch {attempt.epoch} is fenced by {state.epoch}"
     if attempt in result.superseded:
         return _AGAIN
-    if [segment.number for segment in fact.segments] != list(range(len(fact.segments))):
-        return "the list of segments is not whole"
     winner = result.winners.get(attempt.partition.index)
     return None if winner is None else f"attempt {winner.task} was first"
 
 
-def _decide_failed(state: JobState, fact: AttemptFailed) -> tuple[Decision, ...]:
-    result = state.results.get(fact.attempt.partition.result)
-    if result is None or fact.attempt == result.winners.get(fact.attempt.partition.index):
+def _unsound(fact: Produced) -> str | None:
+    whole = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
+    return None if whole else "the list of segments is not whole"
+
+
+def _changed(result: ResultState, fact: Produced) -> str | None:
+    """Consumers may have read what the partition held before: only the same may replace it."""
+    partition = fact.attempt.partition
+    if partition.index not in result.before:
+        return None
+    before = result.before[partition.index]
+    if before is not None and before == fact.fingerprint:
+        return None
+    return f"partition {partition} was made again with other content than was read before"
+
+
+def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
+    """An attempt has ended without a whole partition."""
+    result = state.results.get(attempt.partition.result)
+    if result is None or _is_superseded(result, attempt):
         return ()
-    return () if _is_superseded(result, fact.attempt) else (Superseded(fact.attempt, "failed"),)
+    if attempt != result.winners.get(attempt.partition.index):
+        return (Superseded(attempt, reason),)
+    if result.attempts[attempt] is not None or result.released is not None:
+        return ()
+    return _decide_gone(state, attempt, reason)
+
+
+def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
+    ended = sorted(
+        attempt
+        for result in state.results.values()
+        for attempt, host in result.running.items()
+        if host == fact.host
+    )
+    decisions: list[Decision] = []
+    for attempt in ended:
+        for decision in _decide_ended(state, attempt, f"executor lost: {fact.reason}"):
+            state = apply(state, decision)
+            decisions.append(decision)
+    return tuple(decisions)
+
+
+def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
+    """Without evidence, or about what is not the winner, nothing follows."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or result.released is not None or not fact.evidence:
+        return ()
+    if fact.attempt != result.winners.get(fact.attempt.partition.index):
+        return ()
+    return _decide_gone(state, fact.attempt, f"{fact.object} is lost: {fact.evidence}")
+
+
+def _decide_gone(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
+    partition = attempt.partition
+    return decide_again(state, partition.result, {partition.index}, f"{partition}: {reason}")
+
+
+def _decide_promotion(state: JobState, fact: PromoteRequested) -> tuple[Decision, ...]:
+    result = state.results.get(fact.result)
+    if result is None or result.released is not None or not result.complete:
+        return ()
+    return (Promoted(fact.result, fact.expires_ms),)
+
+
+def _decide_untracked(state: JobState, fact: StopTrackingRequested) -> tuple[Decision, ...]:
+    result = state.results.get(fact.result)
+    if result is None or result.released is not None or not result.tracked:
+        return ()
+    return (TrackingStopped(fact.result, (), fact.reason),)
+
+
+def _decide_expired(state: JobState, now_ms: int) -> tuple[Decision, ...]:
+    return tuple(
+        decision
+        for name, result in sorted(state.results.items())
+        if result.expires_ms and result.expires_ms <= now_ms
+        for decision in _decide_release(state, name, "expired")
+    )
 
 
 def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decision, ...]:
@@ -204,103 +275,3 @@ def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decis
     if result is None or result.released is not None:
         return ()
     return (Released(name, tuple(sorted(result.attempts)), reason),)
-
-
-def apply(state: JobState, body: Body) -> JobState:
-    """The state behind an event."""
-    match body:
-        case JobAccepted():
-            return replace(state, epoch=body.epoch, closed=None)
-        case JobUnregistered():
-            return replace(state, closed=body.reason)
-        case ResultRegistered():
-            known = state.results.get(body.result)
-            refused = known is not None or not state.registered
-            return state if refused else _put(state, body.result, ResultState(body))
-        case JobRegistered() | PartitionRegistered() | ReleaseRequested():
-            return state
-        case AttemptStarted() | AttemptFailed() | Produced() | Consumable() | Superseded():
-            return _change(state, body.attempt.partition.result, body)
-        case PartitionAccepted() | ResultComplete() | Released() | Consumed() | Deleted():
-            return _change(state, body.result, body)
-        case _:
-            assert_never(body)
-
-
-def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
-    return replace(state, results=MappingProxyType({**state.results, name: result}))
-
-
-def _change(state: JobState, name: ResultId, body: Body) -> JobState:
-    result = state.results.get(name)
-    return state if result is None else _put(state, name, _apply_result(result, body))
-
-
-def _apply_result(result: ResultState, body: Body) -> ResultState:
-    match body:
-        case PartitionAccepted():
-            accepted = result.accepted.union(range(body.first, body.first + body.count))
-            return replace(result, accepted=accepted)
-        case AttemptStarted() | AttemptFailed():
-            return _note(result, body.attempt, None)
-        case Produced():
-            return _note(result, body.attempt, body)
-        case Consumable():
-            return _win(result, body.attempt)
-        case Superseded():
-            written = replace(result.written, superseded=result.written.superseded + 1)
-            return replace(result, superseded=result.superseded | {body.attempt}, written=written)
-        case ResultComplete():
-            return replace(result, complete=True)
-        case Consumed():
-            return _consume(result, body)
-        case Released():
-            return replace(result, released=body.reason)
-        case Deleted():
-            return _forget(result, body)
-        case _:
-            return result
-
-
-def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) -> ResultState:
-    """Remember an attempt; what it said first stands, a repetition changes nothing."""
-    if result.attempts.get(attempt) is not None:
-        return result
-    return replace(result, attempts={**result.attempts, attempt: produced})
-
-
-def _win(result: ResultState, attempt: AttemptId) -> ResultState:
-    produced = result.attempts[attempt]
-    assert produced is not None, "a winner has produced"
-    before = result.written
-    written = replace(
-        before,
-        partitions=before.partitions + 1,
-        segments=before.segments + len(produced.segments),
-        rows=before.rows + produced.rows,
-        stored_bytes=before.stored_bytes + produced.size_bytes,
-    )
-    winners = {**result.winners, attempt.partition.index: attempt}
-    return replace(result, winners=winners, written=written)
-
-
-def _consume(result: ResultState, body: Consumed) -> ResultState:
-    reads = Reads(
-        result.reads.rows + body.rows,
-        result.reads.read_bytes + body.read_bytes,
-        result.reads.requests + body.requests,
-    )
-    last = min(body.first + body.count, result.registered.subpartitions)
-    read = range(max(0, body.first), last)
-    return replace(result, consumed=result.consumed.union(read), reads=reads)
-
-
-def _forget(result: ResultState, deleted: Deleted) -> ResultState:
-    """Only what was ordered to go can be stated as gone."""
-    gone = set(deleted.attempts) & set(result.doomed)
-    return replace(
-        result,
-        attempts={a: p for a, p in result.attempts.items() if a not in gone},
-        winners={i: a for i, a in result.winners.items() if a not in gone},
-        deleted=result.deleted + (deleted.objects if gone else 0),
-    )

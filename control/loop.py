@@ -20,9 +20,9 @@ from .contract import JobShuffleContext, MasterSettings, PartitionStorage
 from .errors import Closed, HeadgateError, OutcomeUnknown, Retryable, Unavailable
 from .events import Body, Decision, Deleted, Event, Fact, Released, Superseded
 from .ids import AttemptId, JobId, ResultId
-from .lifecycle import JobState
 from .log import Decisions, EventLog, Follower
 from .replay import Derived, Replay
+from .state import JobState
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2

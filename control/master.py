@@ -25,9 +25,9 @@ from .events import (
     ResultRegistered,
 )
 from .ids import JobId, ResultId
-from .lifecycle import JobState, ResultState
 from .log import EventLog
 from .loop import Author, JobLoop
+from .state import JobState, ResultState
 
 _MODE = "per-job"
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from .errors import Corrupt
 from .events import Decision, Event, Fact, Recorded
 from .ids import JobId
-from .lifecycle import JobState, step
+from .lifecycle import step
+from .state import JobState
 
 
 @dataclass(frozen=True, slots=True)

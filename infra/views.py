@@ -21,7 +21,7 @@ from rich.text import Text
 from ..control import events as ev
 from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
-from ..control.lifecycle import JobState, ResultState
+from ..control.state import JobState, ResultState
 from ..storage.fsck import Audit, Findings, Kind
 from .doctor import Outcome, Verdict
 from .stack import StackState

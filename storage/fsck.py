@@ -15,8 +15,9 @@ from enum import Enum
 from ..control.errors import Corrupt, Lost
 from ..control.events import JobRegistered, Recorded, SegmentSummary
 from ..control.ids import AttemptId, JobId
-from ..control.lifecycle import JobState, ResultState, step
+from ..control.lifecycle import step
 from ..control.replay import Replay
+from ..control.state import JobState, ResultState
 from .blobs import BlobStat, BlobStore, PendingUpload
 from .layout import Layout
 from .segment import checksum

@@ -10,7 +10,7 @@ from ..control.contract import ShuffleDescriptor
 from ..control.errors import Corrupt
 from ..control.events import SegmentSummary
 from ..control.ids import AttemptId, JobId, ResultId
-from ..control.lifecycle import ResultState
+from ..control.state import ResultState
 from .blobs import BlobStore, ByteRange
 from .layout import Layout
 from .segment import Longs, SegmentIndex, Sums, fetch_index

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..control.events import Produced
 from ..control.ids import AttemptId, JobId
-from ..control.lifecycle import ResultState
+from ..control.state import ResultState
 from . import shards
 from .blobs import BlobStore
 from .layout import Layout

@@ -40,9 +40,13 @@ Sums = npt.NDArray[np.uint64]
 
 
 def checksum(body: Bytes | pa.Buffer) -> int:
-    """64 bits over the bytes; signed, as Avro and Kafka's tools like it."""
-    unsigned = xxhash.xxh3_64_intdigest(body)
-    return unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned
+    """64 bits over the bytes."""
+    return signed(xxhash.xxh3_64_intdigest(body))
+
+
+def signed(digest: int) -> int:
+    """64 bits as Avro and Kafka's tools like them."""
+    return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 
 @dataclass(frozen=True, slots=True)

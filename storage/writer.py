@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
+import xxhash
 
 from ..control.clock import Deadline
 from ..control.errors import Closed, Invalid
@@ -19,7 +20,7 @@ from ..control.log import Receipt
 from .blobs import BlobStore
 from .contract import Limits, ResultPartitionDeployment
 from .layout import Layout
-from .segment import Longs, Run, Segment, checksum, encode, sort
+from .segment import Longs, Run, Segment, checksum, encode, signed, sort
 
 _INLINE_BYTES_MAX = 128 * 1024
 _RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
@@ -51,6 +52,7 @@ class SegmentWriter:
         self._unsorted_rows = 0
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
+        self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
         self._uploader = ThreadPoolExecutor(1, thread_name_prefix="headgate-put")
         self._upload: Future[None] | None = None
         self._started: Receipt | None = None
@@ -84,7 +86,9 @@ class SegmentWriter:
             self._flush()
         self._settle()
         self._close()
-        produced = Produced(self._deployment.attempt, self._stated())
+        produced = Produced(
+            self._deployment.attempt, self._stated(), signed(self._content.intdigest())
+        )
         self._announce(produced).offset(Deadline.after(self._wait_s))
         return produced
 
@@ -116,6 +120,8 @@ class SegmentWriter:
         self._held_bytes = 0
         self._settle()
         number = len(self._summaries)
+        self._content.update(segment.index.rows.tobytes())
+        self._content.update(segment.index.checksums.tobytes())
         self._summaries.append(_summary(number, segment))
         self._upload = self._uploader.submit(self._put, number, segment)
 

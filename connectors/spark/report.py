@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...control.ids import ResultId
-from ...control.lifecycle import JobState, ResultState
+from ...control.state import JobState, ResultState
 
 PUT_USD = 0.005 / 1000
 GET_USD = 0.0004 / 1000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +19,8 @@ from hypothesis import strategies as st
 from headgate.control.errors import Conflict, Corrupt, HeadgateError, Lost
 from headgate.control.events import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
-from headgate.control.lifecycle import ResultState
 from headgate.control.memory import MemoryEventLog
+from headgate.control.state import ResultState
 from headgate.storage import segment
 from headgate.storage.blobs import BlobStore
 from headgate.storage.contract import Limits
@@ -407,3 +409,23 @@ def test_a_name_is_never_written_twice() -> None:
         produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(0, 1_000_000), "none")
     assert before == objects
     environment.close()
+
+
+def test_bytes_cut_short_are_never_fewer_rows() -> None:
+    """Bytes that end too early are `Corrupt` wherever they end, copied or not."""
+    numbers = pa.record_batch({"a": np.arange(50), "b": pa.array(map(str, range(50)))})
+    schema = numbers.schema.serialize().to_pybytes()
+    pieces = [numbers.slice(at, 10).serialize().to_pybytes() for at in range(0, 50, 10)]
+    part, borders = b"".join(pieces), list(itertools.accumulate(map(len, pieces)))
+    for copied in (0, 1 << 20):
+        with patch.object(segment, "_COPIED_BYTES_MAX", copied):
+            whole = list(segment.decode(memoryview(part), schema))
+            assert pa.Table.from_batches(whole) == pa.Table.from_batches([numbers])
+            for end in range(8, len(part)):
+                found, ended = 0, False
+                with suppress(Corrupt):
+                    for _ in segment.decode(memoryview(part)[:end], schema):
+                        found += 1
+                    ended = True
+                assert found == sum(border <= end for border in borders)
+                assert not ended or end in borders

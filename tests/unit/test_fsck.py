@@ -21,7 +21,7 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import JobState
+from headgate.control.state import JobState
 from headgate.storage.blobs import BlobStat, PendingUpload
 from headgate.storage.fsck import Findings, Kind, Listing, audit, check, compare, fold
 from headgate.storage.layout import Layout

@@ -40,11 +40,11 @@ from headgate.control.events import (
     Superseded,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import JobState, ResultState
 from headgate.control.log import Decisions, EventLog
 from headgate.control.loop import Author, JobLoop
 from headgate.control.memory import MemoryEventLog
 from headgate.control.replay import Replay
+from headgate.control.state import JobState, ResultState
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 

@@ -1,0 +1,227 @@
+"""What an event changes: `apply` takes the state before it to the state behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar, assert_never
+
+from .events import (
+    AttemptFailed,
+    AttemptStarted,
+    Body,
+    Consumable,
+    Consumed,
+    Deleted,
+    ExecutorLost,
+    JobAccepted,
+    JobFailed,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    Lost,
+    PartitionAccepted,
+    PartitionRegistered,
+    Produced,
+    Promoted,
+    PromoteRequested,
+    Released,
+    ReleaseRequested,
+    Reproduce,
+    ResultComplete,
+    ResultRegistered,
+    SegmentProduced,
+    StopTrackingRequested,
+    Superseded,
+    Tick,
+    TrackingStopped,
+)
+from .ids import AttemptId, ResultId
+from .state import JobState, Reads, ResultState, Written
+
+T = TypeVar("T")
+
+
+def apply(state: JobState, body: Body) -> JobState:
+    """The state behind an event."""
+    match body:
+        case JobAccepted():
+            return replace(state, epoch=body.epoch, closed=None, failed=None)
+        case JobUnregistered() | LeaseExpired():
+            return state if state.closed is not None else replace(state, closed=body.reason)
+        case JobFailed():
+            return replace(state, failed=body.reason)
+        case ExecutorLost():
+            return _lose_host(state, body.host)
+        case ResultRegistered():
+            known = state.results.get(body.result)
+            refused = known is not None or not state.registered
+            return state if refused else _put(state, body.result, ResultState(body))
+        case JobRegistered() | PartitionRegistered() | Lost() | Tick():
+            return state
+        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
+            return state
+        case AttemptStarted() | AttemptFailed() | SegmentProduced() | Produced():
+            return _change(state, body.attempt.partition.result, body)
+        case Consumable() | Superseded():
+            return _change(state, body.attempt.partition.result, body)
+        case PartitionAccepted() | ResultComplete() | Reproduce() | TrackingStopped():
+            return _change(state, body.result, body)
+        case Promoted() | Released() | Consumed() | Deleted():
+            return _change(state, body.result, body)
+        case _:
+            assert_never(body)
+
+
+def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
+    return replace(state, results=MappingProxyType({**state.results, name: result}))
+
+
+def _change(state: JobState, name: ResultId, body: Body) -> JobState:
+    result = state.results.get(name)
+    return state if result is None else _put(state, name, _apply_result(result, body))
+
+
+def _apply_result(result: ResultState, body: Body) -> ResultState:
+    match body:
+        case PartitionAccepted():
+            accepted = result.accepted.union(range(body.first, body.first + body.count))
+            return replace(result, accepted=accepted)
+        case AttemptStarted():
+            return _start(_note(result, body.attempt, None), body)
+        case AttemptFailed():
+            return _end(_note(result, body.attempt, None), {body.attempt})
+        case SegmentProduced():
+            return _stream(_note(result, body.attempt, None), body)
+        case Produced():
+            return _produce(result, body)
+        case Consumable():
+            return _win(result, body.attempt)
+        case Superseded():
+            written = replace(result.written, superseded=result.written.superseded + 1)
+            return replace(result, superseded=result.superseded | {body.attempt}, written=written)
+        case ResultComplete():
+            return replace(result, complete=True, completions=result.completions + 1)
+        case TrackingStopped():
+            return _stop_tracking(result, body)
+        case Reproduce():
+            again = result.reproducing.union(body.partitions)
+            return replace(result, reproducing=again, complete=False)
+        case Promoted():
+            return replace(result, expires_ms=body.expires_ms)
+        case Consumed():
+            return _consume(result, body)
+        case Released():
+            return replace(result, released=body.reason)
+        case Deleted():
+            return _forget(result, body)
+        case _:
+            return result
+
+
+def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) -> ResultState:
+    """Remember an attempt; what it said first stands, a repetition changes nothing."""
+    if result.attempts.get(attempt) is not None:
+        return result
+    return replace(result, attempts={**result.attempts, attempt: produced})
+
+
+def _start(result: ResultState, started: AttemptStarted) -> ResultState:
+    if result.attempts[started.attempt] is not None:
+        return result
+    return replace(result, running={**result.running, started.attempt: started.host})
+
+
+def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
+    if not result.running.keys() & set(attempts):
+        return result
+    return replace(result, running=_without(result.running, attempts))
+
+
+def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
+    """The next segment of a stream; a repetition is none, and neither is one after a gap."""
+    told = result.streams.get(fact.attempt, ())
+    if not result.registered.pipelined or fact.segment.number != len(told):
+        return result
+    return replace(result, streams={**result.streams, fact.attempt: (*told, fact.segment)})
+
+
+def _produce(result: ResultState, body: Produced) -> ResultState:
+    attempt = body.attempt
+    ended = _end(_note(result, attempt, body), {attempt})
+    streamed = result.winners.get(attempt.partition.index) == attempt
+    if not streamed or result.attempts.get(attempt) is not None:
+        return ended
+    return replace(ended, written=_sum(ended.written, body))
+
+
+def _win(result: ResultState, attempt: AttemptId) -> ResultState:
+    index = attempt.partition.index
+    produced = result.attempts[attempt]
+    return replace(
+        result,
+        winners={**result.winners, index: attempt},
+        reproducing=result.reproducing - {index},
+        written=result.written if produced is None else _sum(result.written, produced),
+    )
+
+
+def _sum(before: Written, produced: Produced) -> Written:
+    return replace(
+        before,
+        partitions=before.partitions + 1,
+        segments=before.segments + len(produced.segments),
+        rows=before.rows + produced.rows,
+        stored_bytes=before.stored_bytes + produced.size_bytes,
+    )
+
+
+def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
+    if not body.attempts:
+        return replace(result, tracked=False)
+    before = dict(result.before)
+    for attempt in body.attempts:
+        produced = result.attempts.get(attempt)
+        if result.completions and not result.registered.pipelined and produced is not None:
+            before.setdefault(attempt.partition.index, produced.fingerprint)
+    gone = set(body.attempts)
+    winners = {index: a for index, a in result.winners.items() if a not in gone}
+    return replace(result, winners=winners, before=before, complete=False)
+
+
+def _lose_host(state: JobState, host: str) -> JobState:
+    """Whatever ran there has ended."""
+    for name, result in state.results.items():
+        ended = {attempt for attempt, where in result.running.items() if where == host}
+        if ended:
+            state = _put(state, name, _end(result, ended))
+    return state
+
+
+def _consume(result: ResultState, body: Consumed) -> ResultState:
+    reads = Reads(
+        result.reads.rows + body.rows,
+        result.reads.read_bytes + body.read_bytes,
+        result.reads.requests + body.requests,
+    )
+    last = min(body.first + body.count, result.registered.subpartitions)
+    read = range(max(0, body.first), last)
+    return replace(result, consumed=result.consumed.union(read), reads=reads)
+
+
+def _forget(result: ResultState, deleted: Deleted) -> ResultState:
+    """Only what was ordered to go can be stated as gone."""
+    gone = set(deleted.attempts) & set(result.doomed)
+    return replace(
+        result,
+        attempts=_without(result.attempts, gone),
+        running=_without(result.running, gone),
+        streams=_without(result.streams, gone),
+        winners={i: a for i, a in result.winners.items() if a not in gone},
+        deleted=result.deleted + (deleted.objects if gone else 0),
+    )
+
+
+def _without(known: Mapping[AttemptId, T], gone: Collection[AttemptId]) -> Mapping[AttemptId, T]:
+    return {attempt: value for attempt, value in known.items() if attempt not in gone}

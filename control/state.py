@@ -1,0 +1,90 @@
+"""What is known of a job and its results: frozen values, made by folding the log's facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from .events import Produced, ResultRegistered, SegmentSummary
+from .ids import AttemptId, JobId, ResultId
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What readers have taken, every reading counted."""
+
+    rows: int = 0
+    read_bytes: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became consumable, and how many attempts did not; stays after the objects are gone."""
+
+    partitions: int = 0
+    segments: int = 0
+    rows: int = 0
+    stored_bytes: int = 0
+    superseded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResultState:
+    """One result: every attempt whose objects may still be there, and who won each partition.
+
+    `running` tells the host of the attempts that have not ended, `streams` what those of a
+    pipelined result have announced so far. `before` holds the fingerprint of a partition that was
+    lost after consumers could have begun to read it, `reproducing` what is ordered and not there.
+    """
+
+    registered: ResultRegistered
+    accepted: frozenset[int] = frozenset()
+    attempts: Mapping[AttemptId, Produced | None] = field(default_factory=dict)
+    running: Mapping[AttemptId, str] = field(default_factory=dict)
+    streams: Mapping[AttemptId, tuple[SegmentSummary, ...]] = field(default_factory=dict)
+    winners: Mapping[int, AttemptId] = field(default_factory=dict)
+    superseded: frozenset[AttemptId] = frozenset()
+    before: Mapping[int, int | None] = field(default_factory=dict)
+    reproducing: frozenset[int] = frozenset()
+    consumed: frozenset[int] = frozenset()
+    written: Written = Written()
+    reads: Reads = Reads()
+    completions: int = 0
+    complete: bool = False
+    expires_ms: int | None = None
+    tracked: bool = True
+    released: str | None = None
+    deleted: int = 0
+
+    def produced(self, partition: int) -> Produced:
+        """What the winner of a consumable partition wrote."""
+        produced = self.attempts[self.winners[partition]]
+        assert produced is not None, "a winner has produced"
+        return produced
+
+    @property
+    def kept(self) -> bool:
+        """Whether it outlives its job."""
+        return self.released is None and (self.expires_ms is not None or not self.tracked)
+
+    @property
+    def doomed(self) -> tuple[AttemptId, ...]:
+        """The attempts whose objects were ordered to go and are not known to be gone."""
+        ordered = self.attempts.keys()
+        return tuple(sorted(ordered if self.released is not None else ordered & self.superseded))
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    job: JobId
+    epoch: int = 0
+    results: Mapping[ResultId, ResultState] = field(default_factory=lambda: MappingProxyType({}))
+    closed: str | None = None
+    failed: str | None = None
+
+    @property
+    def registered(self) -> bool:
+        """Whether a driver speaks for the job: only then can anything new begin."""
+        return self.epoch > 0 and self.closed is None and self.failed is None

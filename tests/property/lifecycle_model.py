@@ -1,0 +1,252 @@
+"""Any facts about few partitions, and who wins them, told by the rules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumed,
+    Decision,
+    Deleted,
+    ExecutorLost,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    Lost,
+    PartitionRegistered,
+    Produced,
+    PromoteRequested,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+    StopTrackingRequested,
+    Tick,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
+from headgate.control.state import JobState
+
+MANY = settings(max_examples=4 * settings().max_examples)  # of the profile; a fold is cheap
+JOB = JobId("job")
+RESULTS = (ResultId("a"), ResultId("b"), ResultId("unknown"))
+SIZES = {RESULTS[0]: 2, RESULTS[1]: 0, RESULTS[2]: 3}
+SUBPARTITIONS = 4
+
+Steps = list[tuple[Fact, tuple[Decision, ...]]]
+
+
+def segments(*numbers: int) -> tuple[SegmentSummary, ...]:
+    return tuple(SegmentSummary(number, 10, 1, 0, b"") for number in numbers)
+
+
+RESULT = st.sampled_from((RESULTS[0], RESULTS[0], *RESULTS))
+PARTITION = st.builds(PartitionId, RESULT, st.sampled_from((0, 0, 1, 1, 2, -1)))
+ATTEMPT = st.builds(AttemptId, PARTITION, st.sampled_from((1, 1, 1, 2, 0, 3)), st.integers(1, 3))
+SEGMENTS = st.sampled_from((segments(0), segments(0, 1), segments(), segments(1), segments(0, 0)))
+
+FINGERPRINT = st.sampled_from((1, 1, 1, 2, None))
+HOST = st.sampled_from(("host", "other"))
+
+FACTS: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(Produced, ATTEMPT, SEGMENTS, FINGERPRINT),
+    st.builds(Produced, ATTEMPT, st.just(segments(0)), FINGERPRINT),
+    st.builds(AttemptStarted, ATTEMPT, HOST),
+    st.builds(SegmentProduced, ATTEMPT, st.sampled_from(segments(0, 1))),
+    st.builds(Lost, ATTEMPT, st.just("object"), st.sampled_from(("404", "404", ""))),
+    st.builds(ExecutorLost, HOST, st.just("spot")),
+    st.builds(PromoteRequested, RESULT, st.sampled_from((0, 10, 20))),
+    st.builds(StopTrackingRequested, RESULT, st.just("mine")),
+    st.builds(Tick, st.sampled_from((5, 15, 25))),
+    st.just(LeaseExpired("silent")),
+    st.builds(AttemptFailed, ATTEMPT, st.just("oom")),
+    st.builds(Deleted, RESULT, st.lists(ATTEMPT, max_size=4).map(tuple), st.integers(0, 5)),
+    RESULT.map(lambda name: ResultRegistered(name, SIZES[name], SUBPARTITIONS, "", "")),
+    st.builds(
+        PartitionRegistered, RESULT, st.integers(-1, 2), st.sampled_from((2, 2, 1, 0, -1, 3))
+    ),
+    st.builds(ReleaseRequested, RESULT, st.just("asked")),
+    st.builds(
+        Consumed,
+        RESULT,
+        st.integers(-2, 5),
+        st.sampled_from((0, 1, 4, -1, 100_000)),
+        st.just(1),
+        st.just(1),
+        st.just(1),
+        st.just(1),
+    ),
+    st.just(JobRegistered("per-job", "0", "app")),
+    st.just(JobUnregistered("closed")),
+)
+
+# Half of the facts are about few attempts, so that what one says meets what another one said.
+NEAR = st.builds(
+    AttemptId,
+    st.builds(PartitionId, st.just(RESULTS[0]), st.sampled_from((0, 0, 1))),
+    st.just(1),
+    st.integers(1, 2),
+)
+NEAR_FACTS: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(Produced, NEAR, st.sampled_from((segments(0), segments(1))), FINGERPRINT),
+    st.builds(Produced, NEAR, st.just(segments(0)), FINGERPRINT),
+    st.builds(Produced, NEAR, st.just(segments(0)), FINGERPRINT),
+    st.builds(Lost, NEAR, st.just("object"), st.just("404")),
+    st.builds(AttemptStarted, NEAR, HOST),
+    st.builds(AttemptFailed, NEAR, st.just("oom")),
+    st.builds(
+        Deleted, st.just(RESULTS[0]), st.lists(NEAR, min_size=1, max_size=3).map(tuple), st.just(1)
+    ),
+)
+
+OPENING: tuple[Fact, ...] = (
+    JobRegistered("per-job", "0", "app"),
+    ResultRegistered(RESULTS[0], 2, SUBPARTITIONS, "", ""),
+    PartitionRegistered(RESULTS[0], 0, 2),
+)
+HISTORIES = st.builds(
+    lambda opening, facts: [*opening, *facts],
+    st.sampled_from((OPENING, OPENING, OPENING, ())),
+    st.lists(NEAR_FACTS | FACTS, max_size=12) | st.lists(NEAR_FACTS, min_size=3, max_size=12),
+)
+
+
+def run(facts: Sequence[Fact], state: JobState | None = None) -> tuple[JobState, Steps]:
+    now = state or JobState(JOB)
+    steps: Steps = []
+    for fact in facts:
+        now, decisions = step(now, fact)
+        steps.append((fact, decisions))
+    return now, steps
+
+
+@dataclass
+class Told:
+    """What the naive model knows of one result."""
+
+    partitions: int
+    accepted: set[int] = field(default_factory=set)
+    barred: set[AttemptId] = field(default_factory=set)
+    known: set[AttemptId] = field(default_factory=set)
+    running: dict[AttemptId, str] = field(default_factory=dict)
+    winners: dict[int, Produced] = field(default_factory=dict)
+    read: dict[int, int | None] = field(default_factory=dict)
+    readable: bool = False
+    expires_ms: int | None = None
+    tracked: bool = True
+    released: bool = False
+
+
+class Naive:
+    """Who wins, told by the rules alone: mutable, decision by decision, with no code of ours."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.open = False
+        self.failed = False
+        self.told: dict[ResultId, Told] = {}
+        self.consumable: list[AttemptId] = []
+
+    def take(self, fact: Fact) -> None:
+        if isinstance(fact, JobRegistered):
+            self.epoch, self.open, self.failed = self.epoch + 1, True, False
+        elif isinstance(fact, (JobUnregistered, LeaseExpired)):
+            self.open = False
+            for told in self.told.values():
+                told.released |= told.expires_ms is None and told.tracked
+        elif isinstance(fact, Tick):
+            for told in self.told.values():
+                told.released |= bool(told.expires_ms) and (told.expires_ms or 0) <= fact.now_ms
+        elif isinstance(fact, ExecutorLost):
+            self.lose_host(fact.host)
+        elif isinstance(fact, ResultRegistered):
+            if self.open and not self.failed:
+                self.told.setdefault(fact.result, Told(fact.partitions))
+        elif isinstance(fact, (AttemptStarted, AttemptFailed, SegmentProduced, Produced, Lost)):
+            if fact.attempt.partition.result in self.told:
+                self.take_attempt(fact, self.told[fact.attempt.partition.result])
+        elif fact.result in self.told:
+            self.take_result(fact, self.told[fact.result])
+
+    def lose_host(self, host: str) -> None:
+        for told in self.told.values():
+            for attempt in [a for a, where in told.running.items() if where == host]:
+                told.barred.add(attempt)
+                del told.running[attempt]
+
+    def take_result(self, fact: Fact, told: Told) -> None:
+        if isinstance(fact, ReleaseRequested):
+            told.released = True
+        elif isinstance(fact, PromoteRequested):
+            if not told.released and self.complete(told):
+                told.expires_ms = fact.expires_ms
+        elif isinstance(fact, StopTrackingRequested):
+            told.tracked &= told.released
+        elif isinstance(fact, PartitionRegistered) and self.open and not self.failed:
+            wanted = list(range(fact.first, fact.first + fact.count))
+            fits = fact.count >= 0 and fact.first >= 0
+            if fits and fact.first + fact.count <= told.partitions and not told.released:
+                told.accepted.update(wanted)
+                told.readable |= not told.partitions
+
+    def complete(self, told: Told) -> bool:
+        return told.readable and len(told.winners) == told.partitions
+
+    def take_attempt(
+        self, fact: AttemptStarted | AttemptFailed | SegmentProduced | Produced | Lost, told: Told
+    ) -> None:
+        attempt, index = fact.attempt, fact.attempt.partition.index
+        winner = told.winners.get(index)
+        won = winner is not None and winner.attempt == attempt
+        if isinstance(fact, Lost):
+            if won and fact.evidence and not told.released:
+                self.lose(told, index)
+            return
+        told.known.add(attempt)
+        if isinstance(fact, AttemptStarted):
+            if not won:
+                told.running[attempt] = fact.host
+        elif not isinstance(fact, SegmentProduced):
+            told.running.pop(attempt, None)
+            if not won:
+                self.end(fact, told)
+
+    def lose(self, told: Told, index: int) -> None:
+        lost = told.winners.pop(index)
+        told.barred.add(lost.attempt)
+        if told.readable:
+            told.read.setdefault(index, lost.fingerprint)
+
+    def end(self, fact: AttemptFailed | Produced, told: Told) -> None:
+        index = fact.attempt.partition.index
+        free = index not in told.winners and not told.released
+        if not (isinstance(fact, Produced) and self.valid(fact, told) and free):
+            told.barred.add(fact.attempt)
+        elif index in told.read and not self.same(told.read[index], fact.fingerprint):
+            told.barred.add(fact.attempt)
+            self.failed = True
+        else:
+            told.winners[index] = fact
+            told.readable |= len(told.winners) == told.partitions
+            self.consumable.append(fact.attempt)
+
+    def same(self, before: int | None, now: int | None) -> bool:
+        return before is not None and before == now
+
+    def valid(self, fact: Produced, told: Told) -> bool:
+        whole = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
+        registered = self.open and not self.failed
+        registered = registered and fact.attempt.partition.index in told.accepted
+        current = fact.attempt.epoch == self.epoch and fact.attempt not in told.barred
+        return whole and registered and current
+
+
+def said(steps: Steps) -> list[Decision]:
+    return [decision for _, decisions in steps for decision in decisions]

@@ -1,0 +1,181 @@
+"""A log explains its decisions, wherever they lie in it; tampering is found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.errors import Corrupt
+from headgate.control.events import (
+    Consumable,
+    Decision,
+    Event,
+    JobAccepted,
+    PartitionAccepted,
+    Recorded,
+    Released,
+    ResultComplete,
+    Superseded,
+)
+from headgate.control.ids import AttemptId, PartitionId
+from headgate.control.replay import Derived, Replay
+
+from .lifecycle_model import (
+    HISTORIES,
+    JOB,
+    MANY,
+    OPENING,
+    RESULTS,
+    run,
+    said,
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Recorded]:
+    """Facts, and each step's decisions at any later place, in their order; some not yet there."""
+    replay = Replay(JOB)
+    records: list[Recorded] = []
+    offset = 0
+    waiting: list[Derived] = []
+    for number, fact in enumerate(draw(HISTORIES)):
+        offset += draw(st.integers(1, 3))
+        records.append(Recorded(offset, Event(f"f{number}", JOB, "", 0, "task", None, fact)))
+        waiting += replay.observe(records[-1])
+        for _ in range(draw(st.integers(0, len(waiting)))):
+            offset += draw(st.integers(1, 3))
+            records.append(Recorded(offset, decided(waiting.pop(0))))
+    return records
+
+
+def decided(one: Derived) -> Event:
+    return Event(one.id, JOB, one.cause, 0, "master", one.basis, one.decision)
+
+
+def replayed(records: Sequence[Recorded]) -> Replay:
+    replay = Replay(JOB)
+    for record in records:
+        replay.observe(record)
+    return replay
+
+
+def places(records: list[Recorded]) -> list[int]:
+    """Where the decisions are."""
+    return [at for at, record in enumerate(records) if record.event.basis is not None]
+
+
+@MANY
+@given(logs())
+def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) -> None:
+    """Wherever its decisions lie, a log gives the state of its facts, and what is still due."""
+    facts = [r.event.body for r in records if r.event.basis is None]
+    state, steps = run(facts)  # type: ignore[arg-type]
+    replay = replayed(records)
+    assert state == replay.state
+    recorded = [r.event.body for r in records if r.event.basis is not None]
+    assert said(steps) == [*recorded, *(one.decision for one in replay.due)]
+    assert (len(facts), len(recorded)) == (replay.facts, replay.decisions)
+
+
+@MANY
+@given(logs(), st.data())
+def test_a_dropped_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
+    """Without one of its decisions a log is `Corrupt` at the next one, or has it still due."""
+    where = places(records)
+    if not where:
+        return
+    at = data.draw(st.sampled_from(where))
+    kept = [*records[:at], *records[at + 1 :]]
+    if at != where[-1]:
+        with pytest.raises(Corrupt):
+            replayed(kept)
+    else:
+        assert records[at].event.body == replayed(kept).due[0].decision
+
+
+@MANY
+@given(logs(), st.data())
+def test_an_altered_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
+    """A decision of another content, basis, cause or id is `Corrupt`, naming its place."""
+    where = places(records)
+    if not where:
+        return
+    at = data.draw(st.sampled_from(where))
+    event = records[at].event
+    assert event.basis is not None
+    altered = data.draw(
+        st.sampled_from(
+            [
+                replace(event, basis=event.basis + 1),
+                replace(event, cause="somebody"),
+                replace(event, id="0.0"),
+                replace(event, body=Consumable(EXTRA)),
+            ]
+        )
+    )
+    changed = [*records[:at], Recorded(records[at].offset, altered), *records[at + 1 :]]
+    with pytest.raises(Corrupt) as caught:
+        replayed(changed)
+    assert (records[at].offset,) == caught.value.offsets
+
+
+EXTRA = AttemptId(PartitionId(RESULTS[0], 0), 9, 9)
+
+
+@MANY
+@given(logs(), st.data())
+def test_swapped_decisions_are_found(records: list[Recorded], data: st.DataObject) -> None:
+    """Two decisions in each other's places are `Corrupt`."""
+    where = places(records)
+    if len(where) < 2:
+        return
+    one, other = data.draw(st.lists(st.sampled_from(where), min_size=2, max_size=2, unique=True))
+    changed = list(records)
+    changed[one] = Recorded(records[one].offset, records[other].event)
+    changed[other] = Recorded(records[other].offset, records[one].event)
+    with pytest.raises(Corrupt):
+        replayed(changed)
+
+
+@MANY
+@given(logs(), st.data())
+def test_an_added_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
+    """A decision twice, or one that follows from nothing, is `Corrupt`."""
+    where = places(records)
+    made = Event("1.7", JOB, "f0", 0, "master", 1, Consumable(EXTRA))
+    added = data.draw(st.sampled_from([made, *(records[at].event for at in where)]))
+    after = max((at for at in where if records[at].event is added), default=-1)
+    at = data.draw(st.integers(after + 1, len(records)))
+    with pytest.raises(Corrupt):
+        replayed([*records[:at], Recorded(0, added), *records[at:]])
+
+
+BODIES: tuple[Decision, ...] = (
+    JobAccepted(7),
+    PartitionAccepted(RESULTS[0], 0, 1, 1),
+    Consumable(EXTRA),
+    Superseded(EXTRA, ""),
+    ResultComplete(RESULTS[0]),
+    Released(RESULTS[0], (), ""),
+)
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+def test_a_decision_stated_as_a_fact_is_found(body: Decision) -> None:
+    """Only the master decides: a decision without a basis is `Corrupt`, naming its place."""
+    records = [
+        Recorded(at, Event(f"f{at}", JOB, "", 0, "", None, f)) for at, f in enumerate(OPENING)
+    ]
+    with pytest.raises(Corrupt) as caught:
+        replayed([*records, Recorded(9, Event("x", JOB, "", 0, "task", None, body))])
+    assert caught.value.offsets == (9,)
+
+
+def test_a_fact_with_a_basis_is_found() -> None:
+    """A fact that claims to follow from another one is `Corrupt`."""
+    with pytest.raises(Corrupt):
+        replayed([Recorded(0, Event("x", JOB, "", 0, "task", 0, OPENING[0]))])
