@@ -1,53 +1,33 @@
-"""The running master of one job: facts in, decisions out, each step one transaction.
+"""The thread that runs the master of one job, and those who wait for it.
 
-Guarantees: a decision is announced to waiters only after its step is committed; objects are
-deleted only after the order to delete them is, and again after a crash until the log says so.
-Assumes one holder of the job's decisions: a later one fences this loop, which then stops.
+Guarantees: whoever asks or waits hears only of what is committed; deletions run after the order to
+delete is committed, beside the steps. Assumes one holder of the job's decisions: a later one fences
+this loop, which then stops.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from itertools import count
 from typing import TypeVar
 
-from .clock import SYSTEM_CLOCK, Clock, Deadline
+from .author import Author
+from .clock import Deadline
 from .contract import JobShuffleContext, MasterSettings, PartitionStorage
 from .errors import Closed, HeadgateError, OutcomeUnknown, Retryable, Unavailable
-from .events import Body, Decision, Deleted, Event, Fact, Released, Superseded
-from .ids import AttemptId, JobId, ResultId
-from .log import Decisions, EventLog, Follower
-from .replay import Derived, Replay
+from .events import Decision, Fact
+from .log import EventLog
 from .state import JobState
+from .steps import JobSteps, Outcome
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 _PAUSE_S = 0.5
 
 T = TypeVar("T")
-
-
-class Author:
-    """Gives the events of one speaker their envelope; ids do not repeat within a speaker."""
-
-    def __init__(self, job: JobId, by: str, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._job = job
-        self._by = by
-        self._clock = clock
-        self._numbers = count()
-
-    def fact(self, body: Fact, cause: str = "") -> Event:
-        return self._event(f"{self._by}.{next(self._numbers)}", cause, None, body)
-
-    def decision(self, derived: Derived) -> Event:
-        return self._event(derived.id, derived.cause, derived.basis, derived.decision)
-
-    def _event(self, name: str, cause: str, basis: int | None, body: Body) -> Event:
-        return Event(name, self._job, cause, self._clock.now_ms(), self._by, basis, body)
 
 
 class JobLoop:
@@ -69,8 +49,6 @@ class JobLoop:
         self._asked: dict[str, Future[tuple[Decision, ...]]] = {}
         self._error: BaseException | None = None
         self._stopping = threading.Event()
-        self._deleting: set[AttemptId] = set()
-        self._undeleted: set[ResultId] = set()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
 
@@ -142,89 +120,22 @@ class JobLoop:
                 return
 
     def _lead(self) -> None:
-        """Fence the predecessor, replay what there is, write what it left undecided, go on."""
-        job = self._context.job_id
-        with (
-            closing(self._log.open_decisions(job)) as decisions,
-            closing(self._log.follow(job, None)) as follower,
-        ):
-            self._decide(decisions, follower, Replay(job))
+        steps = JobSteps.open(self._log, self._author, self._settings.step_events_max)
+        with closing(steps):
+            while not self._stopping.is_set():
+                self._publish(steps.step(_POLL_S))
 
-    def _decide(self, decisions: Decisions, follower: Follower, replay: Replay) -> None:
-        end = follower.end()
-        answered: list[Derived] = []  # by a predecessor, or by a step of unknown outcome
-        while follower.position() < end and not self._stopping.is_set():
-            taken = self._take(follower, replay)
-            answered += [one for one in taken if one.cause in self._asked]
-        self._commit(decisions, follower, replay, tuple(replay.due))
-        self._answer(tuple(answered))
-        self._delete(replay.state, replay.state.results)
-        while not self._stopping.is_set():
-            self._commit(decisions, follower, replay, self._take(follower, replay))
-            again, self._undeleted = self._undeleted, set()
-            self._delete(replay.state, again)
-
-    def _take(self, follower: Follower, replay: Replay) -> tuple[Derived, ...]:
-        records = follower.poll(self._settings.step_events_max, _POLL_S)
-        derived = tuple(d for record in records for d in replay.observe(record))
-        for body in (r.event.body for r in records):
-            if isinstance(body, Deleted):  # only the log ends a deletion, lest it is done twice
-                self._deleting.difference_update(body.attempts)
-        undecided = {r.event.id for r in records} & self._asked.keys()
-        for name in undecided - {d.cause for d in derived}:
-            self._asked.pop(name).set_result(())
-        return derived
-
-    def _commit(
-        self,
-        decisions: Decisions,
-        follower: Follower,
-        replay: Replay,
-        derived: tuple[Derived, ...],
-    ) -> None:
-        if derived:
-            decisions.begin()
-            for one in derived:
-                decisions.write(self._author.decision(one))
-            decisions.commit(follower.position())
+    def _publish(self, outcome: Outcome) -> None:
+        if outcome.state is None:
+            return
         with self._changed:
-            self._state = replay.state
+            self._state = outcome.state
             self._changed.notify_all()
-        self._answer(derived)
-        ordered = [d.decision for d in derived if isinstance(d.decision, Superseded | Released)]
-        self._delete(replay.state, {_result_of(decision) for decision in ordered})
-
-    def _answer(self, derived: tuple[Derived, ...]) -> None:
-        by_cause: dict[str, list[Decision]] = {}
-        for one in derived:
-            by_cause.setdefault(one.cause, []).append(one.decision)
-        for cause, answers in by_cause.items():
-            if cause in self._asked:
-                self._asked.pop(cause).set_result(tuple(answers))
-
-    def _delete(self, state: JobState, results: Iterable[ResultId]) -> None:
-        for name in results:
-            attempts = set(state.results[name].doomed) - self._deleting
-            if attempts:
-                self._deleting |= attempts
-                self._deleter.submit(self._delete_attempts, state, name, tuple(sorted(attempts)))
-
-    def _delete_attempts(
-        self, state: JobState, name: ResultId, attempts: tuple[AttemptId, ...]
-    ) -> None:
-        try:
-            objects = self._storage.delete(state.job, state.results[name], attempts)
-            event = self._author.fact(Deleted(name, attempts, objects))
-            self._log.append(event).offset(self._deadline())
-        except Exception as exc:
-            self._deleting.difference_update(attempts)
-            if isinstance(exc, Retryable):
-                self._undeleted |= {name}
-                return
-            unforeseen = None if isinstance(exc, HeadgateError) else exc
-            _LOG.warning(
-                "objects of %s stay until the next start: %s", name, exc, exc_info=unforeseen
-            )
+        for answer in outcome.answers:
+            if (asked := self._asked.pop(answer.cause, None)) is not None:
+                asked.set_result(answer.decisions)
+        for deletion in outcome.deletions:
+            self._deleter.submit(deletion.run, self._storage, self._log, self._deadline())
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -233,7 +144,3 @@ class JobLoop:
             self._changed.notify_all()
         for answer in asked.values():
             answer.set_exception(error)
-
-
-def _result_of(decision: Superseded | Released) -> ResultId:
-    return decision.result if isinstance(decision, Released) else decision.attempt.partition.result

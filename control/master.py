@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from .author import Author
 from .contract import (
     JobShuffleContext,
     MasterSettings,
@@ -26,7 +27,7 @@ from .events import (
 )
 from .ids import JobId, ResultId
 from .log import EventLog
-from .loop import Author, JobLoop
+from .loop import JobLoop
 from .state import JobState, ResultState
 
 _MODE = "per-job"

@@ -22,13 +22,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..connectors.spark.settings import Settings
+from ..control.author import Author
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
 from ..control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
 from ..control.log import EventLog
-from ..control.loop import Author
 from ..control.replay import Replay
 from ..storage.blobs import BlobStore, ByteRange
 from ..storage.layout import Layout

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..control.author import Author
 from ..control.events import Fact
 from ..control.ids import JobId, ResultId
 from ..control.log import EventLog, Receipt
-from ..control.loop import Author
 from .blobs import BlobStore
 from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from .gate import SegmentGate

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from headgate.control import loop as loop_module
+from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import (
@@ -41,7 +42,7 @@ from headgate.control.events import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import Decisions, EventLog
-from headgate.control.loop import Author, JobLoop
+from headgate.control.loop import JobLoop
 from headgate.control.memory import MemoryEventLog
 from headgate.control.replay import Replay
 from headgate.control.state import JobState, ResultState

@@ -1,0 +1,29 @@
+"""Who speaks: gives events their envelope."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from .clock import SYSTEM_CLOCK, Clock
+from .events import Body, Event, Fact
+from .ids import JobId
+from .replay import Derived
+
+
+class Author:
+    """Gives the events of one speaker their envelope; ids do not repeat within a speaker."""
+
+    def __init__(self, job: JobId, by: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.job = job
+        self.by = by
+        self._clock = clock
+        self._numbers = count()
+
+    def fact(self, body: Fact, cause: str = "") -> Event:
+        return self._event(f"{self.by}.{next(self._numbers)}", cause, None, body)
+
+    def decision(self, derived: Derived) -> Event:
+        return self._event(derived.id, derived.cause, derived.basis, derived.decision)
+
+    def _event(self, name: str, cause: str, basis: int | None, body: Body) -> Event:
+        return Event(name, self.job, cause, self._clock.now_ms(), self.by, basis, body)

@@ -1,0 +1,147 @@
+"""The steps of a job's master, driven from outside with no thread."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
+from headgate.control.events import AttemptFailed, JobAccepted, Recorded, ReleaseRequested
+from headgate.control.log import EventLog
+from headgate.control.memory import MemoryEventLog
+from headgate.control.steps import JobSteps, Outcome
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import (
+    JOB,
+    OPENING,
+    REGISTERED,
+    RESULT,
+    BusyStorage,
+    OrderedStorage,
+    attempt,
+    audited,
+    events,
+    produced,
+    state_facts,
+)
+
+
+@dataclass
+class StoppedClock:
+    """Time that nobody moves."""
+
+    at_ms: int = 1_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def monotonic_s(self) -> float:
+        return self.at_ms / 1000
+
+    def sleep_s(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps here")
+
+
+CLOCK = StoppedClock()
+STEPS = 12
+
+
+def opened(log: EventLog, by: str = "master") -> JobSteps:
+    return JobSteps.open(log, Author(JOB, by, CLOCK), STEP_EVENTS_MAX)
+
+
+def drive(steps: JobSteps, log: EventLog, storage: OrderedStorage) -> list[Outcome]:
+    """So many steps that nothing can be left, every deletion run at once."""
+    outcomes: list[Outcome] = []
+    for _ in range(STEPS):
+        outcomes.append(steps.step(0.0))
+        for deletion in outcomes[-1].deletions:
+            deletion.run(storage, log, Deadline.after(1.0, CLOCK))
+    return outcomes
+
+
+def whole_life() -> list[Recorded]:
+    log = MemoryEventLog()
+    storage = OrderedStorage(log)
+    with closing(opened(log)) as steps:
+        for fact in (*OPENING, produced(0, 1), produced(0, 2), produced(1, 3)):
+            state_facts(log, fact, by=f"task {fact}")
+            drive(steps, log, storage)
+        state_facts(log, ReleaseRequested(RESULT, "asked"), by="driver")
+        state = drive(steps, log, storage)[-1].state
+        assert state is not None
+        assert 3 == state.results[RESULT].deleted
+    audited(log)
+    return events(log)
+
+
+def test_the_same_calls_make_the_same_log() -> None:
+    """No thread, clock or chance is in a step: two runs write the same records, byte for byte."""
+    before = threading.active_count()
+    first, second = whole_life(), whole_life()
+    decided = [[r for r in run if r.event.by == "master"] for run in (first, second)]
+    assert decided[0] == decided[1] != []
+    assert before == threading.active_count()
+
+
+def test_nothing_comes_out_of_a_step_that_failed() -> None:
+    """A step whose commit is refused or unknown brings no answer, state or deletion; steps that
+    are opened anew bring each of them once."""
+    for error in (Unavailable("injected"), OutcomeUnknown("injected")):
+        for after in (False, True):
+            log = MemoryEventLog()
+            storage = OrderedStorage(log)
+            state_facts(log, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 7), "oom"))
+            faulty = FaultyLog(log, Fault("commit", 1, error, after))
+            with (
+                closing(opened(faulty, "first")) as steps,
+                pytest.raises(type(error), match="injected"),
+            ):
+                drive(steps, log, storage)
+            assert set() == storage.deleted
+            with closing(opened(faulty, "second")) as steps:
+                drive(steps, log, storage)
+            assert {attempt(1, 7)} == storage.deleted
+            assert set() == storage.early
+            assert 4 == audited(log).decisions
+
+
+def test_answers_are_the_authors_own() -> None:
+    """A step answers what its own author has asked, once, and nothing that others have."""
+    log = MemoryEventLog()
+    author = Author(JOB, "driver", CLOCK)
+    own = author.fact(REGISTERED)
+    with closing(JobSteps.open(log, author, STEP_EVENTS_MAX)) as steps:
+        state_facts(log, REGISTERED, by="another")
+        log.append(own)
+        outcomes = drive(steps, log, OrderedStorage(log))
+    answers = [answer for outcome in outcomes for answer in outcome.answers]
+    assert [(own.id, (JobAccepted(2),))] == [(a.cause, a.decisions) for a in answers]
+
+
+def test_failed_deletions_are_handed_out_again() -> None:
+    """What could not be deleted for a while is handed out by a later step, one at a time."""
+    log = MemoryEventLog()
+    storage = BusyStorage(log)
+    state_facts(log, *OPENING, produced(0, 1), ReleaseRequested(RESULT, "asked"))
+    with closing(opened(log)) as steps:
+        handed = [len(outcome.deletions) for outcome in drive(steps, log, storage)]
+    assert storage.deleted == {attempt(0, 1)}
+    assert BusyStorage.failures + 1 == sum(handed)
+
+
+def test_a_successors_decision_ends_the_steps() -> None:
+    """Steps that read a successor's decision raise `Fenced`, though they had nothing to commit."""
+    log = MemoryEventLog()
+    with closing(opened(log, "first")) as first, closing(opened(log, "second")) as second:
+        assert first.step(0.0).state is not None
+        state_facts(log, REGISTERED)
+        second.step(0.0)
+        with pytest.raises(Fenced, match="second decides"):
+            first.step(0.0)
