@@ -19,8 +19,8 @@ from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescripto
 from headgate.control.errors import Closed, Corrupt, HeadgateError, Lost, Unavailable
 from headgate.control.events import Consumed, Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId
-from headgate.control.state import ResultState
 from headgate.control.memory import MemoryEventLog
+from headgate.control.state import ResultState
 from headgate.storage.channels import Channels
 from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
