@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from .ids import AttemptId, JobId, ResultId
+from .ids import AttemptId, JobId, PartitionId, ResultId
 from .state import ResultState
 
 
@@ -47,6 +47,15 @@ class ShuffleDescriptor:
     partitions: int
     subpartitions: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownShuffleDescriptor:
+    """A partition that nobody has announced yet: its readers wait for it, for it is not empty."""
+
+    job: JobId
+    partition: PartitionId
+    subpartitions: int
 
 
 class JobShuffleContext(Protocol):

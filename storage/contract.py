@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
-from ..control.events import Produced
+from ..control.contract import UnknownShuffleDescriptor
+from ..control.events import Produced, SegmentSummary
 from ..control.ids import AttemptId
 from .manifest import Manifest
 from .segment import Longs
@@ -31,23 +32,41 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ResultPartitionDeployment:
-    """What one map task needs to write its partition."""
+    """What one map task needs to write its partition. A pipelined one announces each segment as
+    soon as it is stored, so that readers need not wait for the last one."""
 
     attempt: AttemptId
     subpartitions: int
     schema: pa.Schema
     codec: str
+    pipelined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class InputGateDeployment:
-    """What one reader task needs to read `count` neighbouring subpartitions."""
+    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
+    partitions that the manifest does not have yet; from `position` on the log tells of them, and
+    without one the environment has to be told."""
 
     manifest: Manifest
     schema: pa.Schema
     first: int
     count: int
     task: int
+    unknown: tuple[UnknownShuffleDescriptor, ...] = ()
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """What has become known of one attempt at a partition. Its segments may be told one by one, and
+    again. `whole`: the attempt is the partition, and these are all of its segments. `failed`: it
+    never will be, and why."""
+
+    attempt: AttemptId
+    segments: tuple[SegmentSummary, ...] = ()
+    whole: bool = False
+    failed: str = ""
 
 
 class ResultPartitionWriter(Protocol):
@@ -64,10 +83,12 @@ class ResultPartitionWriter(Protocol):
 class InputGate(Protocol):
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Every row of the subpartitions, once, from one attempt of each partition, or an error.
+        Partitions that are not known yet are waited for. A gate is read once.
 
         Raises:
-            Lost: an announced object is gone.
+            Lost: an announced object is gone, or an attempt that was half read has failed.
             Corrupt: bytes are not what was announced.
+            Unavailable: nothing was heard in time of the partitions that the message names.
         """
 
 
@@ -77,5 +98,8 @@ class ShuffleEnvironment(Protocol):
     ) -> ResultPartitionWriter: ...
 
     def create_input_gate(self, deployment: InputGateDeployment) -> InputGate: ...
+
+    def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
+        """Tell every open gate what has become known of partitions that it waits for."""
 
     def close(self) -> None: ...

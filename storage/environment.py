@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from threading import Lock
+from weakref import WeakSet
+
 from ..control.author import Author
-from ..control.events import Fact
-from ..control.ids import JobId, ResultId
+from ..control.events import Fact, SegmentSummary
+from ..control.ids import AttemptId, JobId, ResultId
 from ..control.log import EventLog, Receipt
 from .blobs import BlobStore
-from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from .channels import Channels
+from .contract import InputGateDeployment, Limits, PartitionInfo, ResultPartitionDeployment
 from .gate import SegmentGate
 from .layout import Layout
-from .manifest import Manifest
+from .manifest import Manifest, Source, locate
 from .neighbours import Neighbours
 from .shards import StoredManifest, load_shard
+from .tidings import LogTidings
 from .writer import SegmentWriter
 
 
@@ -36,6 +42,8 @@ class ObjectStoreEnvironment:
         self._wait_s = wait_s
         self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
         self._neighbours = Neighbours(store, limits.cache_bytes, limits.fetch_parallel)
+        self._waiting: WeakSet[SegmentGate] = WeakSet()
+        self._lock = Lock()
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
@@ -53,14 +61,29 @@ class ObjectStoreEnvironment:
         return writer
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
-        author = Author(self._job, f"reader {deployment.manifest.result}/{deployment.task}")
-        return SegmentGate(
+        result = deployment.manifest.result
+        author = Author(self._job, f"reader {result}/{deployment.task}")
+        follows = deployment.unknown and deployment.position is not None
+        tidings = LogTidings(self._log, self._job, result, deployment.position) if follows else None
+        gate = SegmentGate(
             deployment,
             self._neighbours,
             self._limits,
+            Channels(deployment, self._locate, tidings),
             lambda fact: self._announce(author, fact),
             self._wait_s,
         )
+        if deployment.unknown:
+            with self._lock:
+                self._waiting.add(gate)
+        return gate
+
+    def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
+        told = tuple(infos)
+        with self._lock:
+            gates = tuple(self._waiting)
+        for gate in gates:
+            gate.update(told)
 
     def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
         """The manifest that tells where a subpartition is; the last shard is kept for the next."""
@@ -75,6 +98,9 @@ class ObjectStoreEnvironment:
         self._neighbours.close()
         self._log.close()
         self._store.close()
+
+    def _locate(self, attempt: AttemptId, segment: SegmentSummary, subpartitions: int) -> Source:
+        return locate(attempt, segment, self._layout, subpartitions, self._store)
 
     def _announce(self, author: Author, fact: Fact) -> Receipt:
         return self._log.append(author.fact(fact))

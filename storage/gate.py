@@ -1,23 +1,25 @@
 """The consuming side: fetches ahead in parallel, checks every slice, streams batches in order.
 
 Guarantees: every row of every partition once, or an error; bytes on their way and in wait stay
-under `Limits.fetch_bytes`, except that one slice is always let through.
+under `Limits.fetch_bytes`, except that one slice is always let through. What is known is read while
+the rest is waited for: a partition that nobody has announced is never taken for an empty one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 
 import pyarrow as pa
 import xxhash
 
 from ..control.clock import Deadline
-from ..control.errors import Corrupt, Lost
+from ..control.errors import Closed, Corrupt, Lost
 from ..control.events import Consumed
 from ..control.log import Receipt
-from .contract import InputGateDeployment, Limits
+from .channels import Channels
+from .contract import InputGateDeployment, Limits, PartitionInfo
 from .neighbours import Neighbours
 from .plan import Slice, plan, read_on
 from .segment import decode
@@ -32,6 +34,7 @@ class SegmentGate:
         deployment: InputGateDeployment,
         neighbours: Neighbours,
         limits: Limits,
+        channels: Channels,
         announce: Announce,
         wait_s: float,
     ) -> None:
@@ -39,52 +42,83 @@ class SegmentGate:
         self._schema = deployment.schema.serialize().to_pybytes()
         self._neighbours = neighbours
         self._limits = limits
+        self._channels = channels
         self._announce = announce
         self._wait_s = wait_s
+        self._known = plan(deployment, limits)
+        self._following = read_on(deployment, limits)
+        self._rows = 0
+        self._read_bytes = 0
+        self._begun = False
+
+    def update(self, infos: Iterable[PartitionInfo]) -> None:
+        """Take in what has become known of partitions that were not known before."""
+        self._channels.update(infos)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Stream the batches. `Consumed` is announced when the last byte is here and checked, so
         that the log confirms it while the rows are decoded."""
+        if self._begun:
+            raise Closed("a gate is read once: make another one")
+        self._begun = True
+        try:
+            yield from self._read()
+        finally:
+            self._channels.close()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
         before = self._neighbours.requests
-        pieces = plan(self._deployment, self._limits)
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         ready: deque[tuple[Slice, memoryview]] = deque()
         held_bytes = 0
         receipt: Receipt | None = None
-        following = next(pieces, None)
-        while following is not None or ahead or ready:
+        following = self._next()
+        while receipt is None or ready:
             while following is not None and (
                 not held_bytes or held_bytes + following.span.length <= self._limits.fetch_bytes
             ):
                 ahead.append((following, self._fetch(following)))
                 held_bytes += following.span.length
-                following = next(pieces, None)
-                if following is None:
-                    self._read_on()
+                following = self._next()
             while ahead and (not ready or ahead[0][1].done()):
                 ready.append(self._checked(*ahead.popleft()))
-            if following is None and not ahead and receipt is None:
+            if following is None and not ahead and receipt is None and self._channels.ended:
                 receipt = self._announce_consumed(self._neighbours.requests - before)
-            length = ready[0][0].span.length
-            yield from _decoded(*ready.popleft(), self._schema)
-            held_bytes -= length
-        receipt = receipt or self._announce_consumed(0)
+            if ready:
+                length = ready[0][0].span.length
+                yield from _decoded(*ready.popleft(), self._schema)
+                held_bytes -= length
+            elif receipt is None:
+                self._channels.wait(Deadline.after(self._wait_s))
+            following = following or self._next()
+        assert receipt is not None, "the loop ends with it"
         receipt.offset(Deadline.after(self._wait_s))
+
+    def _next(self) -> Slice | None:
+        """What can be fetched now: first what was known from the start."""
+        found = next(self._known, None)
+        if found is None:
+            self._read_on()
+            found = self._channels.take()
+        if found is not None:
+            self._rows += int(found.source.rows[found.at])
+            self._read_bytes += found.span.length
+        return found
 
     def _announce_consumed(self, requests: int) -> Receipt:
         it = self._deployment
-        part = it.manifest.part(it.first, it.count)
-        rows, read_bytes = int(part.rows.sum()), int(part.sizes.sum())
+        result = it.manifest.result
         return self._announce(
-            Consumed(part.result, it.first, it.count, it.task, rows, read_bytes, requests)
+            Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)
         )
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
         return self._neighbours.fetch(piece.source.name, piece.window)
 
     def _read_on(self) -> None:
-        """Have on its way what this process's next reader will want."""
-        for piece in read_on(self._deployment, self._limits):
+        """Have on its way, once, what this process's next reader will want."""
+        following, self._following = self._following, iter(())
+        for piece in following:
             self._fetch(piece)
 
     def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..control.contract import ShuffleDescriptor
+from ..control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from ..control.errors import Corrupt
 from ..control.events import SegmentSummary
-from ..control.ids import AttemptId, JobId, ResultId
+from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.state import ResultState
 from .blobs import BlobStore, ByteRange
 from .layout import Layout
@@ -74,20 +74,28 @@ def build(
 ) -> Manifest:
     """The whole manifest of a complete result; an index too large for its event is fetched."""
     assert state.complete, "only a complete result has a manifest"
-    sources = []
-    for partition in range(descriptor.partitions):
-        produced = state.produced(partition)
-        for segment in produced.segments:
-            name = layout.segment(produced.attempt, segment.number)
-            index = _index(produced.attempt, segment, name, descriptor.subpartitions, store)
-            if int(index.rows.sum()) != segment.rows:
-                raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
-            sources.append(
-                Source(
-                    produced.attempt, name, index.starts, index.rows, index.sizes, index.checksums
+    return known(descriptor, state, layout, store)[0]
+
+
+def known(
+    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
+) -> tuple[Manifest, tuple[UnknownShuffleDescriptor, ...]]:
+    """The manifest of what is consumable now, and the partitions that are not."""
+    sources: list[Source] = []
+    unknown: list[UnknownShuffleDescriptor] = []
+    for index in range(descriptor.partitions):
+        if index in state.winners:
+            produced = state.produced(index)
+            for segment in produced.segments:
+                sources.append(
+                    locate(produced.attempt, segment, layout, descriptor.subpartitions, store)
                 )
+        else:
+            partition = PartitionId(descriptor.result, index)
+            unknown.append(
+                UnknownShuffleDescriptor(descriptor.job, partition, descriptor.subpartitions)
             )
-    return Manifest(
+    manifest = Manifest(
         descriptor.job,
         descriptor.result,
         descriptor.epoch,
@@ -95,6 +103,26 @@ def build(
         descriptor.subpartitions,
         tuple(sources),
     )
+    return manifest, tuple(unknown)
+
+
+def locate(
+    attempt: AttemptId,
+    segment: SegmentSummary,
+    layout: Layout,
+    subpartitions: int,
+    store: BlobStore,
+) -> Source:
+    """Where in a segment each subpartition stands.
+
+    Raises:
+        Corrupt: its index is not what the segment was announced with.
+    """
+    name = layout.segment(attempt, segment.number)
+    index = _index(attempt, segment, name, subpartitions, store)
+    if int(index.rows.sum()) != segment.rows:
+        raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
+    return Source(attempt, name, index.starts, index.rows, index.sizes, index.checksums)
 
 
 def _index(

@@ -61,6 +61,14 @@ def group_of(manifest: Manifest, limits: Limits) -> int:
     return max(1, min(manifest.count, fits))
 
 
+def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
+    """The slices of one object whose indexes start at subpartition 0, without any neighbours."""
+    for at in range(first, first + count):
+        if source.sizes[at]:
+            span = source.range_of(at, 1)
+            yield Slice(source, at, span, span)
+
+
 def _slices(manifest: Manifest, at: int, group: int, limits: Limits) -> Iterator[Slice]:
     for source in manifest.sources:
         if source.sizes[at]:

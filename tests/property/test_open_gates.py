@@ -1,0 +1,349 @@
+"""Gates over partitions that become known while they are read: every row once, or an error."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
+from headgate.control.errors import Closed, Corrupt, HeadgateError, Lost, Unavailable
+from headgate.control.events import Consumed, Produced, ResultRegistered
+from headgate.control.ids import AttemptId, PartitionId
+from headgate.control.memory import MemoryEventLog
+from headgate.control.state import ResultState
+from headgate.storage.channels import Channels
+from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.gate import SegmentGate
+from headgate.storage.manifest import known
+from headgate.storage.memory import MemoryBlobStore, Objects
+
+from .test_segments import JOB, LAYOUT, RESULT, Part, produce
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
+
+PARTITIONS, SUBPARTITIONS = 4, 3
+SCHEMA = pa.schema([("n", pa.int64())])
+LIMITS = Limits(segment_bytes=120, fetch_bytes=200, fetch_parallel=2)
+EMPTY = PARTITIONS - 1  # this partition has no rows, and says so
+
+
+def attempt(partition: int, task: int) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, partition), 1, task)
+
+
+def numbers(partition: int, task: int) -> list[int]:
+    """What an attempt writes: no two write the same, so that mixed attempts are seen."""
+    rows = 0 if partition == EMPTY else 40 + partition
+    return [partition * 1_000_000 + task * 1_000 + at for at in range(rows)]
+
+
+@cache
+def written() -> tuple[Objects, dict[AttemptId, Produced]]:
+    """Two attempts at every partition, each of several segments."""
+    objects: Objects = {}
+    store = MemoryBlobStore(objects)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, 5.0)
+    said = {}
+    for partition in range(PARTITIONS):
+        for task in range(2):
+            n = np.array(numbers(partition, task), np.int64)
+            part = Part(
+                pa.record_batch([n], schema=SCHEMA), n % SUBPARTITIONS, tuple(range(9, len(n), 9))
+            )
+            it = attempt(partition, task)
+            said[it] = produce(environment, it, SUBPARTITIONS, SCHEMA, part, "lz4")
+    environment.close()
+    assert min(len(said[attempt(at, 0)].segments) for at in range(EMPTY)) > 2
+    return objects, said
+
+
+@dataclass
+class Told:
+    """Tells a gate the next thing whenever it waits; says so when nothing is left."""
+
+    infos: list[PartitionInfo]
+    closed: int = 0
+
+    def hear(self, timeout_s: float) -> list[PartitionInfo]:
+        return [self.infos.pop(0)] if self.infos else []
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class Reader:
+    """One gate over the result, of which some partitions are in its manifest from the start."""
+
+    environment: ObjectStoreEnvironment
+    consumed: list[Consumed] = field(default_factory=list)
+
+    def gate(
+        self,
+        early: set[int],
+        told: list[PartitionInfo],
+        first: int = 0,
+        count: int = SUBPARTITIONS,
+        wait_s: float = 0.02,
+    ) -> SegmentGate:
+        deployment = self.deployment(early, first, count)
+        channels = Channels(deployment, self.environment._locate, Told(told))
+        return SegmentGate(
+            deployment, self.environment._neighbours, LIMITS, channels, self.announce, wait_s
+        )
+
+    def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
+        _, said = written()
+        winners = {at: attempt(at, 0) for at in early}
+        registered = ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
+        state = ResultState(registered, attempts=dict(said), winners=winners)
+        descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
+        manifest, unknown = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
+        assert {at for at in range(PARTITIONS) if at not in early} == {
+            one.partition.index for one in unknown
+        }
+        return InputGateDeployment(manifest, SCHEMA, first, count, 7, unknown)
+
+    def announce(self, fact: object) -> Confirmed:
+        assert isinstance(fact, Consumed)
+        self.consumed.append(fact)
+        return Confirmed()
+
+
+class Confirmed:
+    def offset(self, deadline: object) -> int:
+        return 0
+
+
+@contextmanager
+def reading() -> Iterator[Reader]:
+    objects, _ = written()
+    store = MemoryBlobStore(dict(objects))
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, 0.3)
+    try:
+        yield Reader(environment)
+    finally:
+        environment.close()
+
+
+def rows(gate: SegmentGate) -> list[int]:
+    return sorted(n for batch in gate for n in batch["n"].to_pylist())
+
+
+def streamed(gate: SegmentGate) -> tuple[list[int], HeadgateError | None]:
+    """The rows that came, and the error that ended them."""
+    found: list[int] = []
+    try:
+        for batch in gate:
+            found += batch["n"].to_pylist()
+    except HeadgateError as exc:
+        return found, exc
+    return found, None
+
+
+def expected(tasks: dict[int, int], first: int = 0, count: int = SUBPARTITIONS) -> list[int]:
+    every = [n for at, task in tasks.items() for n in numbers(at, task)]
+    return sorted(n for n in every if first <= n % SUBPARTITIONS < first + count)
+
+
+def whole(partition: int, task: int = 0) -> PartitionInfo:
+    said = written()[1][attempt(partition, task)]
+    return PartitionInfo(said.attempt, said.segments, whole=True)
+
+
+def pieces(partition: int, task: int = 0) -> list[PartitionInfo]:
+    said = written()[1][attempt(partition, task)]
+    return [PartitionInfo(said.attempt, (segment,)) for segment in said.segments]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[set[int], list[PartitionInfo], dict[int, int]]:
+    """What a gate knows from the start, what it is told, in any order of partitions, and which
+    attempt each partition turns out to be. Another attempt may fail, but only before it is read."""
+    early = draw(st.sets(st.integers(0, PARTITIONS - 1)))
+    lines: list[list[PartitionInfo]] = []
+    tasks = dict.fromkeys(range(PARTITIONS), 0)
+    for partition in sorted(set(range(PARTITIONS)) - early):
+        tasks[partition] = draw(st.integers(0, 1))
+        one, other = tasks[partition], 1 - tasks[partition]
+        some = draw(st.lists(st.sampled_from(pieces(partition, one) or [whole(partition, one)])))
+        line = [told for told in some if not told.whole] + [whole(partition, one)]
+        if draw(st.booleans()):
+            failed = PartitionInfo(attempt(partition, other), failed="killed")
+            line.insert(draw(st.integers(0, len(line))), failed)
+        if draw(st.booleans()):
+            line += [draw(st.sampled_from(line)), whole(partition, one)]
+        lines.append(line)
+    told: list[PartitionInfo] = []
+    while any(lines):
+        line = draw(st.sampled_from([line for line in lines if line]))
+        told.append(line.pop(0))
+    return early, told, tasks
+
+
+RANGES = st.sampled_from([(0, SUBPARTITIONS), (0, 1), (1, 2), (2, 1)])
+
+
+@given(stories(), RANGES, st.lists(st.integers(0, 3), max_size=12))
+def test_every_row_comes_once_however_it_is_told(
+    story: tuple[set[int], list[PartitionInfo], dict[int, int]],
+    span: tuple[int, int],
+    pushes: list[int],
+) -> None:
+    """Segments told one by one, in any order, twice, while it waits or while it streams: a gate
+    hands out each row of each partition once, and states all of them as consumed."""
+    early, told, tasks = story
+    with reading() as reader:
+        gate = reader.gate(early, told, *span)
+        found: list[int] = []
+        for batch in gate:
+            found += batch["n"].to_pylist()
+            pushed = [told.pop(0) for _ in range(pushes.pop(0) if pushes else 0) if told]
+            gate.update(pushed)
+        assert expected(tasks, *span) == sorted(found)
+        assert [len(found)] == [one.rows for one in reader.consumed]
+
+
+@given(st.sets(st.integers(0, PARTITIONS - 1), min_size=1), st.data())
+def test_unknown_is_never_empty(unknown: set[int], data: st.DataObject) -> None:
+    """A gate that is not told all of a partition streams the rest, waits, and names what for."""
+    early = set(range(PARTITIONS)) - unknown
+    missing = data.draw(st.sampled_from(sorted(unknown)))
+    told = [whole(at) for at in sorted(unknown - {missing})] + pieces(missing)
+    dropped = data.draw(st.integers(0, len(pieces(missing))))
+    told = told[: len(told) - dropped]
+    with reading() as reader:
+        found, error = streamed(reader.gate(early, told))
+        others = dict.fromkeys(set(range(PARTITIONS)) - {missing}, 0)
+        assert isinstance(error, Unavailable)
+        assert [f"{RESULT}/{missing}"] == re.findall(rf"{RESULT}/\d+(?=: )", str(error))
+        assert set(expected(others)) <= set(found)
+        assert len(set(found)) == len(found)
+        assert reader.consumed == []
+
+
+@given(st.data())
+def test_attempts_are_never_mixed(data: st.DataObject) -> None:
+    """Whatever two attempts announce before one of them is the partition, a gate hands out the rows
+    of the one that is, or ends with an error."""
+    winner = data.draw(st.integers(0, 1))
+    lines = [data.draw(st.lists(st.sampled_from(pieces(0, task)))) for task in range(2)]
+    failed = PartitionInfo(attempt(0, 1 - winner), failed="another was first")
+    lines[1 - winner] += data.draw(st.sampled_from([[], [failed]]))
+    lines[winner].append(whole(0, winner))
+    told: list[PartitionInfo] = []
+    while any(lines):
+        told.append(data.draw(st.sampled_from([line for line in lines if line])).pop(0))
+    with reading() as reader:
+        found, error = streamed(reader.gate(set(range(1, PARTITIONS)), told))
+        every = expected(dict.fromkeys(range(PARTITIONS), 0) | {0: winner})
+        assert (every == sorted(found)) if error is None else isinstance(error, Lost)
+
+
+OTHERS = [whole(at) for at in range(1, PARTITIONS)]
+
+
+@pytest.mark.parametrize("taken", range(1, 4))
+def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
+    """Whoever has read segments of an attempt that fails begins again; nobody gets mixed rows."""
+    failed = PartitionInfo(attempt(0, 0), failed="killed")
+    for end in ([failed, whole(0, 1)], [whole(0, 1)], [whole(0, 1), failed]):
+        with reading() as reader, pytest.raises(Lost, match=f"{RESULT}/0.*begin again"):
+            rows(reader.gate(set(), [*pieces(0)[:taken], *OTHERS, *end]))
+        assert reader.consumed == []
+
+
+def test_an_attempt_that_failed_unread_is_forgotten() -> None:
+    """An attempt of which this reader has read no byte may fail, or be overtaken by another."""
+    failed = PartitionInfo(attempt(0, 0), failed="killed")
+    for told in (
+        [failed, *pieces(0), whole(0, 1)],
+        [failed, whole(0, 1), whole(0, 0)],
+        [*pieces(0, 1), whole(0, 1), failed],
+        [whole(0, 1), *pieces(0)],
+    ):
+        with reading() as reader:
+            assert expected({0: 1, 1: 0, 2: 0, 3: 0}) == rows(reader.gate(set(), [*told, *OTHERS]))
+
+
+def test_a_whole_attempt_that_is_read_may_go() -> None:
+    """Who has read a partition to its end needs it no more."""
+    gone = PartitionInfo(attempt(0, 0), failed="its executor is lost")
+    with reading() as reader:
+        told = [whole(0), gone, whole(0, 1), *OTHERS]
+        assert expected(dict.fromkeys(range(PARTITIONS), 0)) == rows(reader.gate(set(), told))
+
+
+CONTRADICTIONS = {
+    "two contents of a segment": lambda one: [
+        one[0],
+        replace(one[0], segments=(replace(one[0].segments[0], checksum=1),)),
+    ],
+    "a segment more than all": lambda one: [
+        *one,
+        PartitionInfo(one[0].attempt, one[0].segments, whole=True),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_an_attempt_that_contradicts_itself_is_corrupt(what: str) -> None:
+    """Announcements that do not fit each other are an error for the reader that meets them."""
+    told = CONTRADICTIONS[what](pieces(0))
+    with reading() as reader, pytest.raises(Corrupt, match=f"{RESULT}/0"):
+        rows(reader.gate(set(), [*told, *OTHERS]))
+
+
+def test_every_open_gate_is_told() -> None:
+    """`update_partition_infos` reaches all gates that wait, from another thread, and those only."""
+    with reading() as reader:
+        shuffle = reader.environment
+        deployment = reader.deployment({1, 2, 3}, 0, SUBPARTITIONS)
+        found: list[list[int]] = []
+        gates = [shuffle.create_input_gate(deployment) for _ in range(3)]
+        readers = [
+            threading.Thread(target=lambda gate=gate: found.append(rows(gate))) for gate in gates
+        ]
+        for thread in readers:
+            thread.start()
+        shuffle.update_partition_infos([whole(0)])
+        for thread in readers:
+            thread.join()
+        every = expected(dict.fromkeys(range(PARTITIONS), 0))
+        assert [every] * 3 == found
+        late = shuffle.create_input_gate(deployment)
+        with pytest.raises(Unavailable, match=f"{RESULT}/0"):
+            rows(late)
+
+
+def test_a_gate_is_read_once() -> None:
+    """A second reading would find nothing left, and must not look like an empty partition."""
+    with reading() as reader:
+        gate = reader.gate(set(range(PARTITIONS)), [])
+        assert rows(gate) == expected(dict.fromkeys(range(PARTITIONS), 0))
+        with pytest.raises(Closed):
+            rows(gate)
+
+
+def test_a_result_of_unknown_partitions_only_names_a_few() -> None:
+    """An error names ten partitions and counts the others."""
+    with reading() as reader:
+        deployment = reader.deployment(set(), 0, 1)
+        many = tuple(
+            UnknownShuffleDescriptor(JOB, PartitionId(RESULT, at), SUBPARTITIONS)
+            for at in range(30)
+        )
+        gate = reader.environment.create_input_gate(replace(deployment, unknown=many))
+        with pytest.raises(Unavailable, match="and 20 more"):
+            rows(gate)
