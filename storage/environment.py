@@ -11,9 +11,12 @@ from .contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from .gate import SegmentGate
 from .layout import Layout
 from .manifest import Manifest
+from .means import Means
 from .neighbours import Neighbours
 from .shards import StoredManifest, load_shard
 from .writer import SegmentWriter
+
+_MEANS = Means()
 
 
 class ObjectStoreEnvironment:
@@ -26,40 +29,43 @@ class ObjectStoreEnvironment:
         store: BlobStore,
         root: str,
         limits: Limits,
-        wait_s: float = 60.0,
+        means: Means = _MEANS,
     ) -> None:
         self._job = job
         self._log = log
         self._store = store
         self._layout = Layout(root, job)
         self._limits = limits
-        self._wait_s = wait_s
+        self._means = means
         self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
-        self._neighbours = Neighbours(store, limits.cache_bytes, limits.fetch_parallel)
+        self._neighbours = Neighbours(
+            store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
+        )
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
-        author = Author(self._job, f"task {deployment.attempt}")
+        author = Author(self._job, f"task {deployment.attempt}", self._means.clock)
         writer = SegmentWriter(
             deployment,
             self._store,
             self._layout,
             self._limits,
             lambda fact: self._announce(author, fact),
-            self._wait_s,
+            self._means,
         )
         writer.start(host)
         return writer
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
-        author = Author(self._job, f"reader {deployment.manifest.result}/{deployment.task}")
+        name = f"reader {deployment.manifest.result}/{deployment.task}"
+        author = Author(self._job, name, self._means.clock)
         return SegmentGate(
             deployment,
             self._neighbours,
             self._limits,
             lambda fact: self._announce(author, fact),
-            self._wait_s,
+            self._means.wait_s,
         )
 
     def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
