@@ -16,10 +16,13 @@ from .contract import InputGateDeployment, Limits, PartitionInfo, ResultPartitio
 from .gate import SegmentGate
 from .layout import Layout
 from .manifest import Manifest, Source, locate
+from .means import Means
 from .neighbours import Neighbours
 from .shards import StoredManifest, load_shard
 from .tidings import LogTidings
 from .writer import SegmentWriter
+
+_MEANS = Means()
 
 
 class ObjectStoreEnvironment:
@@ -32,37 +35,39 @@ class ObjectStoreEnvironment:
         store: BlobStore,
         root: str,
         limits: Limits,
-        wait_s: float = 60.0,
+        means: Means = _MEANS,
     ) -> None:
         self._job = job
         self._log = log
         self._store = store
         self._layout = Layout(root, job)
         self._limits = limits
-        self._wait_s = wait_s
+        self._means = means
         self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
-        self._neighbours = Neighbours(store, limits.cache_bytes, limits.fetch_parallel)
+        self._neighbours = Neighbours(
+            store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
+        )
         self._waiting: WeakSet[SegmentGate] = WeakSet()
         self._lock = Lock()
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
-        author = Author(self._job, f"task {deployment.attempt}")
+        author = Author(self._job, f"task {deployment.attempt}", self._means.clock)
         writer = SegmentWriter(
             deployment,
             self._store,
             self._layout,
             self._limits,
             lambda fact: self._announce(author, fact),
-            self._wait_s,
+            self._means,
         )
         writer.start(host)
         return writer
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
         result = deployment.manifest.result
-        author = Author(self._job, f"reader {result}/{deployment.task}")
+        author = Author(self._job, f"reader {result}/{deployment.task}", self._means.clock)
         follows = deployment.unknown and deployment.position is not None
         tidings = LogTidings(self._log, self._job, result, deployment.position) if follows else None
         gate = SegmentGate(
@@ -71,7 +76,7 @@ class ObjectStoreEnvironment:
             self._limits,
             Channels(deployment, self._locate, tidings),
             lambda fact: self._announce(author, fact),
-            self._wait_s,
+            self._means,
         )
         if deployment.unknown:
             with self._lock:

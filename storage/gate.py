@@ -14,12 +14,12 @@ from concurrent.futures import Future
 import pyarrow as pa
 import xxhash
 
-from ..control.clock import Deadline
 from ..control.errors import Closed, Corrupt, Lost
 from ..control.events import Consumed
 from ..control.log import Receipt
 from .channels import Channels
 from .contract import InputGateDeployment, Limits, PartitionInfo
+from .means import Means
 from .neighbours import Neighbours
 from .plan import Slice, plan, read_on
 from .segment import decode
@@ -36,7 +36,7 @@ class SegmentGate:
         limits: Limits,
         channels: Channels,
         announce: Announce,
-        wait_s: float,
+        means: Means,
     ) -> None:
         self._deployment = deployment
         self._schema = deployment.schema.serialize().to_pybytes()
@@ -44,7 +44,7 @@ class SegmentGate:
         self._limits = limits
         self._channels = channels
         self._announce = announce
-        self._wait_s = wait_s
+        self._means = means
         self._known = plan(deployment, limits)
         self._following = read_on(deployment, limits)
         self._rows = 0
@@ -89,10 +89,10 @@ class SegmentGate:
                 yield from _decoded(*ready.popleft(), self._schema)
                 held_bytes -= length
             elif receipt is None:
-                self._channels.wait(Deadline.after(self._wait_s))
+                self._channels.wait(self._means.deadline())
             following = following or self._next()
         assert receipt is not None, "the loop ends with it"
-        receipt.offset(Deadline.after(self._wait_s))
+        receipt.offset(self._means.deadline())
 
     def _next(self) -> Slice | None:
         """What can be fetched now: first what was known from the start."""

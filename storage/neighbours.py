@@ -7,17 +7,17 @@ who ask for it. A range that could not be read is asked for anew.
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from threading import Lock
 
 from .blobs import BlobStore, ByteRange
 
 
 class Neighbours:
-    def __init__(self, store: BlobStore, bytes_max: int, parallel: int) -> None:
+    def __init__(self, store: BlobStore, bytes_max: int, fetchers: Executor) -> None:
         self._store = store
         self._bytes_max = bytes_max
-        self._fetchers = ThreadPoolExecutor(parallel, thread_name_prefix="headgate-get")
+        self._fetchers = fetchers
         self._lock = Lock()
         self._held: OrderedDict[tuple[str, ByteRange], Future[memoryview]] = OrderedDict()
         self._held_bytes = 0

@@ -8,18 +8,18 @@ One segment is on its way while the next one fills.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pyarrow as pa
 import xxhash
 
-from ..control.clock import Deadline
 from ..control.errors import Closed, Invalid
 from ..control.events import AttemptFailed, AttemptStarted, Fact, Produced, SegmentSummary
 from ..control.log import Receipt
 from .blobs import BlobStore
 from .contract import Limits, ResultPartitionDeployment
 from .layout import Layout
+from .means import Means
 from .segment import Longs, Run, Segment, checksum, encode, signed, sort
 
 _INLINE_BYTES_MAX = 128 * 1024
@@ -38,14 +38,14 @@ class SegmentWriter:
         layout: Layout,
         limits: Limits,
         announce: Announce,
-        wait_s: float,
+        means: Means,
     ) -> None:
         self._deployment = deployment
         self._store = store
         self._layout = layout
         self._limits = limits
         self._announce = announce
-        self._wait_s = wait_s
+        self._means = means
         self._batches: list[pa.RecordBatch] = []
         self._targets: list[Longs] = []
         self._runs: list[Run] = []
@@ -53,7 +53,7 @@ class SegmentWriter:
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
-        self._uploader = ThreadPoolExecutor(1, thread_name_prefix="headgate-put")
+        self._uploader = means.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
         self._started: Receipt | None = None
         self._closed = False
@@ -86,10 +86,9 @@ class SegmentWriter:
             self._flush()
         self._settle()
         self._close()
-        produced = Produced(
-            self._deployment.attempt, self._stated(), signed(self._content.intdigest())
-        )
-        self._announce(produced).offset(Deadline.after(self._wait_s))
+        content = signed(self._content.intdigest())
+        produced = Produced(self._deployment.attempt, self._stated(), content)
+        self._announce(produced).offset(self._means.deadline())
         return produced
 
     def abort(self, reason: str) -> None:
@@ -97,7 +96,7 @@ class SegmentWriter:
             return
         self._close()
         failed = AttemptFailed(self._deployment.attempt, reason)
-        self._announce(failed).offset(Deadline.after(self._wait_s))
+        self._announce(failed).offset(self._means.deadline())
 
     def _close(self) -> None:
         self._closed = True
@@ -133,7 +132,7 @@ class SegmentWriter:
 
     def _put(self, number: int, segment: Segment) -> None:
         assert self._started is not None, "start comes before the first put"
-        self._started.offset(Deadline.after(self._wait_s))
+        self._started.offset(self._means.deadline())
         attempt = self._deployment.attempt
         name = self._layout.segment(attempt, number)
         self._store.put(name, segment.body, f"{attempt}/{number}")

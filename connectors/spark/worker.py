@@ -31,6 +31,7 @@ from ...storage.contract import (
 )
 from ...storage.environment import ObjectStoreEnvironment
 from ...storage.manifest import Manifest
+from ...storage.means import Means
 from ...storage.shards import StoredManifest
 from ...storage.stores import open_store
 from .catalyst import SUBPARTITION
@@ -139,7 +140,9 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     store, root = open_store(settings.store, dict(settings.s3))
     log = KafkaEventLog(settings.kafka)
     keep_memory()
-    made = ObjectStoreEnvironment(settings.job, log, store, root, settings.limits, settings.wait_s)
+    made = ObjectStoreEnvironment(
+        settings.job, log, store, root, settings.limits, Means(settings.wait_s)
+    )
     _ENVIRONMENTS[settings.key] = made
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
         _ENVIRONMENTS.popitem(last=False)[1].close()

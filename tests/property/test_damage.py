@@ -88,7 +88,7 @@ def opened(
     whole: Sound, store: BlobStore, state: ResultState | None = None, limits: Limits = LIMITS
 ) -> Iterator[Written]:
     """The result as readers find it in another bucket or log."""
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, 5.0)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits)
     try:
         yield Written(SCHEMA, whole.descriptor, state or whole.state, {}, store, environment)
     finally:
@@ -195,7 +195,7 @@ def foreign(codec: str, salt: int, task: int, partition: int = 0) -> Objects:
     """What another attempt at a partition wrote, under its own names."""
     objects: Objects = {}
     environment = ObjectStoreEnvironment(
-        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS, 5.0
+        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS
     )
     attempt = AttemptId(PartitionId(RESULT, partition), 1, task)
     produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(partition, salt), codec)
@@ -400,7 +400,7 @@ def test_a_name_is_never_written_twice() -> None:
     """A second attempt under the same id is a `Conflict`, and the first one's rows stay."""
     objects: Objects = {}
     environment = ObjectStoreEnvironment(
-        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS, 5.0
+        JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS
     )
     attempt = AttemptId(PartitionId(RESULT, 0), 1, 5)
     produce(environment, attempt, SUBPARTITIONS, SCHEMA, part(0), "none")

@@ -26,6 +26,7 @@ from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.gate import SegmentGate
 from headgate.storage.manifest import known
+from headgate.storage.means import Means
 from headgate.storage.memory import MemoryBlobStore, Objects
 
 from .test_segments import JOB, LAYOUT, RESULT, Part, produce
@@ -53,7 +54,7 @@ def written() -> tuple[Objects, dict[AttemptId, Produced]]:
     """Two attempts at every partition, each of several segments."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, 5.0)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Means(5.0))
     said = {}
     for partition in range(PARTITIONS):
         for task in range(2):
@@ -130,7 +131,7 @@ class Confirmed:
 def reading() -> Iterator[Reader]:
     objects, _ = written()
     store = MemoryBlobStore(dict(objects))
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, 0.3)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Means(0.3))
     try:
         yield Reader(environment)
     finally:

@@ -243,7 +243,7 @@ def exchange(
     """A result whose partitions were written by one attempt each."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, 5.0)
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits)
     descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)
     registered = ResultRegistered(RESULT, len(all_parts), subpartitions, "", "")
     state = JobState(JOB)

@@ -42,6 +42,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 from headgate.storage.layout import Layout
 from headgate.storage.manifest import build
+from headgate.storage.means import Means
 from headgate.storage.memory import MemoryBlobStore, Objects
 from headgate.storage.release import StorageRelease
 from headgate.storage.retries import RetrySettings
@@ -101,7 +102,7 @@ class Stack:
     def environment(self, log: EventLog | None = None) -> Iterator[ObjectStoreEnvironment]:
         """An executor's; its log is wrapped, for whoever closes an environment closes its log."""
         shared = log or FaultyLog(self.inner)
-        environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, 0.3)
+        environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, Means(0.3))
         try:
             yield environment
         finally:
