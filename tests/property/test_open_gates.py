@@ -101,7 +101,7 @@ class Reader:
         deployment = self.deployment(early, first, count)
         channels = Channels(deployment, self.environment._locate, Told(told))
         return SegmentGate(
-            deployment, self.environment._neighbours, LIMITS, channels, self.announce, wait_s
+            deployment, self.environment._neighbours, LIMITS, channels, self.announce, Means(wait_s)
         )
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
