@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,6 +66,10 @@ class JobShuffleContext(Protocol):
 
     def on_fatal_error(self, error: BaseException) -> None:
         """The master cannot go on; whoever waits for it gets this error."""
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """These partitions were consumable and are to be made again. Said whenever something has
+        changed until they are there; must return at once."""
 
 
 class ShuffleMaster(Protocol):

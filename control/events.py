@@ -117,11 +117,13 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an attempt had announced is not there; without evidence nothing follows from it."""
+    """What an attempt had announced is not there; without evidence nothing follows from it. `task`
+    is the reader that waits for it to come again, 0 when nobody does."""
 
     attempt: AttemptId
     object: str
     evidence: str
+    task: int = 0
 
 
 @dataclass(frozen=True, slots=True)

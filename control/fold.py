@@ -47,7 +47,7 @@ def apply(state: JobState, body: Body) -> JobState:
     """The state behind an event."""
     match body:
         case JobAccepted():
-            return replace(state, epoch=body.epoch, closed=None, failed=None)
+            return _accept(state, body.epoch)
         case JobUnregistered() | LeaseExpired():
             return state if state.closed is not None else replace(state, closed=body.reason)
         case JobFailed():
@@ -58,13 +58,13 @@ def apply(state: JobState, body: Body) -> JobState:
             known = state.results.get(body.result)
             refused = known is not None or not state.registered
             return state if refused else _put(state, body.result, ResultState(body))
-        case JobRegistered() | PartitionRegistered() | Lost() | Tick():
+        case JobRegistered() | PartitionRegistered() | Tick():
             return state
         case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
             return state
         case AttemptStarted() | AttemptFailed() | SegmentProduced() | Produced():
             return _change(state, body.attempt.partition.result, body)
-        case Consumable() | Superseded():
+        case Lost() | Consumable() | Superseded():
             return _change(state, body.attempt.partition.result, body)
         case PartitionAccepted() | ResultComplete() | Reproduce() | TrackingStopped():
             return _change(state, body.result, body)
@@ -72,6 +72,12 @@ def apply(state: JobState, body: Body) -> JobState:
             return _change(state, body.result, body)
         case _:
             assert_never(body)
+
+
+def _accept(state: JobState, epoch: int) -> JobState:
+    """Another driver speaks: nobody of the former one's waits any more."""
+    results = {name: replace(r, waiting=frozenset()) for name, r in state.results.items()}
+    return JobState(state.job, epoch, MappingProxyType(results))
 
 
 def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
@@ -96,13 +102,16 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
             return _stream(_note(result, body.attempt, None), body)
         case Produced():
             return _produce(result, body)
+        case Lost():
+            waits = body.task > 0 and body.evidence and result.released is None
+            return replace(result, waiting=result.waiting | {body.task}) if waits else result
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():
             written = replace(result.written, superseded=result.written.superseded + 1)
             return replace(result, superseded=result.superseded | {body.attempt}, written=written)
         case ResultComplete():
-            return replace(result, complete=True, completions=result.completions + 1)
+            return _complete(result)
         case TrackingStopped():
             return _stop_tracking(result, body)
         case Reproduce():
@@ -125,6 +134,11 @@ def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) ->
     if result.attempts.get(attempt) is not None:
         return result
     return replace(result, attempts={**result.attempts, attempt: produced})
+
+
+def _complete(result: ResultState) -> ResultState:
+    count = result.completions + 1
+    return replace(result, complete=True, completions=count, waiting=frozenset())
 
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:

@@ -134,6 +134,10 @@ class JobLoop:
         for answer in outcome.answers:
             if (asked := self._asked.pop(answer.cause, None)) is not None:
                 asked.set_result(answer.decisions)
+        results = outcome.state.results.items()
+        missing = {name: result.reproducing for name, result in results if result.reproducing}
+        if missing:
+            self._context.reproduce(missing)
         for deletion in outcome.deletions:
             self._deleter.submit(deletion.run, self._storage, self._log, self._deadline())
 

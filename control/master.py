@@ -14,7 +14,7 @@ from .contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from .errors import Invalid, Unavailable
+from .errors import Invalid, Lost, Unavailable
 from .events import (
     Decision,
     Fact,
@@ -161,6 +161,8 @@ def _describe(
 
 
 def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
+    if state.failed is not None:
+        raise Lost(f"the job has failed: {state.failed}")
     known = state.results.get(result)
     if known is not None and known.released is not None:
         raise Invalid(f"result {result} was released: {known.released}")

@@ -36,7 +36,8 @@ class ResultState:
 
     `running` tells the host of the attempts that have not ended, `streams` what those of a
     pipelined result have announced so far. `before` holds the fingerprint of a partition that was
-    lost after consumers could have begun to read it, `reproducing` what is ordered and not there.
+    lost after consumers could have begun to read it, `reproducing` what is ordered and not there,
+    `waiting` the reader tasks that wait for it.
     """
 
     registered: ResultRegistered
@@ -48,6 +49,7 @@ class ResultState:
     superseded: frozenset[AttemptId] = frozenset()
     before: Mapping[int, int | None] = field(default_factory=dict)
     reproducing: frozenset[int] = frozenset()
+    waiting: frozenset[int] = frozenset()
     consumed: frozenset[int] = frozenset()
     written: Written = Written()
     reads: Reads = Reads()

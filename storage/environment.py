@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from threading import Lock
 from weakref import WeakSet
 
@@ -10,6 +11,7 @@ from ..control.author import Author
 from ..control.events import Fact, SegmentSummary
 from ..control.ids import AttemptId, JobId, ResultId
 from ..control.log import EventLog, Receipt
+from ..control.watch import JobWatch
 from .blobs import BlobStore
 from .channels import Channels
 from .contract import InputGateDeployment, Limits, PartitionInfo, ResultPartitionDeployment
@@ -18,6 +20,7 @@ from .layout import Layout
 from .manifest import Manifest, Source, locate
 from .means import Means
 from .neighbours import Neighbours
+from .repair import Repair
 from .shards import StoredManifest, load_shard
 from .tidings import LogTidings
 from .writer import SegmentWriter
@@ -47,6 +50,7 @@ class ObjectStoreEnvironment:
         self._neighbours = Neighbours(
             store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
         )
+        self._watch = JobWatch(log, job)
         self._waiting: WeakSet[SegmentGate] = WeakSet()
         self._lock = Lock()
 
@@ -70,12 +74,14 @@ class ObjectStoreEnvironment:
         author = Author(self._job, f"reader {result}/{deployment.task}", self._means.clock)
         follows = deployment.unknown and deployment.position is not None
         tidings = LogTidings(self._log, self._job, result, deployment.position) if follows else None
+        announce = partial(self._announce, author)
         gate = SegmentGate(
             deployment,
             self._neighbours,
             self._limits,
             Channels(deployment, self._locate, tidings),
-            lambda fact: self._announce(author, fact),
+            Repair(deployment, self._watch, self._locate, announce, self._means),
+            announce,
             self._means,
         )
         if deployment.unknown:
@@ -101,6 +107,7 @@ class ObjectStoreEnvironment:
 
     def close(self) -> None:
         self._neighbours.close()
+        self._watch.close()
         self._log.close()
         self._store.close()
 

@@ -22,6 +22,7 @@ from .contract import InputGateDeployment, Limits, PartitionInfo
 from .means import Means
 from .neighbours import Neighbours
 from .plan import Slice, plan, read_on
+from .repair import Repair
 from .segment import decode
 from .writer import Announce
 
@@ -35,6 +36,7 @@ class SegmentGate:
         neighbours: Neighbours,
         limits: Limits,
         channels: Channels,
+        repair: Repair,
         announce: Announce,
         means: Means,
     ) -> None:
@@ -43,6 +45,7 @@ class SegmentGate:
         self._neighbours = neighbours
         self._limits = limits
         self._channels = channels
+        self._repair = repair
         self._announce = announce
         self._means = means
         self._known = plan(deployment, limits)
@@ -122,6 +125,15 @@ class SegmentGate:
             self._fetch(piece)
 
     def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview]:
+        """The slice's bytes, or those that took their place."""
+        while True:
+            try:
+                return piece, self._sound(piece, window)
+            except (Lost, Corrupt) as failure:
+                piece = self._repair.replace(piece, failure)
+                window = self._fetch(piece)
+
+    def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
         """The slice's bytes; those that do not match are read once more before they count."""
         body = self._cut(piece, window)
         if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
@@ -132,8 +144,8 @@ class SegmentGate:
             body = self._cut(piece, self._fetch(piece))
             found = xxhash.xxh3_64_intdigest(body)
         if len(body) != piece.span.length or found != expected:
-            raise Corrupt(f"{piece}: checksum {found:016x}, expected {expected:016x}")
-        return piece, body
+            raise Corrupt(f"{piece}: checksum {found:016x}, expected {expected:016x}, read twice")
+        return body
 
     def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
         """The slice's own bytes of its window."""

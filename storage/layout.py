@@ -44,3 +44,8 @@ class Layout:
     def _folder(self, result: ResultId, part: str) -> str:
         shard = zlib.crc32(f"{result}/{part}".encode()) % _SHARDS
         return f"{self.prefix}{shard:02x}/{result}/{part}/"
+
+
+def segment_number(name: str) -> int:
+    """Which of its attempt's segments an object is."""
+    return int(name.rpartition("/")[2])

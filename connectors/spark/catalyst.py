@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -131,3 +132,17 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
             return None
         classes[name] = found
     return CatalystDoor(spark, classes)
+
+
+def kill_task(context: SparkContext, task: int, reason: str) -> None:
+    """End one task attempt without counting it as a failure; one that has ended is no error."""
+    context._jsc.sc().killTaskAttempt(task, False, reason)
+
+
+def put_first(context: SparkContext, stages: Collection[int]) -> None:
+    """Let these stages have the next slots under Spark's FIFO scheduling, which otherwise serves
+    older jobs first; under FAIR their pool has its share without it."""
+    waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
+    for one in waiting:
+        if one.getClass().getSimpleName() == "TaskSetManager" and one.stageId() in stages:
+            getattr(one, "priority_$eq")(-1)

@@ -18,6 +18,7 @@ from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
 from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor
+from .repairs import Repairs
 from .roads import PrivateRoad, PublicRoad, Road
 from .settings import Settings
 from .shipping import cause
@@ -46,6 +47,7 @@ class Means:
     worker: WorkerSettings
     settings: Settings
     epoch: int
+    repairs: Repairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Exchanger:
             )
             try:
                 write.run()
+                means.repairs.keep(result, write)
                 read = ReadTask(means.worker, self._manifest(descriptor), road.schema)
                 return Exchange(descriptor, road.reads(read))
             except BaseException as exc:

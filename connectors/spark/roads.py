@@ -26,10 +26,11 @@ from .worker import MapTask, ReadTask
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A map stage that is planned and not yet run."""
+    """A map stage that is planned; `again` runs it for some of its partitions only."""
 
     partitions: int
     run: Callable[[], object]
+    again: Callable[[list[int]], object]
 
 
 class Road(Protocol):
@@ -58,7 +59,7 @@ class PrivateRoad:
         batches = self._door.arrow_batches(self._plan.rows, self._batch_rows)
         rdd: RDD[Any] = RDD(batches, self._spark.sparkContext, Frames())
         stage = rdd.mapPartitionsWithIndex(ship(task.write_frames))
-        return Writing(rdd.getNumPartitions(), stage.collect)
+        return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
         numbers: RDD[Any] = self._spark.sparkContext.parallelize([], task.manifest.count)
@@ -85,7 +86,7 @@ class PublicRoad:
     def writes(self, task: MapTask) -> Writing:
         write = ship(task.write_batches)
         stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
-        return Writing(stage.getNumPartitions(), stage.collect)
+        return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
         read = ship(task.batches)
@@ -111,6 +112,15 @@ class Frames(NoOpSerializer):
             if stream.readinto(memoryview(frame).cast("B")) != length:
                 raise EOFError(f"a batch of {length} bytes was cut off")
             yield frame
+
+
+def _writing(stage: RDD[Any]) -> Writing:
+    context = stage.context
+    return Writing(
+        stage.getNumPartitions(),
+        stage.collect,
+        lambda some: context.runJob(stage, lambda rows: rows, some),
+    )
 
 
 def _bytes(schema: pa.Schema) -> bytes:

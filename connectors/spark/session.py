@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from ...control.master import DriverMaster, Speaker
 from ...storage.release import StorageRelease
 from .catalyst import open_door
 from .exchange import Exchange, Exchanger, Means
+from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
 from .settings import Settings, read_settings
@@ -82,6 +84,7 @@ class Headgate:
         exchange = self._exchanges.pop(df, None)
         if exchange is None:
             raise Invalid("release takes a DataFrame that repartition returned, and takes it once")
+        self._exchanger.means.repairs.forget(exchange.descriptor.result)
         self._exchanger.means.master.release_partition_externally(exchange.descriptor)
 
     def close(self) -> None:
@@ -89,6 +92,7 @@ class Headgate:
         if self._closed:
             return
         self._closed = True
+        self._exchanger.means.repairs.close()
         try:
             self._exchanger.means.master.unregister_job(self.job)
         finally:
@@ -114,12 +118,16 @@ class Headgate:
 class _JobContext:
     """What the master may ask of this driver."""
 
-    def __init__(self, job: JobId, application: str) -> None:
+    def __init__(self, job: JobId, application: str, repairs: Repairs) -> None:
         self.job_id = job
         self.application = application
+        self._repairs = repairs
 
     def on_fatal_error(self, error: BaseException) -> None:
         _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        self._repairs.start(missing)
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -144,9 +152,12 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
     release = StorageRelease(services.store, worker.root)
     speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__)
     master = DriverMaster(services.log, release, MasterSettings(settings.wait_ms), speaker)
+    repairs = Repairs(
+        spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
+    )
     master.start()
     try:
-        master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName)))
+        master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
     except BaseException:
         master.close()
         raise
@@ -158,7 +169,7 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
             "their partitioning",
             spark.version,
         )
-    means = Means(master, services.store, worker, settings, epoch)
+    means = Means(master, services.store, worker, settings, epoch, repairs)
     return Headgate(Exchanger(spark, means, door), services)
 
 

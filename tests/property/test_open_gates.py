@@ -28,6 +28,7 @@ from headgate.storage.gate import SegmentGate
 from headgate.storage.manifest import known
 from headgate.storage.means import Means
 from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.repair import Repair
 
 from .test_segments import JOB, LAYOUT, RESULT, Part, produce
 
@@ -100,8 +101,10 @@ class Reader:
     ) -> SegmentGate:
         deployment = self.deployment(early, first, count)
         channels = Channels(deployment, self.environment._locate, Told(told))
+        means, made = Means(wait_s), self.environment
+        repair = Repair(deployment, made._watch, made._locate, self.announce, means)
         return SegmentGate(
-            deployment, self.environment._neighbours, LIMITS, channels, self.announce, Means(wait_s)
+            deployment, made._neighbours, LIMITS, channels, repair, self.announce, means
         )
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:

@@ -92,3 +92,11 @@ def findings(services: Services, events: list[Recorded]) -> Findings:
     states = fsck.fold(events)
     store, root = open_store(services.worker.store, dict(services.worker.s3))
     return fsck.check(store, root, lambda: states, states[0].job)
+
+
+def segments(hg: Headgate) -> list[str]:
+    """The objects of the newest result, in the order of their partitions."""
+    result = hg.results()[-1].result
+    prefix = f"{hg._services.worker.root}/{hg.job}/"
+    names = [s.name for s in hg._services.store.list(prefix) if f"/{result}/" in s.name]
+    return sorted(names, key=lambda name: int(name.split("/")[-3]))

@@ -24,6 +24,7 @@ from .cluster import (
     kill_executors,
     kinds,
     recorded,
+    segments,
 )
 from .conftest import Place, build_session, real_place
 
@@ -40,7 +41,7 @@ def spark(place: Place) -> Iterator[SparkSession]:
     session = build_session(
         place,
         "local-cluster[2,1,1024]",
-        **{"spark.executor.memory": "1g"},
+        **{"spark.executor.memory": "1g", "spark.scheduler.mode": "FAIR"},
     )
     yield session
     session.stop()
@@ -190,7 +191,7 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
                 for done in [both.submit(one.run), both.submit(one.run)]:
                     done.result()
 
-        return roads.Writing(one.partitions, run)
+        return roads.Writing(one.partitions, run, one.again)
 
     with monkeypatch.context() as patched:
         patched.setattr(roads.PrivateRoad, "writes", twice)
@@ -216,3 +217,17 @@ def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.M
     assert rows(df.repartition(8, "k")) == rows(out)
     assert kinds(recorded(hg))["Consumed"] == 16
     assert hg.results()[-1].consumed == 8
+
+
+def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
+    """A partition is lost while readers fill both executors: it alone is made again, for an action
+    that shares the cluster fairly, after all executors were killed once."""
+    df = orders(spark)
+    expected = rows(df.repartition(8, "k"))
+    out = hg.repartition(df, 8, "k")
+    hg._services.store.delete([segments(hg)[2]])
+    kill_executors(spark)
+    assert expected == rows(out)
+    events = recorded(hg)
+    assert {0: 1, 1: 1, 2: 2, 3: 1} == attempts_of(events)
+    assert audited(events).state.failed is None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,7 +14,7 @@ from headgate.connectors.spark.session import attach_session
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
 from ..unit.s3_doubles import LosingProxy, losing
-from .cluster import audited, recorded
+from .cluster import audited, recorded, segments
 from .conftest import Place, build_session
 
 pytestmark = pytest.mark.timeout(240)
@@ -69,13 +68,6 @@ def orders(spark: SparkSession) -> DataFrame:
     return spark.range(0, 3000, 1, 3).select((F.col("id") % 31).alias("k"), F.col("id").alias("v"))
 
 
-def segments(hg: Headgate) -> list[str]:
-    """The objects of the newest result."""
-    result = hg.results()[-1].result
-    prefix = f"{hg._services.worker.root}/{hg.job}/"
-    return [s.name for s in hg._services.store.list(prefix) if f"/{result}/" in s.name]
-
-
 def test_every_answer_to_a_put_lost_once(
     spark: SparkSession, hg: Headgate, proxy: LosingProxy
 ) -> None:
@@ -86,38 +78,6 @@ def test_every_answer_to_a_put_lost_once(
     lost = [path for path in proxy.lost if f"/{hg.results()[-1].result}/" in path]
     assert 3 == len(lost) == len(segments(hg))
     audited(recorded(hg))
-
-
-def test_object_gone(spark: SparkSession, hg: Headgate) -> None:
-    """A missing object is `Lost`, by partition and name; there is no answer with fewer rows."""
-    out = hg.repartition(orders(spark), 4, "k")
-    gone = segments(hg)[0]
-    hg._services.store.delete([gone])
-    with pytest.raises(PySparkException, match=rf"Lost: partition .*{gone} is gone"):
-        out.count()
-
-
-def test_object_damaged(spark: SparkSession, hg: Headgate) -> None:
-    """A flipped byte is `Corrupt`, by object and range."""
-    out = hg.repartition(orders(spark), 4, "k")
-    name, store = segments(hg)[0], hg._services.store
-    body = bytearray(store.get(name))
-    body[len(body) // 3] ^= 1
-    store.delete([name])
-    store.put(name, body, "damaged")
-    with pytest.raises(PySparkException, match=rf"Corrupt: {name} bytes \d+-\d+: checksum"):
-        out.collect()
-
-
-def test_object_cut_short(spark: SparkSession, hg: Headgate) -> None:
-    """An object that ends too early is `Corrupt`, by object and range."""
-    out = hg.repartition(orders(spark), 4, "k")
-    name, store = segments(hg)[0], hg._services.store
-    body = bytes(store.get(name))
-    store.delete([name])
-    store.put(name, body[: len(body) // 2], "cut")
-    with pytest.raises(PySparkException, match=rf"Corrupt: .*{name}.*range.*expected \d+ bytes"):
-        out.collect()
 
 
 def test_embedded_broker_that_forgot(

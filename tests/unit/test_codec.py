@@ -61,7 +61,7 @@ BODIES: tuple[Body, ...] = (
     AttemptFailed(ATTEMPT, "out of mémoire"),
     Produced(ATTEMPT, (SEGMENT, SEGMENT)),
     SegmentProduced(ATTEMPT, SEGMENT),
-    Lost(ATTEMPT, "root/job-1/00/result-1/3/2-1/0", "404 read twice"),
+    Lost(ATTEMPT, "root/job-1/00/result-1/3/2-1/0", "404 read twice", 2**41),
     ExecutorLost("host-1", "spot"),
     PromoteRequested(RESULT, 2**41),
     StopTrackingRequested(RESULT, "handed over"),

@@ -1,0 +1,81 @@
+"""What the log says of a job, for a process that neither decides nor is asked often.
+
+Guarantees that what it answers is committed. Reads the job's log from its oldest event at the first
+question, and on from there at the next ones; safe to share between threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+from .clock import Deadline
+from .errors import Unavailable
+from .ids import JobId, ResultId
+from .ledger import Ledger
+from .log import EventLog, Follower
+from .state import JobState
+
+_EVENTS_MAX = 500
+_POLL_S = 0.2
+
+T = TypeVar("T")
+
+
+class JobWatch:
+    def __init__(self, log: EventLog, job: JobId) -> None:
+        self._log = log
+        self._ledger = Ledger(job)
+        self._job = job
+        self._follower: Follower | None = None
+        self._lock = Lock()
+
+    def state(self, deadline: Deadline) -> JobState:
+        """The job as the log tells it now.
+
+        Raises:
+            Unavailable: the log cannot be read, or not to its end before the deadline.
+        """
+        with self._lock:
+            follower = self._open()
+            end = follower.end()
+            while follower.position() < end:
+                if deadline.passed:
+                    raise Unavailable(f"the log of job {self._job} was not read to {end} in time")
+                self._poll(follower, min(_POLL_S, deadline.left_s))
+            return self._ledger.state
+
+    def wait(
+        self, result: ResultId, found: Callable[[JobState], T | None], fresh: Callable[[], Deadline]
+    ) -> T | None:
+        """The first answer that is not None; None when there was no news of the result for as long
+        as a fresh deadline allows."""
+        deadline = fresh()
+        with self._lock:
+            follower = self._open()
+            before = self._ledger.state.results.get(result)
+            while (answer := found(self._ledger.state)) is None:
+                if deadline.passed:
+                    return None
+                self._poll(follower, min(_POLL_S, deadline.left_s))
+                if (now := self._ledger.state.results.get(result)) is not before:
+                    before, deadline = now, fresh()
+            return answer
+
+    def close(self) -> None:
+        with self._lock:
+            if self._follower is not None:
+                self._follower.close()
+                self._follower = None
+
+    def _open(self) -> Follower:
+        if self._follower is None:
+            self._ledger = Ledger(self._job)
+            self._follower = self._log.follow(self._job, None)
+        return self._follower
+
+    def _poll(self, follower: Follower, timeout_s: float) -> None:
+        for recorded in follower.poll(_EVENTS_MAX, timeout_s):
+            self._ledger.observe(recorded)
+        self._ledger.settle()

@@ -1,0 +1,99 @@
+"""What a reader does about bytes that are gone: look again, say so, wait, and read what came.
+
+Guarantees: nothing is reported before the log was read again, and what takes the place of a slice
+has the same rows and the same checksum, so that a reader which has begun may go on.
+"""
+
+from __future__ import annotations
+
+from ..control.errors import Corrupt, Lost
+from ..control.events import Lost as LostFact
+from ..control.events import Produced
+from ..control.state import JobState, ResultState
+from ..control.watch import JobWatch
+from .channels import Locate
+from .contract import InputGateDeployment
+from .layout import segment_number
+from .means import Means
+from .plan import Slice, alone
+from .writer import Announce
+
+
+class Repair:
+    """Serves one gate."""
+
+    def __init__(
+        self,
+        deployment: InputGateDeployment,
+        watch: JobWatch,
+        locate: Locate,
+        announce: Announce,
+        means: Means,
+    ) -> None:
+        self._deployment = deployment
+        self._watch = watch
+        self._locate = locate
+        self._announce = announce
+        self._means = means
+
+    def replace(self, piece: Slice, failure: Lost | Corrupt) -> Slice:
+        """The same rows from the attempt that took the place of the one that is gone.
+
+        Raises:
+            Lost, Corrupt: the failure, where nothing can take its place or nothing came in time.
+        """
+        attempt = piece.source.attempt
+        result = self._readable(self._watch.state(self._means.deadline()), failure)
+        offset = 0
+        if result.winners.get(attempt.partition.index, attempt) == attempt:
+            lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
+            offset = self._announce(lost).offset(self._means.deadline())
+        if result.registered.pipelined:
+            raise failure
+        came = self._watch.wait(
+            self._deployment.manifest.result,
+            lambda state: self._replacement(state, piece, failure),
+            self._means.deadline,
+        )
+        if came is None:
+            raise Lost(
+                f"{failure}; it was reported, and not made again within {self._means.wait_s} s "
+                "without news",
+                (offset,),
+            ) from failure
+        return self._same(came, result.registered.subpartitions, piece, failure)
+
+    def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
+        name = self._deployment.manifest.result
+        result = state.results.get(name)
+        if result is None:
+            raise failure
+        over = result.released or state.closed or state.failed
+        if over is not None and not (result.kept and state.failed is None):
+            raise Lost(f"{failure}; the result was given up: {over}") from failure
+        return result
+
+    def _replacement(
+        self, state: JobState, piece: Slice, failure: Lost | Corrupt
+    ) -> Produced | None:
+        result = self._readable(state, failure)
+        attempt = piece.source.attempt
+        winner = result.winners.get(attempt.partition.index, attempt)
+        return None if winner == attempt else result.attempts[winner]
+
+    def _same(
+        self, produced: Produced, subpartitions: int, piece: Slice, failure: Lost | Corrupt
+    ) -> Slice:
+        """The slice of the new attempt, when it holds what the lost one held."""
+        number = segment_number(piece.source.name)
+        if number < len(produced.segments):
+            source = self._locate(produced.attempt, produced.segments[number], subpartitions)
+            whole = len(piece.source.sizes) == subpartitions
+            at = piece.at if whole else self._deployment.manifest.first + piece.at
+            for same in alone(source, at, 1):
+                if same.source.checksums[same.at] == piece.source.checksums[piece.at]:
+                    return same
+        raise Lost(
+            f"{failure}; it was made again by attempt {produced.attempt} with other content than "
+            "this reader may have handed out"
+        ) from failure
