@@ -143,7 +143,8 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
     worker = services.worker
     release = StorageRelease(services.store, worker.root)
     speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__)
-    master = DriverMaster(services.log, release, MasterSettings(settings.wait_ms), speaker)
+    chosen = MasterSettings(settings.wait_ms, mode=settings.mode)
+    master = DriverMaster(services.log, release, chosen, speaker)
     master.start()
     try:
         master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName)))
