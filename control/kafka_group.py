@@ -39,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 # A dead master's step stalls readers until its slot is back, or for so long and the 10 s at which
 # a broker looks for such steps.
 _STEP_MS_MAX = 4_000
+_ANSWER_S_MAX = 3.0  # three heartbeats
+_TURN_S = 0.1
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class KafkaMembership(KafkaTransactions):
         self._held: dict[int, _Held] = {}
         self._found: list[Placed] = []
         self._failure: HeadgateError | None = None
+        self._taken = False
         self._consumer = clients.member(slot)
         self._outsider = self._consumer.consumer_group_metadata()
         self._place = self._outsider
@@ -72,7 +75,7 @@ class KafkaMembership(KafkaTransactions):
         assert not self._begun, "a step lies between two polls"
         self._raise_failure()
         if self._ended:
-            raise Fenced(f"the transactions of {self._what} were ended by the broker")
+            self._raise_ended()
         deadline, self._found = Deadline.after(timeout_s), []
         granted = len(self._held)
         while not self._found and granted == len(self._held):
@@ -184,19 +187,40 @@ class KafkaMembership(KafkaTransactions):
 
     def _take_error(self, error: KafkaError, message: Message, held: _Held | None) -> None:
         """Errors wait until what was read before them has been handed out."""
-        if error.code() != KafkaError._PARTITION_EOF:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if held is not None:
+                held.position = max(held.position, message.offset() or 0)
+        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            _LOG.warning("%s was away for too long: %s", self._what, error.str())
+        else:
             self._failure = self._said(error)
-        elif held is not None:
-            held.position = max(held.position, message.offset() or 0)
 
     def _said(self, error: KafkaError) -> HeadgateError:
-        if error.name() == "FENCED_INSTANCE_ID":
-            return Conflict(f"another master has joined under {self._what}: {error.str()}")
+        if error.code() == KafkaError._FATAL:  # all that is fatal to a static member
+            self._taken = True
+            return self._conflict()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
         return translate(error, f"reading as {self._what}")
 
+    def _conflict(self) -> Conflict:
+        return Conflict(f"another master has joined under {self._what}")
+
+    def _raise_ended(self) -> None:
+        """Whose transactions were ended has been away for too long, or has been replaced: the
+        group's next answers tell which."""
+        deadline = Deadline.after(_ANSWER_S_MAX)
+        while not self._taken and not deadline.passed:
+            self._take_all(_TURN_S, 1)
+        raise (
+            self._conflict()
+            if self._taken
+            else Fenced(f"the log has ended the transactions of {self._what}")
+        )
+
     def _raise_failure(self) -> None:
+        if self._taken:
+            raise self._conflict()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

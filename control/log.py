@@ -169,7 +169,7 @@ class Membership(Transactions, Protocol):
 
         Raises:
             Fenced: the group went on without this member, or the log ended the step. Nothing became
-                visible; the next `poll` tells what is still held.
+                visible. Abort; the next `poll` tells what is still held, or that all is over.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Join again, which settles the step.
         """

@@ -24,9 +24,9 @@ from .errors import Corrupt, Fenced, Invalid, Unavailable
 from .events import JobRegistered, Recorded
 from .ids import JobId
 from .ledger import Ledger
-from .lifecycle import JobState
 from .log import EventLog, Placed
 from .replay import Derived
+from .state import JobState
 
 _LOG = logging.getLogger(__name__)
 
