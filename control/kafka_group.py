@@ -151,6 +151,7 @@ class KafkaMembership(KafkaTransactions):
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._place = self._outsider
+        _LOG.warning("%s was fenced: the group of masters went on without it", self._what)
         self._revoked(consumer, places)
 
     def _let_go(self, number: int) -> None:

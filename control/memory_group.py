@@ -7,6 +7,7 @@ step that such a member left open stalls readers until its slot is joined again 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from threading import Condition
 
@@ -14,6 +15,8 @@ from .errors import Conflict, Fenced
 from .events import Recorded
 from .log import Holder, Placed
 from .memory_partitions import MemoryTransactions, Partition, decoded
+
+_LOG = logging.getLogger(__name__)
 
 
 class MemoryGroup:
@@ -109,6 +112,7 @@ class MemoryMembership(MemoryTransactions):
             raise Conflict(f"another master has joined under slot {self.slot}")
         self._check_fence()
         if self.evicted:
+            _LOG.warning("slot %s was fenced: the group of masters went on without it", self.slot)
             self._revoke(set(self._positions))
             self._group.enter(self)
         moved = self._rebalance()
