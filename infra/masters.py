@@ -30,9 +30,10 @@ def run(target: Target, slot: str) -> None:
     """
     if not _SLOT.fullmatch(slot):
         raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    told = logging.StreamHandler(sys.stderr)
+    told.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("headgate").addHandler(told)
+    logging.getLogger("headgate").setLevel(logging.INFO)
     store, root = open_bucket(target)
     with closing(store), closing(open_log(target)) as log:
         speaking = Speaking(slot, f"master {slot} {os.urandom(4).hex()}", SYSTEM_CLOCK)
