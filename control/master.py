@@ -33,10 +33,12 @@ from .state import JobState, ResultState
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks for the driver: a name that no other driver has, and the version it runs."""
+    """Who speaks for the driver: a name that no other driver has, the version it runs, and where
+    its objects are."""
 
     name: str
     version: str
+    store: str = ""
 
 
 class DriverMaster:
@@ -68,7 +70,8 @@ class DriverMaster:
         loop = JobLoop(context, self._log, self._storage, self._settings, author)
         self._loops[job] = loop
         loop.start()
-        registered = JobRegistered(self._settings.mode, self._speaker.version, context.application)
+        mode, speaker = self._settings.mode, self._speaker
+        registered = JobRegistered(mode, speaker.version, context.application, speaker.store)
         try:
             loop.wait_until_read("JobRegistered")
             accepted = self._answer(job, registered)

@@ -34,21 +34,36 @@ _LOG = logging.getLogger(__name__)
 class _Case:
     """One session job."""
 
-    def __init__(self, author: Author, failed: deque[Deletion]) -> None:
+    def __init__(self, author: Author, failed: deque[Deletion], store: str) -> None:
         self.author = author
         self.ledger = Ledger(author.job)
         self.orders = Orders(author, failed)
         self.broken = False
+        self._store = store
+        self._elsewhere = False
         self._fresh = True
 
     def observe(self, recorded: Recorded) -> None:
         if self.broken:
             return
+        if isinstance(recorded.event.body, JobRegistered):
+            self._check_store(recorded.event.body.store)
         try:
             self.ledger.observe(recorded)
             self.orders.observe(recorded)
         except Corrupt as exc:
             self.give_up(exc)
+
+    def _check_store(self, store: str) -> None:
+        """What is said to be deleted must not have been looked for in another store."""
+        self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
+        if self._elsewhere:
+            _LOG.error(
+                "objects of job %s are in %s and stay: this master deletes in %s",
+                self.author.job,
+                store,
+                self._store,
+            )
 
     def give_up(self, error: Exception) -> None:
         self.broken = True
@@ -60,6 +75,8 @@ class _Case:
     def settle(self) -> tuple[Deletion, ...]:
         """What is to be deleted now; at first, also what was ordered before."""
         answers, state = self.ledger.settle(), self.ledger.state
+        if self._elsewhere:
+            return ()
         fresh, self._fresh = self._fresh, False
         return self.orders.all(state) if fresh else self.orders.following(state, answers)
 
@@ -76,11 +93,13 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class Speaking:
-    """In whose name a master speaks: its slot, and a name that no other start of it has."""
+    """In whose name a master speaks: its slot, a name that no other start of it has, and where it
+    can delete objects."""
 
     slot: str
     name: str
     clock: Clock
+    store: str
     numbers: Iterator[int] = field(default_factory=count)
 
 
@@ -142,7 +161,8 @@ class SessionSteps:
             if event.body.mode != SESSION:
                 held.ignored.add(event.job)
                 return
-            case = held.jobs[event.job] = _Case(self._author(event.job), self._failed)
+            author = self._author(event.job)
+            case = held.jobs[event.job] = _Case(author, self._failed, self._speaking.store)
         case.observe(placed.recorded)
         held.touched[event.job] = case
 
@@ -165,6 +185,7 @@ class SessionSteps:
         if end is None or self._membership.position(number) < end:
             for case in held.touched.values():
                 case.ledger.settle()
+            held.touched.clear()
             return
         held.recovered = True
         held.touched = dict(held.jobs)

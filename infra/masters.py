@@ -36,7 +36,8 @@ def run(target: Target, slot: str) -> None:
     logging.getLogger("headgate").setLevel(logging.INFO)
     store, root = open_bucket(target)
     with closing(store), closing(open_log(target)) as log:
-        speaking = Speaking(slot, f"master {slot} {os.urandom(4).hex()}", SYSTEM_CLOCK)
+        name = f"master {slot} {os.urandom(4).hex()}"
+        speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
         settings = MasterSettings(step_events_max=_STEP_EVENTS_MAX)
         master = SessionMaster(log, StorageRelease(store, root), settings, speaking)
         for number in (signal.SIGTERM, signal.SIGINT):

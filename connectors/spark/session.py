@@ -142,7 +142,7 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
 def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:
     worker = services.worker
     release = StorageRelease(services.store, worker.root)
-    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__)
+    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
     chosen = MasterSettings(settings.wait_ms, mode=settings.mode)
     master = DriverMaster(services.log, release, chosen, speaker)
     master.start()

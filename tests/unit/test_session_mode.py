@@ -46,7 +46,7 @@ def mastering(
     stack: Stack, log: EventLog | None = None, slot: str = "one"
 ) -> Iterator[list[object]]:
     """A session master in a thread; what it ended with, when it ended by itself."""
-    speaking = Speaking(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK)
+    speaking = Speaking(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
     settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX)
     storage = StorageRelease(stack.store, "root")
     master = SessionMaster(log or stack.inner, storage, settings, speaking)

@@ -77,7 +77,8 @@ def state_facts(log: EventLog, job: JobId, *facts: Fact, by: str = "task") -> No
 
 
 def joined(log: EventLog, slot: str = "one", start: int = 0) -> SessionSteps:
-    return SessionSteps(log, Speaking(slot, f"master {slot} {start}", CLOCK), STEP_EVENTS_MAX)
+    speaking = Speaking(slot, f"master {slot} {start}", CLOCK, "memory://here/")
+    return SessionSteps(log, speaking, STEP_EVENTS_MAX)
 
 
 def drive(log: EventLog, storage: Storage, *masters: SessionSteps, steps: int = STEPS) -> None:
@@ -264,6 +265,20 @@ def test_failed_deletions_are_tried_again() -> None:
         drive(log, storage, master)
     assert [(JOBS[0], attempt(0, 1))] == storage.deleted
     assert audited(log, JOBS[0]).state.results[RESULT].deleted == 1
+
+
+def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """What a job has in a store that is not the master's is not said to be deleted: a master of
+    that store does it."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    for job, store in zip(JOBS, ("memory://here", "memory://there"), strict=False):
+        registered = JobRegistered(SESSION, "0", "tests", store)
+        state_facts(log, job, registered, *OPENING[1:], AttemptFailed(attempt(1, 9), "oom"))
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    assert [(JOBS[0], attempt(1, 9))] == storage.deleted
+    assert f"objects of job {JOBS[1]} are in memory://there and stay" in caplog.text
+    assert audited(log, JOBS[1]).state.results[RESULT].deleted == 0
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [
