@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 
 from .clock import SYSTEM_CLOCK, Clock
@@ -11,13 +12,20 @@ from .replay import Derived
 
 
 class Author:
-    """Gives the events of one speaker their envelope; ids do not repeat within a speaker."""
+    """Gives the events of one speaker their envelope; ids do not repeat within a speaker, who
+    brings `numbers` when more than one author speaks for him."""
 
-    def __init__(self, job: JobId, by: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        job: JobId,
+        by: str,
+        clock: Clock = SYSTEM_CLOCK,
+        numbers: Iterator[int] | None = None,
+    ) -> None:
         self.job = job
         self.by = by
         self._clock = clock
-        self._numbers = count()
+        self._numbers = numbers or count()
 
     def fact(self, body: Fact, cause: str = "") -> Event:
         return self._event(f"{self.by}.{next(self._numbers)}", cause, None, body)

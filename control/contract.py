@@ -10,13 +10,18 @@ from typing import Protocol
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .state import ResultState
 
+PER_JOB = "per-job"
+SESSION = "session"
+
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction."""
+    """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction; `mode`
+    says who decides for a driver's jobs: the driver, or the group of session masters."""
 
     wait_ms: int = 60_000
     step_events_max: int = 500
+    mode: str = PER_JOB
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,13 @@ class Deletion:
         return self.result.registered.result
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
-        """Delete, then state that it is done; what failed for a while is handed out again."""
+        """Delete, then state that it is done; what failed for a while goes to `Orders.failed`."""
         try:
             objects = storage.delete(self.author.job, self.result, self.attempts)
             event = self.author.fact(Deleted(self.name, self.attempts, objects))
             log.append(event).offset(deadline)
         except Retryable:
-            self.orders.hand_out_again(self)
+            self.orders.failed.append(self)
         except Exception as exc:
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning(
@@ -57,32 +57,34 @@ class Deletion:
 
 
 class Orders:
-    """One job's orders to delete. All but `hand_out_again` belong to the thread of the steps."""
+    """One job's orders to delete. `failed` may be shared by many, and filled by any thread; all
+    else belongs to the thread of the steps."""
 
-    def __init__(self, author: Author) -> None:
+    def __init__(self, author: Author, failed: deque[Deletion]) -> None:
+        self.failed = failed
         self._author = author
         self._handed_out: set[AttemptId] = set()
-        self._failed: deque[Deletion] = deque()
+        self._again: set[ResultId] = set()
 
     def observe(self, recorded: Recorded) -> None:
         """Only the log ends an order, lest it is carried out twice at once."""
         if isinstance(recorded.event.body, Deleted):
             self._handed_out.difference_update(recorded.event.body.attempts)
 
-    def hand_out_again(self, deletion: Deletion) -> None:
-        self._failed.append(deletion)
+    def take_back(self, deletion: Deletion) -> None:
+        """It failed for a while: it is handed out with what follows next."""
+        self._handed_out.difference_update(deletion.attempts)
+        self._again.add(deletion.name)
 
     def all(self, state: JobState) -> tuple[Deletion, ...]:
         """Whatever was ordered to go and is not known to be gone, for a master that starts."""
         return self._hand_out(state, state.results)
 
     def following(self, state: JobState, answers: Iterable[Answer]) -> tuple[Deletion, ...]:
-        """What newly settled decisions order, and what failed since the last time."""
+        """What newly settled decisions order, and what was taken back."""
         results = {name for a in answers for d in a.decisions for name in _ordered(d)}
-        for _ in range(len(self._failed)):
-            failed = self._failed.popleft()
-            self._handed_out.difference_update(failed.attempts)
-            results.add(failed.name)
+        results |= self._again
+        self._again.clear()
         return self._hand_out(state, sorted(results))
 
     def _hand_out(self, state: JobState, results: Iterable[ResultId]) -> tuple[Deletion, ...]:

@@ -18,11 +18,13 @@ from .clock import Deadline
 from .errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown, Unavailable
 from .events import Event, Recorded
 from .ids import JobId
-from .kafka_clients import KafkaClients, Place, produce
+from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaDecisions
 from .kafka_errors import translate, translate_delivery
+from .kafka_group import KafkaMembership
+from .kafka_records import Place, decoded, job_of, produce
 from .kafka_settings import KafkaSettings, TopicSettings
-from .log import partition_of
+from .log import Holder
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
 
@@ -50,7 +52,7 @@ class KafkaEventLog:
         producer = self._clients.producer()
         receipt = KafkaReceipt(producer, f"{fact.kind} {fact.id}")
         try:
-            produce(producer, self._place(fact.job), fact, record, receipt.settle)
+            produce(producer, self._clients.place(fact.job), fact, record, receipt.settle)
         except KafkaException as exc:
             if exc.args[0].fatal() or exc.args[0].code() == KafkaError._FATAL:
                 self._clients.forget_producer()
@@ -59,15 +61,20 @@ class KafkaEventLog:
 
     def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
         self._check_open()
-        return self._follow(self._settings.group(job), self._place(job), job, position)
+        return self._follow(self._settings.group(job), self._clients.place(job), job, position)
 
     def first_offset(self, job: JobId) -> int:
         """The oldest offset that is still kept where the job's events are."""
-        return self._clients.first_offset(self._place(job).partition)
+        return self._clients.first_offset(self._clients.place(job).partition)
 
     def open_decisions(self, job: JobId) -> KafkaDecisions:
         self._check_open()
-        return KafkaDecisions(job, self._place(job), self._clients)
+        return KafkaDecisions(job, self._clients)
+
+    def join(self, slot: str, holder: Holder) -> KafkaMembership:
+        self._check_open()
+        self._clients.producer()  # for what it will state; its first request takes half a second
+        return KafkaMembership(slot, holder, self._clients)
 
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         self._check_open()
@@ -91,10 +98,6 @@ class KafkaEventLog:
         with self._clients.translated(f"following {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
         return KafkaFollower(job, place, self._clients, consumer, start)
-
-    def _place(self, job: JobId) -> Place:
-        partition = partition_of(job, self._clients.partitions())
-        return Place(self._settings.events_topic, partition)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -192,12 +195,10 @@ class KafkaFollower:
         offset = message.offset()
         assert offset is not None, "a record has an offset"
         self._position, self._at_end = offset + 1, False
-        headers = dict(message.headers() or ())
-        job = headers.get("headgate-job")
-        if self._job is not None and job not in (None, self._job.encode()):
+        if self._job is not None and job_of(message) not in (None, self._job.encode()):
             return
         try:
-            found.append(Recorded(offset, _decoded(message, job)))
+            found.append(Recorded(offset, decoded(message)))
         except Corrupt as exc:
             self._reject(offset, exc)
 
@@ -227,16 +228,6 @@ class KafkaFollower:
         if self.rejected == 0:
             _LOG.warning("skipped offset %d of %s, and maybe more: %s", offset, self._place, exc)
         self.rejected += 1
-
-
-def _decoded(message: Message, job: bytes | str | None) -> Event:
-    record = message.value()
-    if job is None or record is None:
-        raise Corrupt("record has no headers")
-    event = codec.decode(record)
-    if event.job.encode() != job:
-        raise Corrupt(f"record of {event.job} has the headers of another job")
-    return event
 
 
 def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> Iterator[Recorded]:

@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -20,7 +19,6 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
     Producer,
     TopicCollection,
     TopicPartition,
@@ -33,13 +31,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from . import codec
 from .clock import Deadline
 from .errors import Invalid, Unavailable
-from .events import Event
 from .ids import JobId
 from .kafka_errors import translate
+from .kafka_records import Place
 from .kafka_settings import KafkaSettings
+from .log import partition_of
 
 _STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
 _PREPARE_S_MAX = 15.0
@@ -55,15 +53,6 @@ _CLIENT_LOG.addHandler(logging.NullHandler())
 _CLIENT_LOG.propagate = False
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]"
 
 
 class KafkaClients:
@@ -98,8 +87,15 @@ class KafkaClients:
         with self._lock:
             return self._producers.pop(os.getpid(), None)
 
-    def decider(self, job: JobId) -> Producer:
-        return self._make(Producer, self.settings.deciding(job, _STEP_MS_MAX))
+    def decider(self, name: str, step_ms_max: int = _STEP_MS_MAX) -> Producer:
+        return self._make(Producer, self.settings.deciding(name, step_ms_max))
+
+    def member(self, slot: str) -> Consumer:
+        return self._make(Consumer, self.settings.joining(slot))
+
+    def place(self, job: JobId) -> Place:
+        """Where a job's events are."""
+        return Place(self.settings.events_topic, partition_of(job, self.partitions()))
 
     def consumer(self, group: str) -> Consumer:
         return self._make(Consumer, self.settings.reading(group))
@@ -281,24 +277,3 @@ class KafkaClients:
             return future.result(max(_PAUSE_S, deadline.left_s) + _ASK_S_MAX)
         except TimeoutError as exc:
             raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
-
-
-def produce(
-    producer: Producer,
-    place: Place,
-    event: Event,
-    record: bytes,
-    settle: Callable[[KafkaError | None, Message], None] | None,
-) -> None:
-    try:
-        producer.produce(
-            place.topic,
-            record,
-            event.job.encode(),
-            partition=place.partition,
-            headers=dict(codec.headers(event)),
-            on_delivery=settle,
-        )
-    except BufferError as exc:
-        raise Unavailable(f"too many events wait for {place} to confirm them") from exc
-    producer.poll(0)

@@ -1,4 +1,4 @@
-"""A job's decisions on Kafka: every step is one transaction.
+"""Steps of decisions on Kafka: each is one transaction.
 
 Guarantees that a step which did not commit leaves nothing that a reader sees, and that a fenced
 holder is told so. A step that the broker ended because it was open for too long looks the same.
@@ -8,34 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from . import codec
 from .clock import Deadline
-from .errors import HeadgateError, Invalid, OutcomeUnknown, Unavailable
+from .errors import Fenced, HeadgateError, Invalid, OutcomeUnknown, Unavailable
 from .events import Event
 from .ids import JobId
-from .kafka_clients import KafkaClients, Place, produce
+from .kafka_clients import KafkaClients
 from .kafka_errors import translate
+from .kafka_records import produce
 
 _CLOSE_S_MAX = 5.0
 _PAUSE_S = 0.05
 
 
-class KafkaDecisions:
-    """The steps of one job's master."""
+# What a group's coordinator says to a member that it no longer counts on.
+_LEFT_BEHIND = frozenset(
+    ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "STALE_MEMBER_EPOCH"]
+)
 
-    def __init__(self, job: JobId, place: Place, clients: KafkaClients) -> None:
-        self._job = job
-        self._place = place
+
+class KafkaTransactions:
+    """The steps of one holder of a transactional id."""
+
+    def __init__(self, producer: Producer, clients: KafkaClients, what: str) -> None:
         self._clients = clients
+        self._what = what
         self._begun = False
         self._aborting = False
-        self._producer = clients.decider(job)
-        with closing(clients.consumer(clients.settings.group(job))) as consumer:
-            self._group = consumer.consumer_group_metadata()
-        with clients.translated(f"opening the decisions of job {job}"):
+        self._producer = producer
+        self._ended = False
+        with clients.translated(f"opening the decisions of {what}"):
             self._persist(self._producer.init_transactions, self._deadline())
 
     def begin(self) -> None:
@@ -49,24 +55,9 @@ class KafkaDecisions:
         assert self._begun, "no step is open"
         record = codec.encode(decision)
         try:
-            produce(self._producer, self._place, decision, record, None)
+            produce(self._producer, self._clients.place(decision.job), decision, record, None)
         except KafkaException as exc:
             raise self._dropped(exc, "write") from exc
-
-    def commit(self, position: int) -> None:
-        assert self._begun, "no step is open"
-        deadline = self._deadline()
-        offsets = [TopicPartition(self._place.topic, self._place.partition, position)]
-        try:
-            self._persist(
-                lambda left_s: self._producer.send_offsets_to_transaction(
-                    offsets, self._group, left_s
-                ),
-                deadline,
-            )
-        except KafkaException as exc:
-            raise self._dropped(exc, "commit") from exc
-        self._commit(deadline)
 
     def abort(self) -> None:
         self._aborting = self._aborting or self._begun
@@ -79,7 +70,21 @@ class KafkaDecisions:
             with suppress(KafkaException):
                 self._producer.abort_transaction(_CLOSE_S_MAX)
 
-    def _commit(self, deadline: Deadline) -> None:
+    def _commit(self, offsets: list[TopicPartition], group: Any) -> None:
+        """`group` is the metadata of whoever has read the facts: the coordinator refuses one that
+        is no longer a member."""
+        assert self._begun, "no step is open"
+        deadline = self._deadline()
+        try:
+            self._persist(
+                lambda left_s: self._producer.send_offsets_to_transaction(offsets, group, left_s),
+                deadline,
+            )
+        except KafkaException as exc:
+            raise self._dropped(exc, "commit") from exc
+        self._end(deadline)
+
+    def _end(self, deadline: Deadline) -> None:
         try:
             self._persist(self._producer.commit_transaction, deadline)
             self._begun = False
@@ -88,16 +93,18 @@ class KafkaDecisions:
             if error.fatal() or error.txn_requires_abort():
                 raise self._dropped(exc, "commit") from exc
             self._begun = False  # only opening the decisions again settles the step
-            raise OutcomeUnknown(f"no answer to the commit of a step of job {self._job}") from exc
+            raise OutcomeUnknown(f"no answer to the commit of a step of {self._what}") from exc
 
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
         """End the step that an error has spoiled; a fenced producer's is ended already."""
         error = exc.args[0]
         if error.fatal() or error.code() == KafkaError._FATAL:
-            self._begun = False
+            self._begun, self._ended = False, True
             return self._translate(self._cause(error), doing)
         with suppress(Unavailable):  # then the next step begins with it
             self.abort()
+        if error.name() in _LEFT_BEHIND:
+            return Fenced(f"the group went on without {self._what}: {error.str()}")
         meaning = self._translate(error, doing)
         return meaning if isinstance(meaning, Invalid) else Unavailable(f"{meaning}: dropped")
 
@@ -130,7 +137,22 @@ class KafkaDecisions:
         return Deadline.after(self._clients.settings.request_timeout_s)
 
     def _translated(self, doing: str) -> AbstractContextManager[None]:
-        return self._clients.translated(f"{doing} of a step of job {self._job}")
+        return self._clients.translated(f"{doing} of a step of {self._what}")
 
     def _translate(self, error: KafkaError, doing: str) -> HeadgateError:
-        return translate(error, f"{doing} of a step of job {self._job}")
+        return translate(error, f"{doing} of a step of {self._what}")
+
+
+class KafkaDecisions(KafkaTransactions):
+    """The steps of one job's master."""
+
+    def __init__(self, job: JobId, clients: KafkaClients) -> None:
+        name = clients.settings.group(job)
+        with closing(clients.consumer(name)) as consumer:
+            self._group = consumer.consumer_group_metadata()
+        self._place = clients.place(job)
+        super().__init__(clients.decider(name), clients, f"job {job}")
+
+    def commit(self, position: int) -> None:
+        place = TopicPartition(self._place.topic, self._place.partition, position)
+        self._commit([place], self._group)

@@ -30,7 +30,7 @@ _OWNED_WHY = {
     "followers say where they read": (
         "group.id group.instance.id group.protocol group.remote.assignor auto.offset.reset "
         "enable.auto.commit auto.commit.enable enable.auto.offset.store enable.partition.eof "
-        "offset.store.method offset.store.path"
+        "offset.store.method offset.store.path partition.assignment.strategy heartbeat.interval.ms"
     ),
     "topics are created with explicit settings": "allow.auto.create.topics",
     "the door collects the client's errors": "error_cb logger log_cb",
@@ -120,8 +120,22 @@ class KafkaSettings:
         return f"bootstrap {self.bootstrap}, security.protocol {protocol}"
 
     def group(self, job: JobId) -> str:
-        """The job's name among Kafka's transactional ids and consumer groups."""
-        return f"{self.topic_prefix}-{job}"
+        """The job's name among Kafka's transactional ids and consumer groups.
+
+        Raises:
+            Invalid: the group of masters has this name.
+        """
+        if (name := f"{self.topic_prefix}-{job}") == self.masters_group:
+            raise Invalid(f"a job cannot be called {job}: the group of masters is {name}")
+        return name
+
+    @property
+    def masters_group(self) -> str:
+        return f"{self.topic_prefix}-masters"
+
+    def slot(self, name: str) -> str:
+        """A master's transactional id, which no job's is: jobs' names have no slash."""
+        return f"{self.masters_group}/{name}"
 
     def scrub(self, text: str) -> str:
         """Text of the client library's without the secrets among the options."""
@@ -144,11 +158,12 @@ class KafkaSettings:
         }
         return {"linger.ms": 0} | self.common() | owned
 
-    def deciding(self, job: JobId, step_ms_max: int) -> dict[str, object]:
-        """A client for the steps of a job. A step that follows another at once waits for the
-        broker to finish that one, by the client's own back-off of 100 ms if it were left alone."""
+    def deciding(self, name: str, step_ms_max: int) -> dict[str, object]:
+        """A client for the steps of a job, or of a master in the group. A step that follows another
+        at once waits for the broker to finish that one, by the client's own back-off of 100 ms if
+        it were left alone."""
         owned = {
-            "transactional.id": self.group(job),
+            "transactional.id": name,
             "transaction.timeout.ms": step_ms_max,
             "delivery.timeout.ms": min(step_ms_max, int(self.request_timeout_s * 1000)),
         }
@@ -167,6 +182,17 @@ class KafkaSettings:
             "enable.partition.eof": True,
         }
         return defaults | self.common() | owned
+
+    def joining(self, slot: str) -> dict[str, object]:
+        """A client for a member of the group of masters. The slot is a static member, so that one
+        that starts again is given its partitions at once; the others keep theirs meanwhile."""
+        defaults = {"session.timeout.ms": 10_000, "max.poll.interval.ms": 60_000}
+        owned = {
+            "group.instance.id": slot,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "heartbeat.interval.ms": 1_000,
+        }
+        return defaults | self.reading(self.masters_group) | owned
 
     def refused(self, text: str) -> Invalid:
         """Why the client library takes none of this: its text may quote a value, so only names are

@@ -64,6 +64,11 @@ class Ledger:
         self._written += decisions
         assert self._written <= len(self._replay.due), "only what is due can be committed"
 
+    @property
+    def unsettled(self) -> int:
+        """How many facts wait for a commit."""
+        return len(self._unsettled)
+
     def settle(self) -> tuple[Answer, ...]:
         """Bring the state up to the last settled fact; the answers that are new."""
         committed = self._replay.decisions + self._written

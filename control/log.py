@@ -9,11 +9,14 @@ Guarantees of every implementation:
   that is still open.
 - Opening a job's decisions ends whatever an earlier holder had open. Nothing that holder does later
   becomes visible; its `commit` raises `Fenced`, its other calls as soon as it has learned of it.
+- A partition is held by one member of the group of masters at a time. Once that member may decide
+  there, nothing that a former holder does becomes visible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from zlib import crc32
 
@@ -67,25 +70,40 @@ class Follower(Protocol):
         """Stop reading."""
 
 
-class Decisions(Protocol):
-    """The one place that a job's decisions come from; every step is a transaction."""
+class Transactions(Protocol):
+    """Steps of decisions: all of a step is seen, or nothing."""
 
     def begin(self) -> None:
         """Open a step.
 
         Raises:
-            Fenced: somebody else has opened the job's decisions since.
-            Unavailable: the former step could not be ended; open the job's decisions again.
+            Fenced: somebody else decides now.
+            Unavailable: the former step could not be ended; open or join again.
         """
 
     def write(self, decision: Event) -> None:
         """Add a decision to the open step.
 
         Raises:
-            Fenced: somebody else has opened the job's decisions since.
+            Fenced: somebody else decides now.
             Invalid: the decision is too large.
             Unavailable: the log takes nothing now; abort the step and begin it again.
         """
+
+    def abort(self) -> None:
+        """Drop the open step, if there is one.
+
+        Raises:
+            Fenced: somebody else decides now.
+            Unavailable: the log does not answer; open or join again.
+        """
+
+    def close(self) -> None:
+        """Give back connections; an open step is dropped."""
+
+
+class Decisions(Transactions, Protocol):
+    """The one place that a job's decisions come from."""
 
     def commit(self, position: int) -> None:
         """Make the step's decisions visible, and that the facts before `position` are decided.
@@ -97,16 +115,64 @@ class Decisions(Protocol):
                 the step, and read up to `end` to see how.
         """
 
-    def abort(self) -> None:
-        """Drop the open step, if there is one.
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An event and the partition that it is kept in."""
+
+    partition: int
+    recorded: Recorded
+
+
+class Holder(Protocol):
+    """Who decides for the partitions of a member; told of them within `poll` and `close`."""
+
+    def granted(self, partition: int) -> None:
+        """The partition is this member's, and is read from its oldest event on."""
+
+    def revoked(self, partition: int) -> None:
+        """As soon as this returns the partition may be another member's: forget it."""
+
+
+class Membership(Transactions, Protocol):
+    """A place in the group of masters: reads the partitions that it holds, and decides there.
+
+    `rejected` counts records that are no events. Steps lie between two polls.
+    """
+
+    rejected: int
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        """The next events of all partitions held, at most `limit`, each partition's in order.
 
         Raises:
-            Fenced: somebody else has opened the job's decisions since.
-            Unavailable: the log does not answer; open the job's decisions again.
+            Conflict: another master has joined under the same slot.
+            Fenced: this membership is over; join again.
+            Unavailable: the log cannot be read.
+            Lost: the log no longer holds the events at a position; join again.
         """
 
-    def close(self) -> None:
-        """Give back connections; an open step is dropped."""
+    def position(self, partition: int) -> int:
+        """The offset behind all that `poll` has passed of a partition that is held."""
+
+    def end(self, partition: int) -> int | None:
+        """Behind which position the member may decide for a partition that it holds: from there on
+        no former holder commits anything. None while one still can.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Make the step's decisions visible, and that the facts before `positions`, one for each
+        partition of the step, are decided.
+
+        Raises:
+            Fenced: the group went on without this member, or the log ended the step. Nothing became
+                visible. Abort; the next `poll` tells what is still held, or that all is over.
+            Unavailable: the step was dropped, and may be begun again.
+            OutcomeUnknown: no answer came in time. Join again, which settles the step.
+        """
 
 
 class EventLog(Protocol):
@@ -138,6 +204,14 @@ class EventLog(Protocol):
 
         Raises:
             Unavailable: the log cannot be reached, or did not end the former holder's step in time.
+        """
+
+    def join(self, slot: str, holder: Holder) -> Membership:
+        """Enter the group of masters under a name that one master has at a time; whatever step an
+        earlier master of that name had open is dropped.
+
+        Raises:
+            Unavailable: the log cannot be reached, or did not end the earlier step in time.
         """
 
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:

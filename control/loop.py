@@ -1,8 +1,8 @@
-"""The thread that runs the master of one job, and those who wait for it.
+"""The thread that runs the master of one job, or follows a session's, and those who wait for it.
 
 Guarantees: whoever asks or waits hears only of what is committed; deletions run after the order to
-delete is committed, beside the steps. Assumes one holder of the job's decisions: a later one fences
-this loop, which then stops.
+delete is committed, beside the steps. Assumes one holder of the job's decisions, and one driver: a
+later one fences this loop, which then stops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from .author import Author
 from .clock import Deadline
-from .contract import JobShuffleContext, MasterSettings, PartitionStorage
+from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
 from .errors import Closed, HeadgateError, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact
 from .log import EventLog
@@ -48,6 +48,8 @@ class JobLoop:
         self._state = JobState(context.job_id)
         self._asked: dict[str, Future[tuple[Decision, ...]]] = {}
         self._error: BaseException | None = None
+        self._read = False
+        self._undecided = 0
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
@@ -95,12 +97,20 @@ class JobLoop:
                 if self._error is not None:
                     raise self._error
                 if deadline.passed:
-                    raise Unavailable(
-                        f"waited {self._settings.wait_ms} ms for {what} of job "
-                        f"{self._context.job_id}"
-                    )
+                    raise self.late(what)
                 self._changed.wait(deadline.left_s)
         return answer
+
+    def late(self, what: str) -> Unavailable:
+        """What is said when a wait was in vain."""
+        waited = f"waited {self._settings.wait_ms} ms for {what} of job {self._context.job_id}"
+        if self._settings.mode == SESSION and self._undecided:
+            waited += f"; {self._undecided} of its facts wait, and no master has answered"
+        return Unavailable(waited)
+
+    def wait_until_read(self, what: str) -> None:
+        """Wait until the log was read to the end that it had."""
+        self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._settings.wait_ms / 1000)
@@ -120,7 +130,8 @@ class JobLoop:
                 return
 
     def _lead(self) -> None:
-        steps = JobSteps.open(self._log, self._author, self._settings.step_events_max)
+        opening = JobSteps.follow if self._settings.mode == SESSION else JobSteps.open
+        steps = opening(self._log, self._author, self._settings.step_events_max)
         with closing(steps):
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))
@@ -129,7 +140,8 @@ class JobLoop:
         if outcome.state is None:
             return
         with self._changed:
-            self._state = outcome.state
+            self._state, self._read = outcome.state, True
+            self._undecided = outcome.undecided
             self._changed.notify_all()
         for answer in outcome.answers:
             if (asked := self._asked.pop(answer.cause, None)) is not None:

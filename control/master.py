@@ -1,4 +1,4 @@
-"""The shuffle master that lives in the driver: one loop for each job it serves."""
+"""The shuffle master as a driver has it: it decides itself, or follows the masters of a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from .errors import Invalid, Lost, Unavailable
+from .errors import Invalid, Lost
 from .events import (
     Decision,
     Fact,
@@ -30,15 +30,15 @@ from .log import EventLog
 from .loop import JobLoop
 from .state import JobState, ResultState
 
-_MODE = "per-job"
-
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks for the driver: a name that no other driver has, and the version it runs."""
+    """Who speaks for the driver: a name that no other driver has, the version it runs, and where
+    its objects are."""
 
     name: str
     version: str
+    store: str = ""
 
 
 class DriverMaster:
@@ -62,15 +62,18 @@ class DriverMaster:
         self._loops.clear()
 
     def register_job(self, context: JobShuffleContext) -> None:
-        """Become the job's master and its driver; both fence whoever was there before."""
+        """Become the job's driver, and its master unless the session has one; both fence whoever
+        was there before."""
         job = context.job_id
         self._drop(job)
         author = Author(job, self._speaker.name)
         loop = JobLoop(context, self._log, self._storage, self._settings, author)
         self._loops[job] = loop
         loop.start()
-        registered = JobRegistered(_MODE, self._speaker.version, context.application)
+        mode, speaker = self._settings.mode, self._speaker
+        registered = JobRegistered(mode, speaker.version, context.application, speaker.store)
         try:
+            loop.wait_until_read("JobRegistered")
             accepted = self._answer(job, registered)
         except BaseException:
             self._drop(job)
@@ -130,12 +133,11 @@ class DriverMaster:
             self._loops.pop(job_id).close()
 
     def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
-        wait_s = self._settings.wait_ms / 1000
+        loop = self._loop(job_id)
         try:
-            return self._loop(job_id).ask(fact).result(wait_s)
+            return loop.ask(fact).result(self._settings.wait_ms / 1000)
         except TimeoutError as exc:
-            name = type(fact).__name__
-            raise Unavailable(f"no decision on {name} of job {job_id} within {wait_s} s") from exc
+            raise loop.late(f"the decision on {type(fact).__name__}") from exc
 
 
 def _describe(

@@ -6,75 +6,18 @@ take an offset, readers that stall at the first record of an open step. Assumes 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from threading import Condition
 
 from . import codec
 from .clock import Deadline
-from .errors import Closed, Corrupt, Fenced, Lost
+from .errors import Closed
 from .events import Event, Recorded
 from .ids import JobId
-from .log import partition_of
-
-_LOG = logging.getLogger(__name__)
-
-
-class _Fate(Enum):
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-@dataclass(slots=True)
-class _Step:
-    first: int
-    fate: _Fate = _Fate.OPEN
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One offset: a record, or with `record` None the marker that ends a step."""
-
-    job: str | None
-    record: bytes | None
-    step: _Step | None = None
-
-    @property
-    def readable(self) -> bool:
-        return self.record is not None and (self.step is None or self.step.fate is _Fate.COMMITTED)
-
-
-@dataclass(slots=True)
-class _Partition:
-    number: int
-    first: int = 0
-    entries: list[_Entry] = field(default_factory=list)
-    open_steps: list[_Step] = field(default_factory=list)
-
-    def put(self, entry: _Entry) -> int:
-        self.entries.append(entry)
-        return len(self.entries) - 1
-
-    @property
-    def stable_end(self) -> int:
-        """Where read_committed readers stall: the first record of the oldest open step."""
-        return min((step.first for step in self.open_steps), default=len(self.entries))
-
-    def check(self, position: int) -> None:
-        if not self.first <= position <= len(self.entries):
-            raise Lost(
-                f"partition {self.number} of the log holds offsets {self.first} to "
-                f"{len(self.entries)}, not {position}",
-                (position,),
-            )
-
-    def end_step(self, step: _Step, fate: _Fate) -> None:
-        step.fate = fate
-        self.open_steps.remove(step)
-        self.put(_Entry(None, None))
+from .log import Holder, partition_of
+from .memory_group import MemoryGroup, MemoryMembership
+from .memory_partitions import Entry, MemoryTransactions, Partition, decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +32,10 @@ class MemoryEventLog:
     """An event log for the threads of one process."""
 
     def __init__(self, partitions: int = 4) -> None:
-        self._partitions = [_Partition(number) for number in range(partitions)]
+        self._partitions = [Partition(number) for number in range(partitions)]
         self._holders: dict[JobId, MemoryDecisions] = {}
         self._changed = Condition()
+        self._group = MemoryGroup(self._partitions, self._changed)
         self._closed = False
 
     def prepare(self, deadline: Deadline) -> None:
@@ -111,9 +55,21 @@ class MemoryEventLog:
         with self._changed:
             if (former := self._holders.get(job)) is not None:
                 former.fence()
-            holder = MemoryDecisions(job, self._partition(job), self._changed)
+            holder = MemoryDecisions(job, self._partitions, self._changed)
             self._holders[job] = holder
             return holder
+
+    def join(self, slot: str, holder: Holder) -> MemoryMembership:
+        self._check_open()
+        return self._group.join(slot, holder)
+
+    def evict(self, slot: str) -> None:
+        """Give a member's partitions to others, as a group does that has not heard of it."""
+        self._group.evict(slot)
+
+    def end_step(self, slot: str) -> None:
+        """Drop a member's open step, as a broker does that waits no longer for its end."""
+        self._group.end_step(slot)
 
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         self._check_open()
@@ -121,7 +77,7 @@ class MemoryEventLog:
             with self._changed:
                 entries = partition.entries[partition.first : partition.stable_end]
             for offset, entry in enumerate(entries, partition.first):
-                if entry.readable and (event := _decoded(entry, offset)) is not None:
+                if entry.readable and (event := decoded(entry, offset)) is not None:
                     yield Recorded(offset, event)
 
     def expire(self, job: JobId, before: int) -> None:
@@ -139,11 +95,11 @@ class MemoryEventLog:
     def _put(self, key: JobId, header: str | None, record: bytes) -> int:
         self._check_open()
         with self._changed:
-            offset = self._partition(key).put(_Entry(header, record))
+            offset = self._partition(key).put(Entry(header, record))
             self._changed.notify_all()
             return offset
 
-    def _partition(self, job: JobId) -> _Partition:
+    def _partition(self, job: JobId) -> Partition:
         return self._partitions[partition_of(job, len(self._partitions))]
 
     def _check_open(self) -> None:
@@ -154,9 +110,7 @@ class MemoryEventLog:
 class MemoryFollower:
     """Reads one job's committed events from a position on."""
 
-    def __init__(
-        self, job: JobId, partition: _Partition, changed: Condition, position: int
-    ) -> None:
+    def __init__(self, job: JobId, partition: Partition, changed: Condition, position: int) -> None:
         self.rejected = 0
         self._job = job
         self._partition = partition
@@ -187,82 +141,21 @@ class MemoryFollower:
             self._take(offset, entries[offset], found)
         return self._position > start
 
-    def _take(self, offset: int, entry: _Entry, found: list[Recorded]) -> None:
+    def _take(self, offset: int, entry: Entry, found: list[Recorded]) -> None:
         if not entry.readable or entry.job not in (None, self._job):
             return
-        if (event := _decoded(entry, offset)) is None:
+        if (event := decoded(entry, offset)) is None:
             self.rejected += 1
         else:
             found.append(Recorded(offset, event))
 
 
-class MemoryDecisions:
+class MemoryDecisions(MemoryTransactions):
     """The steps of one job's master."""
 
-    def __init__(self, job: JobId, partition: _Partition, changed: Condition) -> None:
-        self._job = job
-        self._partition = partition
-        self._changed = changed
-        self._fenced = False
-        self._begun = False
-        self._step: _Step | None = None
-
-    def begin(self) -> None:
-        with self._changed:
-            self._check_fence()
-            assert not self._begun, "the former step is still open"
-            self._begun = True
-
-    def write(self, decision: Event) -> None:
-        record = codec.encode(decision)
-        with self._changed:
-            self._check_fence()
-            assert self._begun, "no step is open"
-            if self._step is None:
-                self._step = _Step(len(self._partition.entries))
-                self._partition.open_steps.append(self._step)
-            self._partition.put(_Entry(decision.job, record, self._step))
+    def __init__(self, job: JobId, partitions: list[Partition], changed: Condition) -> None:
+        super().__init__(partitions, changed, f"job {job}")
 
     def commit(self, position: int) -> None:
         with self._changed:
-            self._check_fence()
-            assert self._begun, "no step is open"
-            self._end(_Fate.COMMITTED)
-
-    def abort(self) -> None:
-        with self._changed:
-            self._check_fence()
-            self._end(_Fate.ABORTED)
-
-    def close(self) -> None:
-        with self._changed:
-            self._end(_Fate.ABORTED)
-
-    def fence(self) -> None:
-        """A successor has come: drop the open step; the caller holds the log's lock."""
-        self._fenced = True
-        self._end(_Fate.ABORTED)
-
-    def _end(self, fate: _Fate) -> None:
-        self._begun = False
-        if self._step is not None:
-            self._partition.end_step(self._step, fate)
-            self._step = None
-        self._changed.notify_all()
-
-    def _check_fence(self) -> None:
-        if self._fenced:
-            raise Fenced(f"somebody else decides for job {self._job} now")
-
-
-def _decoded(entry: _Entry, offset: int) -> Event | None:
-    try:
-        if entry.job is None or entry.record is None:
-            raise Corrupt("record has no headers")
-        event = codec.decode(entry.record)
-        if event.job != entry.job:
-            raise Corrupt(f"record of {event.job} has the headers of {entry.job}")
-        return event
-    except Corrupt as exc:
-        _LOG.warning("skipped offset %d: %s", offset, exc)
-        return None
+            self._commit()

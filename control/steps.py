@@ -1,4 +1,5 @@
-"""The steps of one job's master: facts in, decisions out, each step one transaction.
+"""The steps of one job's master, facts in and decisions out, each step one transaction; or of its
+driver, who follows what the master of a session decides.
 
 Driven from outside, with no thread, clock or randomness of its own: the same calls on the same log
 give the same steps. Guarantees: nothing is answered, shown as state or ordered to be deleted
@@ -7,14 +8,16 @@ before it is committed. After any error but `Corrupt` and `Fenced`, steps opened
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
 from .author import Author
+from .contract import PER_JOB, SESSION
 from .deletion import Deletion, Orders
-from .errors import Fenced
-from .events import Recorded
+from .errors import Fenced, Invalid
+from .events import JobAccepted, JobRegistered, Recorded
 from .ledger import Answer, Ledger
 from .log import Decisions, EventLog, Follower
 from .state import JobState
@@ -23,16 +26,20 @@ from .state import JobState
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step brought: the state, once the log was read to the end that it had at the start;
-    answers to the author's own facts; and the deletions that are to be run now."""
+    how many facts still wait for a master; answers to the author's own facts; and the deletions
+    that are to be run now."""
 
     state: JobState | None
+    undecided: int = 0
     answers: tuple[Answer, ...] = ()
     deletions: tuple[Deletion, ...] = ()
 
 
 class JobSteps:
+    """Without `decisions` it commits nothing and waits for what others do."""
+
     def __init__(
-        self, author: Author, decisions: Decisions, follower: Follower, step_events_max: int
+        self, author: Author, decisions: Decisions | None, follower: Follower, step_events_max: int
     ) -> None:
         self._author = author
         self._decisions = decisions
@@ -40,8 +47,11 @@ class JobSteps:
         self._step_events_max = step_events_max
         self._end = follower.end()
         self._recovered = False
+        self._mode: str | None = None
+        self._accepted = False
         self._ledger = Ledger(author.job)
-        self._orders = Orders(author)
+        self._failed: deque[Deletion] = deque()
+        self._orders = Orders(author, self._failed)
         self._answers: list[Answer] = []
 
     @classmethod
@@ -60,6 +70,20 @@ class JobSteps:
             opening.pop_all()
             return steps
 
+    @classmethod
+    def follow(cls, log: EventLog, author: Author, step_events_max: int) -> Self:
+        """Start from the oldest event, and leave the deciding to others.
+
+        Raises:
+            Unavailable: the log cannot be reached.
+        """
+        with ExitStack() as opening:
+            follower = log.follow(author.job, None)
+            opening.callback(follower.close)
+            steps = cls(author, None, follower, step_events_max)
+            opening.pop_all()
+            return steps
+
     def step(self, timeout_s: float) -> Outcome:
         """Take the next events, waiting no longer than told, and commit what follows from them.
 
@@ -67,46 +91,81 @@ class JobSteps:
         predecessor left undecided is committed when its end is reached.
 
         Raises:
-            Fenced: somebody else decides for the job.
+            Fenced: somebody else decides for the job, or speaks for it.
+            Invalid: the job is one of another mode.
             Corrupt: the log holds another decision than the one that follows from its facts.
             Unavailable, OutcomeUnknown, Lost: open the steps anew.
         """
-        for recorded in self._follower.poll(self._step_events_max, timeout_s):
-            self._check_holder(recorded)
+        starting = not self._recovered and self._follower.position() >= self._end
+        for recorded in self._follower.poll(self._step_events_max, 0.0 if starting else timeout_s):
+            self._check(recorded)
             self._ledger.observe(recorded)
             self._orders.observe(recorded)
         recovering = not self._recovered
         if recovering and self._follower.position() < self._end:
             self._settle()
             return Outcome(None)
+        self._check_mode()
         self._commit()
         self._recovered = True
         answers = self._settle()
         state = self._ledger.state
-        ordered = self._orders.all(state) if recovering else self._orders.following(state, answers)
         own, self._answers = tuple(self._answers), []
-        return Outcome(state, own, ordered)
+        ordered = self._ordered(state, answers, recovering) if self._decisions else ()
+        return Outcome(state, self._ledger.unsettled, own, ordered)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
         self._follower.close()
-        self._decisions.close()
+        if self._decisions is not None:
+            self._decisions.close()
 
-    def _check_holder(self, recorded: Recorded) -> None:
+    def _check(self, recorded: Recorded) -> None:
         """A successor's decisions can be read before a commit of ours is refused."""
         event = recorded.event
-        if self._recovered and event.basis is not None and event.by != self._author.by:
+        if isinstance(event.body, JobRegistered):
+            self._mode = self._mode or event.body.mode
+        foreign = event.basis is not None and event.by != self._author.by
+        if foreign and self._recovered and self._decisions is not None:
             raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
 
+    def _check_mode(self) -> None:
+        """A job stays where its first registration put it, lest two masters decide for it."""
+        own = SESSION if self._decisions is None else PER_JOB
+        if self._mode not in (None, own):
+            raise Invalid(
+                f"job {self._author.job} was first registered in mode {self._mode}, not {own}: "
+                "keep to it, or give the job another name"
+            )
+
     def _commit(self) -> None:
-        while derived := self._ledger.unwritten(self._step_events_max):
-            self._decisions.begin()
+        decisions = self._decisions
+        while decisions and (derived := self._ledger.unwritten(self._step_events_max)):
+            decisions.begin()
             for one in derived:
-                self._decisions.write(self._author.decision(one))
-            self._decisions.commit(self._follower.position())
+                decisions.write(self._author.decision(one))
+            decisions.commit(self._follower.position())
             self._ledger.wrote(len(derived))
+
+    def _ordered(
+        self, state: JobState, answers: tuple[Answer, ...], recovering: bool
+    ) -> tuple[Deletion, ...]:
+        for _ in range(len(self._failed)):
+            self._orders.take_back(self._failed.popleft())
+        return self._orders.all(state) if recovering else self._orders.following(state, answers)
 
     def _settle(self) -> tuple[Answer, ...]:
         answers = self._ledger.settle()
-        self._answers += [one for one in answers if one.by == self._author.by]
+        for one in answers:
+            if one.by == self._author.by:
+                self._answers.append(one)
+            if self._decisions is None:
+                self._check_driver(one)
         return answers
+
+    def _check_driver(self, answer: Answer) -> None:
+        """Where others decide, it is the epoch that fences a driver."""
+        if any(isinstance(decision, JobAccepted) for decision in answer.decisions):
+            if self._accepted and answer.by != self._author.by:
+                raise Fenced(f"{answer.by} speaks for job {self._author.job} now")
+            self._accepted = answer.by == self._author.by

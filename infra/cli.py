@@ -25,7 +25,7 @@ from ..control.events import Recorded
 from ..control.ids import job_id
 from ..control.log import EventLog
 from ..storage.fsck import audit, check, fold
-from . import doctor, stack, views
+from . import doctor, masters, stack, views
 from .doctor import Target, Verdict
 
 _READ_S_MAX = 60.0
@@ -272,6 +272,18 @@ def fsck(
         found = check(store, root, lambda: fold(_read(log, job)), named, deep)
     out.print(*views.findings(found), sep="\n")
     raise typer.Exit(0 if found.clean else 1)
+
+
+@app.command("master")
+@_targeted
+def run_master(
+    target: Target,
+    slot: Annotated[
+        str, typer.Option(help="A name that one process has at a time, and keeps when it restarts.")
+    ],
+) -> None:
+    """Decide for the jobs of mode `session`, together with other such processes, until SIGTERM."""
+    masters.run(target, slot)
 
 
 def main() -> None:

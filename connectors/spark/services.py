@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...control.clock import Deadline
+from ...control.contract import SESSION
 from ...control.errors import Invalid
 from ...control.ids import JobId
 from ...control.kafka import KafkaEventLog
@@ -97,6 +98,10 @@ def _describe(
     embedded = not bootstrap and not url
     if embedded:
         _require_local(master)
+        if settings.mode == SESSION:
+            raise Invalid(
+                f"the masters of a session need a broker: set {PREFIX}broker and {PREFIX}store"
+            )
         _LOG.warning("no broker is set: the embedded stack forgets everything when it is closed")
         services = local()
         opening.callback(services.close)

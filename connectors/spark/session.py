@@ -150,8 +150,9 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
 def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:
     worker = services.worker
     release = StorageRelease(services.store, worker.root)
-    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__)
-    master = DriverMaster(services.log, release, MasterSettings(settings.wait_ms), speaker)
+    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
+    chosen = MasterSettings(settings.wait_ms, mode=settings.mode)
+    master = DriverMaster(services.log, release, chosen, speaker)
     repairs = Repairs(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )

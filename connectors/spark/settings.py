@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
+from ...control.contract import PER_JOB, SESSION
 from ...control.errors import Invalid
 
 PREFIX = "spark.headgate."
@@ -50,6 +51,12 @@ class Settings:
     broker: str = _key("broker", "", str, "Kafka's bootstrap servers; empty: the embedded stack")
     store: str = _key("store", "", str, "`s3://bucket/root` or `file:///folder`; empty: embedded")
     job_id: str = _key("job.id", "", str, "name of the job; empty: the application's id")
+    mode: str = _key(
+        "mode",
+        PER_JOB,
+        _one_of(PER_JOB, SESSION),
+        "who decides for the job: the driver, or `session`: the processes of `headgate master`",
+    )
     topic_prefix: str = _key("topic.prefix", "headgate", str, "first part of every topic's name")
     topic_partitions: int = _key(
         "topic.partitions", 16, _at_least(1), "partitions of a topic that has to be created"

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import HeadgateError, Unavailable
 from headgate.control.events import Event, Recorded
 from headgate.control.ids import JobId
-from headgate.control.log import Decisions, EventLog, Follower, Receipt
+from headgate.control.log import (
+    Decisions,
+    EventLog,
+    Follower,
+    Holder,
+    Membership,
+    Placed,
+    Receipt,
+    Transactions,
+)
 
 STEP_EVENTS_MAX = 3  # what a loop under test may ask for at once
 
@@ -73,6 +82,10 @@ class FaultyLog:
         self.raise_before("open_decisions")
         return FaultyDecisions(self.inner.open_decisions(job), self)
 
+    def join(self, slot: str, holder: Holder) -> Membership:
+        self.raise_before("join")
+        return FaultyMembership(self.inner.join(slot, holder), self)
+
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         return self.inner.read_all(deadline)
 
@@ -111,8 +124,8 @@ class FaultyFollower:
 
 
 @dataclass
-class FaultyDecisions:
-    inner: Decisions
+class FaultyTransactions:
+    inner: Transactions
     log: FaultyLog
 
     def begin(self) -> None:
@@ -123,19 +136,52 @@ class FaultyDecisions:
         self.log.raise_before("write")
         self.inner.write(decision)
 
-    def commit(self, position: int) -> None:
+    def abort(self) -> None:
+        self.inner.abort()
+
+    def _commit(self, commit: Callable[[], None]) -> None:
         assert self.log.may_commit.wait(5.0)
         fault = self.log.meet("commit")
         if fault is None or fault.after:
-            self.inner.commit(position)
+            commit()
         else:
             self.inner.abort()
         if fault is not None:
             raise fault.error
 
-    def abort(self) -> None:
-        self.inner.abort()
+
+@dataclass
+class FaultyDecisions(FaultyTransactions):
+    inner: Decisions
+
+    def commit(self, position: int) -> None:
+        self._commit(lambda: self.inner.commit(position))
 
     def close(self) -> None:
         self.log.calls["closed decisions"] += 1
+        self.inner.close()
+
+
+@dataclass
+class FaultyMembership(FaultyTransactions):
+    inner: Membership
+    rejected: int = 0
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        self.log.raise_before("poll")
+        assert limit <= STEP_EVENTS_MAX
+        return self.inner.poll(limit, timeout_s)
+
+    def position(self, partition: int) -> int:
+        return self.inner.position(partition)
+
+    def end(self, partition: int) -> int | None:
+        self.log.raise_before("end")
+        return self.inner.end(partition)
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        self._commit(lambda: self.inner.commit(positions))
+
+    def close(self) -> None:
+        self.log.calls["closed memberships"] += 1
         self.inner.close()

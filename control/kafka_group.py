@@ -1,0 +1,227 @@
+"""The group of masters on Kafka: a consumer group that shares out the partitions (KIP-447).
+
+Guarantees that a step commits only while its member is one of the group: its offsets carry the
+member's place in the group, and the coordinator refuses them, and with them the whole step, from
+one that it has given up. A member may decide for a partition only when no former holder's step on
+it is under way any more: the coordinator says so before the partition's end is asked for.
+Assumes that nobody polls inside a step: a rebalance is heard of in `poll` and `close` only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from .clock import Deadline
+from .errors import Conflict, Corrupt, Fenced, HeadgateError, Lost
+from .events import Recorded
+from .kafka_clients import KafkaClients
+from .kafka_decisions import KafkaTransactions
+from .kafka_errors import translate
+from .kafka_records import decoded
+from .log import Holder, Placed
+
+_LOG = logging.getLogger(__name__)
+
+# A dead master's step stalls readers until its slot is back, or for so long and the 10 s at which
+# a broker looks for such steps.
+_STEP_MS_MAX = 4_000
+_ANSWER_S_MAX = 3.0  # three heartbeats
+_TURN_S = 0.1
+
+
+@dataclass(slots=True)
+class _Held:
+    position: int = 0
+    end: int | None = None
+    asked: Future[Any] | None = None
+
+
+class KafkaMembership(KafkaTransactions):
+    def __init__(self, slot: str, holder: Holder, clients: KafkaClients) -> None:
+        producer = clients.decider(clients.settings.slot(slot), _STEP_MS_MAX)
+        super().__init__(producer, clients, f"slot {slot}")
+        self.rejected = 0
+        self._holder = holder
+        self._held: dict[int, _Held] = {}
+        self._found: list[Placed] = []
+        self._failure: HeadgateError | None = None
+        self._taken = False
+        self._consumer = clients.member(slot)
+        self._outsider = self._consumer.consumer_group_metadata()
+        self._place = self._outsider
+        with clients.translated(f"joining the group of masters as slot {slot}"):
+            self._consumer.subscribe(
+                [clients.settings.events_topic],
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        assert not self._begun, "a step lies between two polls"
+        self._raise_failure()
+        if self._ended:
+            self._raise_ended()
+        deadline, self._found = Deadline.after(timeout_s), []
+        granted = len(self._held)
+        while not self._found and granted == len(self._held):
+            self._take_all(deadline.left_s, 1)  # at once: a call may take partitions away
+            if limit > 1:
+                self._take_all(0.0, limit - 1)
+            if deadline.passed or self._failure is not None:
+                break
+        if not self._found:
+            self._raise_failure()
+        return self._found
+
+    def position(self, partition: int) -> int:
+        return self._held[partition].position
+
+    def end(self, partition: int) -> int | None:
+        held = self._held[partition]
+        if held.end is None and self._is_settled(partition, held):
+            held.end = self._clients.end_offset(partition)
+        return held.end
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        topic = self._clients.settings.events_topic
+        offsets = [TopicPartition(topic, number, at) for number, at in positions.items()]
+        if self._place == self._outsider:
+            self.abort()
+            raise Fenced(f"{self._what} is not in the group of masters now")
+        self._commit(offsets, self._place)
+
+    def close(self) -> None:
+        super().close()
+        self._consumer.close()
+        for number in list(self._held):
+            self._let_go(number)
+
+    def _is_settled(self, partition: int, held: _Held) -> bool:
+        """Whether no step is under way whose offsets the coordinator has taken already: after its
+        holder has changed, it takes none of a former one's."""
+        asked, held.asked = held.asked or self._ask_stable(partition), None
+        if not asked.done():
+            held.asked = asked
+            return False
+        try:
+            (place,) = asked.result().topic_partitions
+        except KafkaException as exc:
+            _LOG.debug("the offset of partition %d is not settled: %s", partition, exc)
+            return False
+        return place.error is None
+
+    def _ask_stable(self, partition: int) -> Future[Any]:
+        settings = self._clients.settings
+        place = TopicPartition(settings.events_topic, partition)
+        asked = ConsumerGroupTopicPartitions(settings.masters_group, [place])
+        answers: Mapping[str, Future[Any]] = self._clients.admin().list_consumer_group_offsets(
+            [asked], require_stable=True, request_timeout=_STEP_MS_MAX / 1000
+        )
+        return answers[settings.masters_group]
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places]
+        consumer.incremental_assign(starts)
+        # Not asked for later: the coordinator takes the step of an outsider as it takes anybody's,
+        # and the client makes a member one in the background, before it calls `_revoked`.
+        self._place = consumer.consumer_group_metadata()
+        for place in places:
+            self._held[place.partition] = _Held()
+            self._holder.granted(place.partition)
+
+    def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._let_go(place.partition)
+        consumer.incremental_unassign(places)
+
+    def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self._place = self._outsider
+        _LOG.warning("%s was fenced: the group of masters went on without it", self._what)
+        self._revoked(consumer, places)
+
+    def _let_go(self, number: int) -> None:
+        del self._held[number]
+        self._found = [placed for placed in self._found if placed.partition != number]
+        self._holder.revoked(number)
+
+    def _take_all(self, timeout_s: float, limit: int) -> None:
+        try:
+            messages = self._consumer.consume(limit, timeout_s)
+        except KafkaException as exc:
+            raise self._said(exc.args[0]) from exc
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        held = self._held.get(message.partition() or 0)
+        if (error := message.error()) is not None:
+            self._take_error(error, message, held)
+        elif held is not None:
+            offset = message.offset()
+            assert offset is not None, "a record has an offset"
+            held.position = offset + 1
+            self._decode(message, offset)
+
+    def _decode(self, message: Message, offset: int) -> None:
+        number = message.partition() or 0
+        try:
+            self._found.append(Placed(number, Recorded(offset, decoded(message))))
+        except Corrupt as exc:
+            if self.rejected == 0:
+                _LOG.warning("skipped offset %d of partition %d: %s", offset, number, exc)
+            self.rejected += 1
+
+    def _take_error(self, error: KafkaError, message: Message, held: _Held | None) -> None:
+        """Errors wait until what was read before them has been handed out."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            if held is not None:
+                held.position = max(held.position, message.offset() or 0)
+        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            _LOG.warning("%s was away for too long: %s", self._what, error.str())
+        else:
+            self._failure = self._said(error)
+
+    def _said(self, error: KafkaError) -> HeadgateError:
+        if error.code() == KafkaError._FATAL:  # all that is fatal to a static member
+            self._taken = True
+            return self._conflict()
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
+        return translate(error, f"reading as {self._what}")
+
+    def _conflict(self) -> Conflict:
+        return Conflict(f"another master has joined under {self._what}")
+
+    def _raise_ended(self) -> None:
+        """Whose transactions were ended has been away for too long, or has been replaced: the
+        group's next answers tell which."""
+        deadline = Deadline.after(_ANSWER_S_MAX)
+        while not self._taken and not deadline.passed:
+            self._take_all(_TURN_S, 1)
+        raise (
+            self._conflict()
+            if self._taken
+            else Fenced(f"the log has ended the transactions of {self._what}")
+        )
+
+    def _raise_failure(self) -> None:
+        if self._taken:
+            raise self._conflict()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure

@@ -1,0 +1,63 @@
+"""Events as Kafka's records: where they go, and what they are when they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from . import codec
+from .errors import Corrupt, Unavailable
+from .events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+def produce(
+    producer: Producer,
+    place: Place,
+    event: Event,
+    record: bytes,
+    settle: Callable[[KafkaError | None, Message], None] | None,
+) -> None:
+    try:
+        producer.produce(
+            place.topic,
+            record,
+            event.job.encode(),
+            partition=place.partition,
+            headers=dict(codec.headers(event)),
+            on_delivery=settle,
+        )
+    except BufferError as exc:
+        raise Unavailable(f"too many events wait for {place} to confirm them") from exc
+    producer.poll(0)
+
+
+def job_of(message: Message) -> bytes | None:
+    """The job that a record's headers name, None for a foreign record."""
+    found = dict(message.headers() or ()).get("headgate-job")
+    return found.encode() if isinstance(found, str) else found
+
+
+def decoded(message: Message) -> Event:
+    """The event of a record.
+
+    Raises:
+        Corrupt: it is none, or the one of another job than its headers say.
+    """
+    job, record = job_of(message), message.value()
+    if job is None or record is None:
+        raise Corrupt("record has no headers")
+    event = codec.decode(record)
+    if event.job.encode() != job:
+        raise Corrupt(f"record of {event.job} has the headers of another job")
+    return event

@@ -1,0 +1,45 @@
+"""`headgate master`: a process of the group that decides for session jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import closing
+
+from ..control.clock import SYSTEM_CLOCK
+from ..control.contract import MasterSettings
+from ..control.errors import Invalid
+from ..control.session_master import SessionMaster
+from ..control.session_steps import Speaking
+from ..storage.release import StorageRelease
+from .doctor import Target, open_bucket, open_log
+
+_SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_STEP_EVENTS_MAX = 5_000
+
+
+def run(target: Target, slot: str) -> None:
+    """Decide until SIGTERM or SIGINT; what happens is told on stderr.
+
+    Raises:
+        Invalid: broker, store or slot cannot be used.
+        Conflict: another process has taken the slot.
+    """
+    if not _SLOT.fullmatch(slot):
+        raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
+    told = logging.StreamHandler(sys.stderr)
+    told.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("headgate").addHandler(told)
+    logging.getLogger("headgate").setLevel(logging.INFO)
+    store, root = open_bucket(target)
+    with closing(store), closing(open_log(target)) as log:
+        name = f"master {slot} {os.urandom(4).hex()}"
+        speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
+        settings = MasterSettings(step_events_max=_STEP_EVENTS_MAX)
+        master = SessionMaster(log, StorageRelease(store, root), settings, speaking)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: master.stop())
+        master.run()

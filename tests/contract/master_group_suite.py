@@ -1,0 +1,281 @@
+"""What the group of masters promises in every event log, as tests; subclassed once per log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Closed, Conflict, Fenced, Invalid
+from headgate.control.ids import JobId
+from headgate.control.log import EventLog, Membership, Placed, partition_of
+
+from .event_log_suite import (
+    LIMIT_S,
+    QUIET_S,
+    SUCCESSION_S_MAX,
+    append,
+    decision,
+    fact,
+    names,
+    read_to_end,
+)
+
+POLL_S = 0.1
+
+
+@dataclass
+class Member:
+    """A member, what it was told, and what it has read of the partitions that it holds."""
+
+    log: EventLog
+    slot: str
+    told: list[tuple[str, str, int]] = field(default_factory=list)
+    read: dict[int, list[Placed]] = field(default_factory=dict)
+    membership: Membership = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.membership = self.log.join(self.slot, self)
+
+    def granted(self, partition: int) -> None:
+        assert partition not in self.read, "nothing is granted twice"
+        self.told.append(("granted", self.slot, partition))
+        self.read[partition] = []
+
+    def revoked(self, partition: int) -> None:
+        self.told.append(("revoked", self.slot, partition))
+        del self.read[partition]
+
+    def poll(self, limit: int = 100, timeout_s: float = POLL_S) -> list[Placed]:
+        found = self.membership.poll(limit, timeout_s)
+        for placed in found:
+            self.read[placed.partition].append(placed)
+        return found
+
+    @property
+    def may_decide(self) -> bool:
+        """Whether all that it holds was read to the end."""
+        ends = {number: self.membership.end(number) for number in self.read}
+        positions = {number: self.membership.position(number) for number in self.read}
+        return all(end is not None and end <= positions[number] for number, end in ends.items())
+
+    @property
+    def events(self) -> list[str]:
+        return [
+            placed.recorded.event.id for number in sorted(self.read) for placed in self.read[number]
+        ]
+
+
+def wait_for(done: Callable[[], bool], *members: Member) -> None:
+    """Let members poll until something is true."""
+    deadline = Deadline.after(4 * LIMIT_S)
+    while not done():
+        assert not deadline.passed, [member.told for member in members]
+        for member in members:
+            member.poll()
+
+
+def holds(member: Member, *partitions: int) -> Callable[[], bool]:
+    return lambda: sorted(member.read) == sorted(partitions) and member.may_decide
+
+
+class MasterGroupSuite:
+    PARTITIONS = 2
+
+    @pytest.fixture
+    def log(self) -> EventLog:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def jobs(self) -> tuple[JobId, JobId]:
+        """A job in each of the two partitions."""
+        found = [JobId(f"job-{number}") for number in range(20)]
+        return (
+            next(job for job in found if partition_of(job, self.PARTITIONS) == 0),
+            next(job for job in found if partition_of(job, self.PARTITIONS) == 1),
+        )
+
+    @pytest.fixture
+    def opened(self) -> Iterator[ExitStack]:
+        with ExitStack() as opened:
+            yield opened
+
+    def member(self, opened: ExitStack, log: EventLog, slot: str) -> Member:
+        member = Member(log, slot)
+        opened.callback(member.membership.close)
+        return member
+
+    def evict(self, log: EventLog, slot: str) -> None:
+        """Have the group give up a member that does not poll; may take until others poll."""
+        raise NotImplementedError
+
+    def await_written(self, log: EventLog, job: JobId, beyond: int) -> None:
+        """Wait until the log has the records of an open step behind an offset."""
+
+    def test_a_member_reads_every_job(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """The only member is granted every partition, and reads each from its oldest event."""
+        for name in ("a", "b"):
+            for job in jobs:
+                append(log, fact(job, f"{job} {name}"))
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0, 1), member)
+        assert [f"{job} {name}" for job in jobs for name in ("a", "b")] == member.events
+        assert [member.membership.position(p) for p in (0, 1)] == [2, 2]
+        append(log, fact(jobs[1], "later"))
+        wait_for(lambda: "later" in member.events, member)
+
+    def test_poll_respects_its_limit(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """`poll` gives at most `limit` events, and leaves none out."""
+        for number in range(5):
+            append(log, fact(jobs[0], f"f{number}"))
+        member = self.member(opened, log, "one")
+        deadline = Deadline.after(LIMIT_S)
+        while len(member.events) < 5:
+            assert not deadline.passed
+            assert len(member.poll(limit=2)) <= 2
+        assert [f"f{number}" for number in range(5)] == member.events
+
+    def test_a_step_spans_partitions(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A step's decisions in several partitions are seen together, or, dropped, never."""
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0, 1), member)
+        for name, end in (
+            ("dropped", member.membership.abort),
+            ("kept", lambda: member.membership.commit({0: 1, 1: 1})),
+        ):
+            member.membership.begin()
+            for job in jobs:
+                member.membership.write(decision(job, name))
+            for job in jobs:
+                with closing(log.follow(job)) as follower:
+                    assert follower.poll(10, QUIET_S) == []
+            end()
+        for job in jobs:
+            with closing(log.follow(job)) as follower:
+                assert ["kept"] == names(read_to_end(follower))
+
+    def test_an_oversized_decision_is_refused(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A decision over the size limit is `Invalid`, and the step may go on without it."""
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0, 1), member)
+        member.membership.begin()
+        with pytest.raises(Invalid, match="over"):
+            member.membership.write(decision(jobs[0], "x" * 600_000))
+        member.membership.write(decision(jobs[0], "small"))
+        member.membership.commit({0: 0})
+        with closing(log.follow(jobs[0])) as follower:
+            assert ["small"] == names(read_to_end(follower))
+
+    def test_partitions_are_shared(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A second member is granted what the first has been told to forget, not before; what the
+        first keeps it goes on with; and what a member leaves behind goes to the other."""
+        for job in jobs:
+            append(log, fact(job, f"of {job}"))
+        one = self.member(opened, log, "one")
+        wait_for(holds(one, 0, 1), one)
+        two = Member(log, "two", one.told)
+        wait_for(lambda: len(one.read) == len(two.read) == 1 and two.may_decide, one, two)
+        moved, kept = next(iter(two.read)), next(iter(one.read))
+        assert [("revoked", "one", moved), ("granted", "two", moved)] == one.told[2:]
+        assert [f"of {jobs[moved]}"] == two.events
+        one.membership.begin()
+        one.membership.write(decision(jobs[kept], "still ours"))
+        one.membership.commit({kept: 1})
+        two.membership.close()
+        assert ("revoked", "two", moved) == one.told[-1]
+        wait_for(holds(one, 0, 1), one)
+        assert "still ours" in one.events
+
+    def test_a_paused_member_is_fenced(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A member that the group has given up commits nothing and learns it, and nothing of its
+        step becomes visible. It forgets what it held, and is granted partitions again."""
+        append(log, fact(jobs[0], "fact"))
+        paused, other = self.member(opened, log, "one"), self.member(opened, log, "two")
+        wait_for(lambda: len(paused.read) == 1 and paused.may_decide, paused, other)
+        (held,) = paused.read
+        at = paused.membership.position(held)
+        paused.membership.begin()
+        paused.membership.write(decision(jobs[held], "too late"))
+        self.await_written(log, jobs[held], at)
+        self.evict(log, "one")
+        wait_for(lambda: len(other.read) == 2, other)
+        with pytest.raises(Fenced):
+            paused.membership.commit({held: 1})
+        paused.membership.abort()
+        wait_for(holds(other, 0, 1), other)
+        other.membership.begin()
+        other.membership.write(decision(jobs[held], "in time"))
+        other.membership.commit({held: 1})
+        again = self.after_fencing(opened, paused)
+        assert ("revoked", "one", held) in paused.told
+        wait_for(lambda: len(again.read) == 1 and again.may_decide, other, again)
+        with closing(log.follow(jobs[held])) as follower:
+            decided = [r.event.id for r in read_to_end(follower) if r.event.basis is not None]
+        assert ["in time"] == decided
+
+    def test_a_slot_that_is_joined_again_ends_the_dead_step(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """The step that a dead member left open stalls nobody once its slot is joined again; the
+        former member commits nothing, and hears that another has its slot."""
+        former = self.member(opened, log, "one")
+        wait_for(holds(former, 0, 1), former)
+        with closing(log.follow(jobs[0])) as follower:
+            former.membership.begin()
+            former.membership.write(decision(jobs[0], "dropped"))
+            self.await_written(log, jobs[0], 0)
+            append(log, fact(jobs[0], "behind"))
+            assert follower.poll(10, QUIET_S) == []
+            begun = SYSTEM_CLOCK.monotonic_s()
+            again = self.member(opened, log, "one")
+            assert ["behind"] == names(follower.poll(10, LIMIT_S))
+            assert SYSTEM_CLOCK.monotonic_s() - begun < SUCCESSION_S_MAX
+        wait_for(holds(again, 0, 1), again)
+        with pytest.raises(Fenced):
+            former.membership.commit({0: 1})
+        with pytest.raises(Conflict, match="slot one"):
+            self.poll_until_told(former)
+        again.membership.begin()
+        again.membership.write(decision(jobs[0], "kept"))
+        again.membership.commit({0: 3})
+        wait_for(lambda: again.events == ["behind", "kept"], again)
+
+    def after_fencing(self, opened: ExitStack, member: Member) -> Member:
+        """What a fenced member does: it polls, and joins again when it is told to."""
+        before = len(member.told)
+        try:
+            wait_for(lambda: len(member.told) > before, member)
+            return member
+        except Fenced:
+            member.membership.close()
+            return self.member(opened, member.log, member.slot)
+
+    @staticmethod
+    def poll_until_told(member: Member) -> None:
+        deadline = Deadline.after(LIMIT_S)
+        while not deadline.passed:
+            try:
+                member.poll()
+            except Fenced:  # the step is over; the next one tells of the slot
+                continue
+
+    def test_a_closed_log_lets_nobody_join(self, log: EventLog) -> None:
+        """After `close` joining raises `Closed`."""
+        log.close()
+        with pytest.raises(Closed):
+            Member(log, "one")

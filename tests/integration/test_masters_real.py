@@ -1,0 +1,313 @@
+"""Session masters as processes on real Kafka, killed and paused while a job runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headgate.control.author import Author
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import (
+    PER_JOB,
+    SESSION,
+    MasterSettings,
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+)
+from headgate.control.events import AttemptStarted, Fact, Produced, SegmentSummary
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.log import partition_of
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.replay import Replay
+from headgate.infra import stack
+from headgate.storage.files import FileBlobStore
+from headgate.storage.layout import Layout
+from headgate.storage.release import StorageRelease
+
+pytestmark = pytest.mark.real
+
+PARTITIONS = 2
+LIMIT_S = 30.0
+STALL_S_MAX = 15.0
+RESULT = ResultId("r1")
+
+# `headgate master`, but a commit waits while the file `hold` is there, with its step open in the
+# log: then the file `held` tells so.
+HOLDING = """
+import pathlib, sys, time
+from headgate.control.kafka_group import KafkaMembership
+from headgate.infra.cli import main
+folder, commit = pathlib.Path(sys.argv.pop(1)), KafkaMembership.commit
+def holding(membership, positions):
+    if (folder / "hold").exists():
+        membership._producer.flush(10)
+        (folder / "held").touch()
+    while (folder / "hold").exists():
+        time.sleep(0.02)
+    commit(membership, positions)
+KafkaMembership.commit = holding
+main()
+"""
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    deadline = Deadline.after(LIMIT_S)
+    while not done():
+        assert not deadline.passed, what
+        SYSTEM_CLOCK.sleep_s(0.05)
+
+
+@dataclass
+class Masters:
+    """The processes of a test, by slot, and what each start of them has said."""
+
+    bootstrap: str
+    prefix: str
+    folder: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    said_by: dict[str, Path] = field(default_factory=dict)
+
+    def start(self, slot: str) -> None:
+        said = self.folder / f"{slot}-{len(list(self.folder.glob('*.err')))}.err"
+        own = self.folder / slot
+        own.mkdir(exist_ok=True)
+        options = {
+            "--broker": self.bootstrap,
+            "--store": f"file://{self.folder}/store",
+            "--prefix": self.prefix,
+            "--slot": slot,
+            "--kafka": "session.timeout.ms=6000",
+        }
+        given = [part for option in options.items() for part in option]
+        with said.open("wb") as stderr:
+            command = [sys.executable, "-c", HOLDING, str(own), "master", *given]
+            self.processes[slot] = subprocess.Popen(command, stderr=stderr)
+        self.said_by[slot] = said
+
+    def said(self, slot: str) -> str:
+        return self.said_by[slot].read_text()
+
+    def decides_for(self, slot: str) -> set[int]:
+        found: set[int] = set()
+        for line in self.said(slot).splitlines():
+            if begun := re.search(r"decides for partition (\d+) now", line):
+                found.add(int(begun[1]))
+            if lost := re.search(r"holds partition (\d+) no longer", line):
+                found.discard(int(lost[1]))
+        return found
+
+    def signal(self, slot: str, number: signal.Signals) -> None:
+        self.processes[slot].send_signal(number)
+        if number == signal.SIGKILL:
+            self.processes[slot].wait(LIMIT_S)
+
+    def await_shared(self, *slots: str) -> None:
+        def shared() -> bool:
+            found = [self.decides_for(slot) for slot in slots]
+            return sum(map(len, found)) == PARTITIONS and all(found)
+
+        wait_for(shared, f"{slots} do not share the partitions")
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for slot, process in self.processes.items():
+            process.wait(LIMIT_S)
+            print(f"--- {slot} ---\n{self.said(slot)}", file=sys.stderr)
+
+
+@dataclass
+class Context:
+    job_id: JobId
+    application: str = "tests"
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """Nothing is lost here."""
+
+
+@pytest.fixture
+def log() -> Iterator[KafkaEventLog]:
+    """A topic and a group of this test alone."""
+    found = stack.status()
+    assert found is not None, "`make stack` starts it"
+    prefix = f"test-masters-{os.urandom(4).hex()}"
+    settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(PARTITIONS, 1, 3_600_000))
+    with closing(KafkaEventLog(settings)) as log:
+        log.prepare(Deadline.after(LIMIT_S))
+        yield log
+    admin = AdminClient({"bootstrap.servers": found.bootstrap})
+    for deleted in admin.delete_topics([f"{prefix}.events"]).values():
+        deleted.result(LIMIT_S)
+
+
+@pytest.fixture
+def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
+    settings = log._settings
+    found = Masters(settings.bootstrap, settings.topic_prefix, tmp_path)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+class Run:
+    """A job with a driver of its own, whose tasks store and announce one segment each."""
+
+    def __init__(self, log: KafkaEventLog, masters: Masters, job: JobId, mode: str) -> None:
+        self.log, self.job = log, job
+        self.store = FileBlobStore(masters.folder / "store")
+        self.layout = Layout("", job)
+        release = StorageRelease(self.store, "")
+        settings = MasterSettings(int(LIMIT_S * 1000), mode=mode)
+        self.driver = DriverMaster(log, release, settings, Speaker(f"driver of {job}", "0"))
+        self.tasks = Author(job, f"tasks of {job}")
+        self.driver.register_job(Context(job))
+
+    def register(self, partitions: int, result: ResultId = RESULT) -> ShuffleDescriptor:
+        described = self.driver.register_partition_with_producer(
+            self.job,
+            PartitionDescriptor(result, partitions, 1, "", ""),
+            ProducerDescriptor(0, partitions),
+        )
+        return described.result(LIMIT_S)
+
+    def state_fact(self, fact: Fact) -> None:
+        self.log.append(self.tasks.fact(fact)).offset(Deadline.after(LIMIT_S))
+
+    def produce(self, to: ShuffleDescriptor, partition: int) -> None:
+        attempt = AttemptId(PartitionId(to.result, partition), to.epoch, partition)
+        self.state_fact(AttemptStarted(attempt, "host"))
+        self.store.put(self.layout.segment(attempt, 0), b"rows", "w")
+        self.state_fact(Produced(attempt, (SegmentSummary(0, 4, 1, 0, b""),)))
+
+    def end(self) -> None:
+        """The job ends with nothing stored, and its log explains every decision."""
+        self.driver.unregister_job(self.job)
+        self.driver.close()
+        assert [] == list(self.store.list(self.layout.prefix))
+        replay = Replay(self.job)
+        for recorded in self.log.read_all(Deadline.after(LIMIT_S)):
+            if recorded.event.job == self.job:
+                replay.observe(recorded)
+        assert [] == list(replay.due)
+        assert replay.state == self.state
+        assert replay.state.closed is not None
+
+    @property
+    def state(self) -> object:
+        with closing(self.log.follow(self.job, None)) as follower:
+            end, replay = follower.end(), Replay(self.job)
+            while follower.position() < end:
+                for recorded in follower.poll(500, 1.0):
+                    replay.observe(recorded)
+        return replay.state
+
+
+def job_in(partition: int, name: str) -> JobId:
+    """A job whose events are in a partition."""
+    names = (JobId(f"{name}-{number}") for number in range(100))
+    return next(job for job in names if partition_of(job, PARTITIONS) == partition)
+
+
+def told(capsys: pytest.CaptureFixture[str], what: str, begun_s: float) -> float:
+    waited_s = SYSTEM_CLOCK.monotonic_s() - begun_s
+    with capsys.disabled():
+        print(f"\n{what}: {waited_s:.1f} s")
+    return waited_s
+
+
+def test_a_killed_master_is_a_delay(
+    log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two masters dies by SIGKILL in the middle of a job: the job waits, and ends right."""
+    for slot in ("a", "b"):
+        masters.start(slot)
+    masters.await_shared("a", "b")
+    (partition,) = masters.decides_for("a")
+    run = Run(log, masters, job_in(partition, "job"), SESSION)
+    descriptor = run.register(4)
+    run.produce(descriptor, 0)
+    run.produce(descriptor, 1)
+    masters.signal("a", signal.SIGKILL)
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    run.produce(descriptor, 2)
+    run.produce(descriptor, 3)
+    assert 4 == len(run.driver.await_complete(descriptor).winners)
+    told(capsys, "a job whose master was killed waited for the other one", begun_s)
+    run.end()
+
+
+def test_a_paused_master_changes_nothing(
+    log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A master is paused by SIGSTOP inside a step until its partitions have moved: when it goes on
+    its step does not commit, it says that it was fenced, and takes part again."""
+    for slot in ("a", "b"):
+        masters.start(slot)
+    masters.await_shared("a", "b")
+    (partition,) = masters.decides_for("a")
+    run = Run(log, masters, job_in(partition, "job"), SESSION)
+    descriptor = run.register(2)
+    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold.touch()
+    run.produce(descriptor, 0)
+    wait_for(held.exists, "the master is not in a step")
+    masters.signal("a", signal.SIGSTOP)
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    run.produce(descriptor, 1)
+    assert 2 == len(run.driver.await_complete(descriptor).winners)
+    told(capsys, "a job whose master was paused in a step waited for the other one", begun_s)
+    hold.unlink()
+    masters.signal("a", signal.SIGCONT)
+    wait_for(lambda: "slot a was fenced" in masters.said("a"), "it does not say that it was fenced")
+    masters.await_shared("a", "b")
+    run.end()
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_death_inside_a_step_stalls_others_briefly(
+    back: bool, log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A master dies by SIGKILL with its step open: a job of the same partition that has nothing to
+    do with it waits 15 s at most, and less when the master is started again."""
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
+    run = Run(log, masters, job_in(0, "job"), SESSION)
+    unrelated = Run(log, masters, job_in(0, "unrelated"), PER_JOB)
+    descriptor, other = run.register(1), unrelated.register(1)
+    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold.touch()
+    run.produce(descriptor, 0)
+    wait_for(held.exists, "the master is not in a step")
+    masters.signal("a", signal.SIGKILL)
+    hold.unlink()
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    if back:
+        masters.start("a")
+    unrelated.produce(other, 0)
+    assert 1 == len(unrelated.driver.await_complete(other).winners)
+    how = "that was started again" if back else "that stayed away"
+    what = f"an unrelated job waited behind the open step of a killed master {how}"
+    assert told(capsys, what, begun_s) <= STALL_S_MAX
+    unrelated.end()
+    if not back:
+        masters.start("a")
+    assert 1 == len(run.driver.await_complete(descriptor).winners)
+    run.end()

@@ -1,0 +1,264 @@
+"""A driver whose jobs the masters of a session decide for, with masters in threads beside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from headgate.control import session_master as session_module
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.contract import PER_JOB, SESSION, MasterSettings, ShuffleDescriptor
+from headgate.control.errors import (
+    Conflict,
+    Fenced,
+    HeadgateError,
+    Invalid,
+    OutcomeUnknown,
+    Unavailable,
+)
+from headgate.control.events import JobRegistered
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.session_master import SessionMaster
+from headgate.control.session_steps import Speaking
+from headgate.storage.release import StorageRelease
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import JOB, RESULT, Job, bodies, events, in_a_hurry
+from .test_master import PARTITIONS, WAIT_MS, Stack, produce, read, register
+
+__all__ = ["in_a_hurry"]  # a fixture, found by its name
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
+
+
+@pytest.fixture
+def masters_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(session_module, "_POLL_S", 0.02)
+
+
+@contextmanager
+def mastering(
+    stack: Stack, log: EventLog | None = None, slot: str = "one"
+) -> Iterator[list[object]]:
+    """A session master in a thread; what it ended with, when it ended by itself."""
+    speaking = Speaking(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
+    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX)
+    storage = StorageRelease(stack.store, "root")
+    master = SessionMaster(log or stack.inner, storage, settings, speaking)
+    ended: list[object] = []
+
+    def run() -> None:
+        try:
+            master.run()
+        except Exception as exc:
+            ended.append(exc)
+
+    thread = threading.Thread(target=run, name=f"headgate-session-{slot}")
+    thread.start()
+    try:
+        yield ended
+    finally:
+        master.stop()
+        thread.join(5.0)
+
+
+@contextmanager
+def driving(stack: Stack, mode: str = SESSION) -> Iterator[DriverMaster]:
+    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, mode)
+    speaker = Speaker(f"driver {next(stack.drivers)}", "0")
+    master = DriverMaster(stack.inner, StorageRelease(stack.store, "root"), settings, speaker)
+    master.start()
+    try:
+        yield master
+    finally:
+        master.close()
+
+
+def small_job(stack: Stack, driver: DriverMaster) -> None:
+    with stack.environment() as environment:
+        driver.register_job(Job())
+        descriptor = register(driver)
+        for partition in range(PARTITIONS):
+            produce(stack, environment, descriptor, partition)
+        read(stack, environment, driver, descriptor)
+        driver.release_partition_externally(descriptor)
+        driver.unregister_job(JOB)
+
+
+def test_a_job_of_a_session() -> None:
+    """A whole job runs with its decisions made by the group alone, and ends with nothing stored."""
+    stack = Stack()
+    with mastering(stack, slot="one"), mastering(stack, slot="two"), driving(stack) as driver:
+        small_job(stack, driver)
+    stack.ended()
+    speakers = {r.event.by.split()[0] for r in events(stack.inner) if r.event.basis is not None}
+    assert {"master"} == speakers
+
+
+def test_the_driver_hears_of_what_the_log_shows_only() -> None:
+    """While the master's commit is under way nobody is answered and no state changes; the answer
+    comes with the commit."""
+    stack = Stack()
+    slow = FaultyLog(stack.inner)
+    with mastering(stack, slow), driving(stack) as driver:
+        driver.register_job(Job())
+        slow.may_commit.clear()
+        loop = driver._loops[JOB]
+        answer = loop.ask(JobRegistered(SESSION, "0", "again"))
+        with pytest.raises(TimeoutError):
+            answer.result(0.1)
+        assert driver.state(JOB).epoch == 1
+        slow.may_commit.set()
+        assert [2] == [decision.epoch for decision in answer.result(1.0)]  # type: ignore[union-attr]
+        driver.unregister_job(JOB)
+    stack.ended()
+
+
+def test_without_any_master_a_wait_says_so() -> None:
+    """With no master at all, what waits ends at its deadline and names what it waits for."""
+    stack = Stack()
+    with (
+        driving(stack) as driver,
+        pytest.raises(
+            Unavailable,
+            match=f"{WAIT_MS} ms for the decision on JobRegistered .*no master has answered",
+        ),
+    ):
+        driver.register_job(Job())
+
+
+def test_a_job_notices_a_delay_when_masters_go() -> None:
+    """With its only master gone what is consumable is read on; what must wait goes on when another
+    master comes."""
+    stack = Stack()
+    with driving(stack) as driver, stack.environment() as environment:
+        with mastering(stack):
+            driver.register_job(Job())
+            descriptor = register(driver)
+            for partition in range(PARTITIONS):
+                produce(stack, environment, descriptor, partition)
+            driver.await_complete(descriptor)
+        read(stack, environment, driver, descriptor)
+        produce_more(stack, descriptor)
+        with pytest.raises(Unavailable, match="no master has answered"):
+            driver.release_partition_externally(descriptor)
+        with mastering(stack, slot="two"):
+            driver.unregister_job(JOB)
+    stack.ended()
+
+
+def produce_more(stack: Stack, descriptor: ShuffleDescriptor) -> None:
+    """Writers go on without a master."""
+    with stack.environment() as environment:
+        produce(stack, environment, descriptor, 0)
+
+
+def test_the_first_of_two_drivers_is_fenced() -> None:
+    """The driver that another one replaced gets `Fenced` from whatever it asks or waits for, as it
+    does where it is its own master."""
+    stack, job = Stack(), Job()
+    with mastering(stack), driving(stack) as first, driving(stack) as second:
+        first.register_job(job)
+        descriptor = register(first)
+        second.register_job(Job())
+        with pytest.raises(Fenced, match="speaks for job"):
+            first.await_complete(descriptor)
+        with pytest.raises(Fenced):
+            first.release_partition_externally(descriptor)
+        assert descriptor.epoch + 1 == register(second).epoch
+        second.unregister_job(JOB)
+    assert [Fenced] == [type(error) for error in job.errors]
+    stack.ended()
+
+
+@pytest.mark.parametrize(("first", "then"), [(PER_JOB, SESSION), (SESSION, PER_JOB)])
+def test_a_job_keeps_its_mode(first: str, then: str) -> None:
+    """A job of one mode cannot be registered in the other, and nothing of the attempt is said."""
+    stack = Stack()
+    with mastering(stack):
+        with driving(stack, first) as driver:
+            driver.register_job(Job())
+            before = len(bodies(stack.inner))
+            with (
+                driving(stack, mode=then) as other,
+                pytest.raises(Invalid, match=f"in mode {first}"),
+            ):
+                other.register_job(Job())
+            if first == SESSION:
+                driver.unregister_job(JOB)
+                assert before < len(bodies(stack.inner))
+            else:
+                assert before == len(bodies(stack.inner))
+        with driving(stack, first) as driver:
+            driver.register_job(Job())
+            driver.unregister_job(JOB)
+    stack.ended()
+
+
+def test_a_master_whose_slot_is_taken_ends() -> None:
+    """The former master of a slot ends with `Conflict`, and the job goes on."""
+    stack = Stack()
+    with mastering(stack) as former, driving(stack) as driver:
+        driver.register_job(Job())
+        with mastering(stack) as successor:
+            driver.unregister_job(JOB)
+            assert [Conflict] == [type(error) for error in former]
+        assert [] == successor
+    stack.ended()
+
+
+FAILURES: list[tuple[str, HeadgateError, bool]] = [
+    *[(n, Unavailable("injected"), False) for n in ("join", "poll", "end", "begin", "write")],
+    *[("commit", error, False) for error in (Unavailable("injected"), Fenced("injected"))],
+    *[("commit", OutcomeUnknown("injected"), after) for after in (False, True)],
+    ("append", Unavailable("injected"), False),
+    *[("append", OutcomeUnknown("injected"), after) for after in (False, True)],
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "after"),
+    FAILURES,
+    ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
+)
+def test_any_one_call_of_a_masters_log_may_fail(
+    operation: str, error: HeadgateError, after: bool
+) -> None:
+    """Whichever call of its log fails for the master, the job notices at most a delay; a deletion
+    whose end could not be stated is made up for by the next master."""
+    for nth in range(1, 25):
+        stack = Stack()
+        faulty = FaultyLog(stack.inner, Fault(operation, nth, error, after))
+        with driving(stack) as driver:
+            with mastering(stack, faulty):
+                if operation == "append" and isinstance(error, OutcomeUnknown):
+                    with suppress(Unavailable):
+                        small_job(stack, driver)
+                else:
+                    small_job(stack, driver)
+            if operation == "append":
+                with mastering(stack, slot="next"):
+                    driver.register_job(Job())
+                    driver.unregister_job(JOB)
+        stack.ended()
+        if faulty.calls[operation] < nth:
+            return
+    assert operation in ("poll", "end"), "some call of it was never tried"
+
+
+def test_the_result_is_named() -> None:
+    """A result that never completes while masters answer is named by the error, no master is."""
+    stack = Stack()
+    with mastering(stack), driving(stack) as driver:
+        driver.register_job(Job())
+        descriptor = register(driver)
+        with pytest.raises(Unavailable, match=f"partitions of result {RESULT}") as caught:
+            driver.await_complete(descriptor)
+        assert "no master" not in str(caught.value)
+        driver.unregister_job(JOB)
+    stack.ended()

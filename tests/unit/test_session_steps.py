@@ -1,0 +1,334 @@
+"""Session masters driven from outside with no thread, on one log in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pytest
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import SESSION
+from headgate.control.errors import (
+    Conflict,
+    Fenced,
+    HeadgateError,
+    Invalid,
+    OutcomeUnknown,
+    Unavailable,
+)
+from headgate.control.events import (
+    AttemptFailed,
+    Event,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    PartitionRegistered,
+    Recorded,
+    ReleaseRequested,
+    ResultRegistered,
+)
+from headgate.control.ids import AttemptId, JobId
+from headgate.control.log import EventLog, partition_of
+from headgate.control.memory import MemoryEventLog
+from headgate.control.replay import Replay
+from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.state import ResultState
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import RESULT, attempt, produced
+from .test_steps import CLOCK
+
+PARTITIONS = 4
+JOBS = [JobId(f"job-{number}") for number in range(8)]
+OPENING: tuple[Fact, ...] = (
+    JobRegistered(SESSION, "0", "tests"),
+    ResultRegistered(RESULT, 2, 3, "", ""),
+    PartitionRegistered(RESULT, 0, 2),
+)
+STEPS = 30
+
+
+@dataclass
+class Storage:
+    """What was deleted, each time that it was."""
+
+    deleted: list[tuple[JobId, AttemptId]] = field(default_factory=list)
+    failures: int = 0
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the store is away")
+        self.deleted += [(job, one) for one in attempts]
+        return len(attempts)
+
+    def sweep(self, job: JobId) -> int:
+        return 0
+
+
+def state_facts(log: EventLog, job: JobId, *facts: Fact, by: str = "task") -> None:
+    author = Author(job, by, CLOCK)
+    for one in facts:
+        log.append(author.fact(one)).offset(Deadline.after(1.0, CLOCK))
+
+
+def joined(log: EventLog, slot: str = "one", start: int = 0) -> SessionSteps:
+    speaking = Speaking(slot, f"master {slot} {start}", CLOCK, "memory://here/")
+    return SessionSteps(log, speaking, STEP_EVENTS_MAX)
+
+
+def drive(log: EventLog, storage: Storage, *masters: SessionSteps, steps: int = STEPS) -> None:
+    for _ in range(steps):
+        for master in masters:
+            for deletion in master.step(0.0):
+                deletion.run(storage, log, Deadline.after(1.0, CLOCK))
+
+
+def events(log: EventLog, job: JobId) -> list[Recorded]:
+    return [r for r in log.read_all(Deadline.after(5.0, CLOCK)) if r.event.job == job]
+
+
+def audited(log: EventLog, job: JobId) -> Replay:
+    """The job's log explains itself, and nothing is left to decide."""
+    replay = Replay(job)
+    for recorded in events(log, job):
+        replay.observe(recorded)
+    assert [] == list(replay.due)
+    return replay
+
+
+def deciders(log: EventLog, job: JobId) -> list[str]:
+    return [r.event.by for r in events(log, job) if r.event.basis is not None]
+
+
+def test_many_jobs_are_decided_at_once() -> None:
+    """Every session job gets its own decisions; the state of each is what its log says."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    with closing(joined(log)) as master:
+        for one in (*OPENING, produced(0, 1), produced(1, 2)):
+            for job in JOBS:
+                state_facts(log, job, one, by=f"task {one}")
+            drive(log, storage, master, steps=3)
+        drive(log, storage, master)
+        for job in JOBS:
+            assert audited(log, job).decisions == 5
+            assert master.states[job] == audited(log, job).state
+            assert master.states[job].results[RESULT].complete
+
+
+def test_jobs_of_drivers_are_left_to_them() -> None:
+    """Nothing is decided for a job that was first registered as per-job, whatever is said later."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    state_facts(log, JOBS[0], JobRegistered("per-job", "0", ""), *OPENING)
+    state_facts(log, JOBS[1], AttemptFailed(attempt(0, 1), ""))
+    state_facts(log, JOBS[2], *OPENING)
+    with closing(joined(log)) as master:
+        drive(log, storage, master)
+        assert [JOBS[2]] == list(master.states)
+    assert [[], []] == [deciders(log, job) for job in JOBS[:2]]
+    assert audited(log, JOBS[2]).state.epoch == 1
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_partitions_move_between_masters(evicted: bool) -> None:
+    """Whether a master leaves or is given up, the others go on where it was: every fact is decided
+    once, and what it left undeleted is deleted."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage(failures=99)
+    with closing(joined(log, "one")) as one, closing(joined(log, "two")) as two:
+        for job in JOBS:
+            state_facts(log, job, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 9), "oom"))
+        drive(log, storage, one, two)
+        assert 2 == len({by for job in JOBS for by in deciders(log, job)})
+        for job in JOBS:
+            state_facts(log, job, produced(1, 2), by="later task")
+        storage.failures = 0
+        if evicted:
+            log.evict("one")
+        else:
+            one.close()
+        drive(log, storage, two)
+        assert all(master_has_all(two, job) for job in JOBS)
+        for job in JOBS:
+            assert audited(log, job).state.results[RESULT].complete
+            assert audited(log, job).state.results[RESULT].deleted == 1
+        assert {(job, attempt(1, 9)) for job in JOBS} == set(storage.deleted)
+        assert len(JOBS) == len(storage.deleted)
+        if evicted:
+            drive(log, storage, one, two)
+            assert one.states.keys() | two.states.keys() == set(JOBS)
+            assert one.states.keys() & two.states.keys() == set()
+
+
+def master_has_all(master: SessionSteps, job: JobId) -> bool:
+    return master.states[job].results[RESULT].complete
+
+
+class _Stalled:
+    """A log whose member is given up between its last write and its commit."""
+
+    def __init__(self, inner: MemoryEventLog) -> None:
+        self.inner = inner
+        self.faulty = FaultyLog(inner)
+        self.before_commit: Callable[[], None] = lambda: None
+        self.faulty.may_commit.wait = self.wait  # type: ignore[method-assign]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        call, self.before_commit = self.before_commit, lambda: None
+        call()
+        return True
+
+
+def test_a_paused_master_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
+    """A master that loses its partitions between a write and its commit changes nothing, says that
+    it was fenced, and takes part again."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    stalled = _Stalled(log)
+    with closing(joined(stalled.faulty, "one")) as one, closing(joined(log, "two")) as two:
+        drive(log, storage, one, two)
+        for job in JOBS:
+            state_facts(log, job, *OPENING, AttemptFailed(attempt(1, 9), "oom"))
+
+        def move() -> None:
+            log.evict("one")
+            drive(log, storage, two)
+
+        stalled.before_commit = move
+        with caplog.at_level(logging.WARNING):
+            drive(log, storage, one, two)
+        assert "slot one was fenced" in caplog.text
+        for job in JOBS:
+            assert audited(log, job).decisions == 3
+        assert len(JOBS) == len(storage.deleted)
+        state_facts(log, JOBS[0], produced(0, 1), by="later")
+        drive(log, storage, one, two)
+        assert audited(log, JOBS[0]).decisions == 4
+        assert one.states.keys() & two.states.keys() == set()
+
+
+def test_a_second_master_of_a_slot_replaces_the_first() -> None:
+    """Who joins under a slot that is taken gets its partitions; the former is told and stops."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    state_facts(log, JOBS[0], *OPENING)
+    with closing(joined(log)) as former:
+        drive(log, storage, former)
+        with closing(joined(log, start=1)) as successor:
+            state_facts(log, JOBS[0], produced(0, 1), by="later")
+            with pytest.raises(Conflict, match="slot one"):
+                former.step(0.0)
+            drive(log, storage, successor)
+    assert ["master one 0"] * 2 + ["master one 1"] == deciders(log, JOBS[0])
+    audited(log, JOBS[0])
+
+
+def test_a_job_that_does_not_explain_itself_is_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A forged decision stops its own job, with an error that names it, and no other one."""
+    log, storage = MemoryEventLog(1), Storage()
+    state_facts(log, JOBS[0], *OPENING)
+    forger = log.open_decisions(JOBS[0])
+    forger.begin()
+    forger.write(Event("0.0", JOBS[0], "", 0, "forger", 0, JobAccepted(9)))
+    forger.commit(0)
+    state_facts(log, JOBS[1], *OPENING)
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    assert ["forger"] == deciders(log, JOBS[0])
+    assert f"job {JOBS[0]} is left alone" in caplog.text
+    assert audited(log, JOBS[1]).decisions == 2
+
+
+def test_a_decision_that_no_log_takes_stops_its_job_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A decision over the size limit stops the job that it is for; the others' are committed."""
+    log, storage = MemoryEventLog(1), Storage()
+    for job in JOBS[:3]:
+        state_facts(log, job, *OPENING)
+    faulty = FaultyLog(log, Fault("write", 4, Invalid("injected: too large")))
+    with closing(joined(faulty)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    assert "injected: too large" in caplog.text
+    whole = [job for job in JOBS[:3] if len(deciders(log, job)) == 2]
+    assert len(whole) == 2
+
+
+def test_failed_deletions_are_tried_again() -> None:
+    """What could not be deleted for a while is, by a later step of the same master."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage(failures=5)
+    state_facts(log, JOBS[0], *OPENING, produced(0, 1), ReleaseRequested(RESULT, "asked"))
+    with closing(joined(log)) as master:
+        drive(log, storage, master)
+    assert [(JOBS[0], attempt(0, 1))] == storage.deleted
+    assert audited(log, JOBS[0]).state.results[RESULT].deleted == 1
+
+
+def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None:
+    """What a job has in a store that is not the master's is not said to be deleted: a master of
+    that store does it."""
+    log, storage = MemoryEventLog(PARTITIONS), Storage()
+    for job, store in zip(JOBS, ("memory://here", "memory://there"), strict=False):
+        registered = JobRegistered(SESSION, "0", "tests", store)
+        state_facts(log, job, registered, *OPENING[1:], AttemptFailed(attempt(1, 9), "oom"))
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    assert [(JOBS[0], attempt(1, 9))] == storage.deleted
+    assert f"objects of job {JOBS[1]} are in memory://there and stay" in caplog.text
+    assert audited(log, JOBS[1]).state.results[RESULT].deleted == 0
+
+
+FAILURES: list[tuple[str, HeadgateError, bool]] = [
+    *[(name, Unavailable("injected"), False) for name in ("poll", "end", "begin", "write")],
+    *[("commit", error, False) for error in (Unavailable("injected"), Fenced("injected"))],
+    *[("commit", OutcomeUnknown("injected"), after) for after in (False, True)],
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "after"),
+    FAILURES,
+    ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
+)
+def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool) -> None:
+    """Whichever call of the log fails, every fact is decided once in the end, by the same steps
+    where they may go on and by ones that joined again where they may not."""
+    for nth in range(1, 100):
+        log, storage = MemoryEventLog(PARTITIONS), Storage()
+        faulty = FaultyLog(log, Fault(operation, nth, error, after))
+        for job in JOBS[:3]:
+            state_facts(log, job, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 9), "oom"))
+        try:
+            with closing(joined(faulty)) as master:
+                drive(faulty, storage, master)
+        except (Unavailable, OutcomeUnknown):
+            with closing(joined(faulty, start=1)) as master:
+                drive(faulty, storage, master)
+        for job in JOBS[:3]:
+            assert audited(log, job).decisions == 4
+            assert audited(log, job).state.results[RESULT].deleted == 1
+        if faulty.calls[operation] < nth:
+            return
+    assert operation in ("poll",), "some call of it was never tried"
+
+
+def test_the_same_calls_make_the_same_log() -> None:
+    """No thread, clock or chance is in a step: two runs write the same records."""
+
+    def run() -> list[Recorded]:
+        log, storage = MemoryEventLog(PARTITIONS), Storage()
+        for job in JOBS:
+            state_facts(log, job, *OPENING, AttemptFailed(attempt(1, 9), "oom"))
+        with closing(joined(log, "one")) as one, closing(joined(log, "two")) as two:
+            drive(log, storage, one, two)
+        return [r for job in JOBS for r in events(log, job)]
+
+    assert run() == run()
+
+
+def test_jobs_of_one_partition_share_it() -> None:
+    """The premise of these tests: the jobs lie in several partitions, some in one."""
+    assert 1 < len({partition_of(job, PARTITIONS) for job in JOBS}) < len(JOBS)
