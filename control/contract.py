@@ -51,11 +51,13 @@ class ShuffleDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class UnknownShuffleDescriptor:
-    """A partition that nobody has announced yet: its readers wait for it, for it is not empty."""
+    """A partition that is not whole yet: its readers wait for it, for it is not empty. Of a
+    pipelined one they read what is there meanwhile."""
 
     job: JobId
     partition: PartitionId
     subpartitions: int
+    pipelined: bool = False
 
 
 class JobShuffleContext(Protocol):

@@ -43,21 +43,6 @@ class ResultPartitionDeployment:
 
 
 @dataclass(frozen=True, slots=True)
-class InputGateDeployment:
-    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
-    partitions that the manifest does not have yet; from `position` on the log tells of them, and
-    without one the environment has to be told."""
-
-    manifest: Manifest
-    schema: pa.Schema
-    first: int
-    count: int
-    task: int
-    unknown: tuple[UnknownShuffleDescriptor, ...] = ()
-    position: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """What has become known of one attempt at a partition. Its segments may be told one by one, and
     again. `whole`: the attempt is the partition, and these are all of its segments. `failed`: it
@@ -67,6 +52,22 @@ class PartitionInfo:
     segments: tuple[SegmentSummary, ...] = ()
     whole: bool = False
     failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InputGateDeployment:
+    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
+    partitions that the manifest does not have yet, `told` what is known of them all the same; from
+    `position` on the log tells of them, and without one the environment has to be told."""
+
+    manifest: Manifest
+    schema: pa.Schema
+    first: int
+    count: int
+    task: int
+    unknown: tuple[UnknownShuffleDescriptor, ...] = ()
+    told: tuple[PartitionInfo, ...] = ()
+    position: int | None = None
 
 
 class ResultPartitionWriter(Protocol):
