@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
-from ..control.contract import UnknownShuffleDescriptor
+from ..control.contract import ShuffleMaster, ShuffleMasterContext, UnknownShuffleDescriptor
 from ..control.events import Produced, SegmentSummary
-from ..control.ids import AttemptId
+from ..control.ids import AttemptId, JobId
 from .manifest import Manifest
+from .means import Means
 from .segment import Longs
 
 
@@ -28,6 +29,12 @@ class Limits:
     join_bytes: int = 2 << 20
     cache_bytes: int = 64 << 20
     readers: int = 1
+
+    def task_bytes(self, inputs: int, outputs: int) -> int:
+        """What a task may hold that reads so many gates at once and writes so many partitions: a
+        partition holds one segment that fills, one that is sorted and one on its way."""
+        cache_bytes = self.cache_bytes if inputs else 0
+        return 3 * outputs * self.segment_bytes + inputs * self.fetch_bytes + cache_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,14 @@ class InputGate(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffleEnvironmentContext:
+    """What a factory makes a job's environment in a process from."""
+
+    job: JobId
+    means: Means = field(default_factory=Means)
+
+
 class ShuffleEnvironment(Protocol):
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment
@@ -104,3 +119,13 @@ class ShuffleEnvironment(Protocol):
         """Tell every open gate what has become known of partitions that it waits for."""
 
     def close(self) -> None: ...
+
+
+class ShuffleServiceFactory(Protocol):
+    """Makes masters and environments that belong together."""
+
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> ShuffleMaster: ...
+
+    def create_shuffle_environment(
+        self, context: ShuffleEnvironmentContext
+    ) -> ShuffleEnvironment: ...
