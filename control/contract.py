@@ -56,11 +56,30 @@ class ShuffleDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class UnknownShuffleDescriptor:
-    """A partition that nobody has announced yet: its readers wait for it, for it is not empty."""
+    """A partition that is not whole yet: its readers wait for it, for it is not empty. Of a
+    pipelined one they read what is there meanwhile."""
 
     job: JobId
     partition: PartitionId
     subpartitions: int
+    pipelined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInputsOutputsDescriptor:
+    """How many gates a task reads at once, and how many partitions it writes."""
+
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShuffleMasterContext:
+    """What a factory makes a master from: `speaker` is a name that no other master has."""
+
+    settings: MasterSettings
+    speaker: str
+    version: str
 
 
 class JobShuffleContext(Protocol):
@@ -93,6 +112,35 @@ class ShuffleMaster(Protocol):
     ) -> Future[ShuffleDescriptor]: ...
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
+
+    def compute_shuffle_memory_size_for_task(self, task: TaskInputsOutputsDescriptor) -> int:
+        """The bytes that a task needs for its gates and its partitions, whatever they hold."""
+
+    def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
+        """Make a complete result outlive its job until a point in time, 0 for ever.
+
+        Raises:
+            Invalid: it is not complete, or not there any more.
+        """
+
+    def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
+        """Leave a result to somebody else: it outlives its job, and is deleted when they say so.
+
+        Raises:
+            Invalid: it is not there, or was left before.
+        """
+
+    def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
+        """The results that outlive their job."""
+
+    def may_release_executor(self, job_id: JobId, host: str) -> bool:
+        """Whether a job loses nothing with an executor."""
+
+    def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
+        """Whether a result, or one partition of it, can be read whole now."""
+
+    def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
+        """Release the complete results of a job that nobody needs, and return which these are."""
 
 
 class PartitionStorage(Protocol):

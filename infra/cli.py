@@ -1,7 +1,8 @@
 """The `headgate` command: what an operator asks and starts.
 
 Guarantees: an error is one line on stderr and exit code 2; exit code 1 says that something was
-found. Commands that only look write nothing, neither to the log nor to the bucket.
+found. Commands that only look write nothing, neither to the log nor to the bucket; `fsck` is one of
+them without `--repair`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from ..control.errors import HeadgateError, Invalid, Unavailable
 from ..control.events import Recorded
 from ..control.ids import job_id
 from ..control.log import EventLog
-from ..storage.fsck import audit, check, fold
+from ..storage.blobs import BlobStore
+from ..storage.fsck import Findings, audit, check, fold
+from ..storage.mending import Mended, Mender
 from . import doctor, masters, stack, views
 from .doctor import Target, Verdict
 
@@ -264,14 +267,29 @@ def fsck(
     target: Target,
     job: Job = "",
     deep: Annotated[bool, typer.Option(help="Read every segment, compare checksums.")] = False,
+    repair: Annotated[
+        bool, typer.Option(help="Delete what is to go, state what is lost as lost.")
+    ] = False,
 ) -> None:
-    """Hold the log against the bucket; exit code 1 when something is found."""
+    """Hold the log against the bucket; exit code 1 when something is found and not mended."""
     store, root = doctor.open_bucket(target)
     named = job_id(job) if job else None
     with closing(store), closing(doctor.open_log(target)) as log:
         found = check(store, root, lambda: fold(_read(log, job)), named, deep)
-    out.print(*views.findings(found), sep="\n")
-    raise typer.Exit(0 if found.clean else 1)
+        out.print(*views.findings(found), sep="\n")
+        left = found.found
+        if repair:
+            mended = _mend(found, store, root, log, job)
+            out.print(*views.mended(mended), sep="\n")
+            left = mended.left
+    raise typer.Exit(1 if left else 0)
+
+
+def _mend(found: Findings, store: BlobStore, root: str, log: EventLog, job: str) -> Mended:
+    """Mend what is under jobs whose logs explain themselves from the first event on."""
+    sound = {one.job for one in audit(_read(log, job)) if one.whole and not one.violation}
+    by = f"fsck {os.urandom(4).hex()}"
+    return Mender(store, root, log, by, sound, _READ_S_MAX).mend(found)
 
 
 @app.command("master")

@@ -23,6 +23,7 @@ from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.state import JobState, ResultState
 from ..storage.fsck import Audit, Findings, Kind
+from ..storage.mending import Mended
 from .doctor import Outcome, Verdict
 from .stack import StackState
 
@@ -326,6 +327,15 @@ def findings(found: Findings) -> Iterator[Text]:
     stored = live if found.live else "nothing is stored"
     flight = f", {_count(len(found.in_flight), 'object')} in flight" if found.in_flight else ""
     yield Text.assemble((word, f"bold {style}"), f": {stored}{flight}")
+
+
+def mended(done: Mended) -> Iterator[Text]:
+    """What a repair did, and what it left alone."""
+    for one in done.left[:_FINDINGS_SHOWN]:
+        yield Text.assemble((f"{'left alone':<18}", "yellow"), one.name)
+    deleted, aborted = _count(done.deleted, "object"), _count(done.aborted, "upload")
+    lost, left = _count(done.lost, "attempt"), _count(len(done.left), "finding")
+    yield Text(f"{deleted} deleted, {aborted} aborted, {lost} stated as lost, {left} left alone")
 
 
 def _count(number: int, word: str) -> str:

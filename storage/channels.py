@@ -140,6 +140,7 @@ class Channels:
         self._cut: deque[Slice] = deque()
         self._changed = Condition()
         self._news = False
+        self.update(deployment.told)
 
     def update(self, infos: Iterable[PartitionInfo]) -> None:
         """Take in what has become known; what is of other partitions is not for this gate."""

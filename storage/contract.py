@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
-from ..control.contract import UnknownShuffleDescriptor
+from ..control.contract import ShuffleMaster, ShuffleMasterContext, UnknownShuffleDescriptor
 from ..control.events import Produced, SegmentSummary
-from ..control.ids import AttemptId
+from ..control.ids import AttemptId, JobId
 from .manifest import Manifest
+from .means import Means
 from .segment import Longs
 
 
@@ -29,6 +30,12 @@ class Limits:
     cache_bytes: int = 64 << 20
     readers: int = 1
 
+    def task_bytes(self, inputs: int, outputs: int) -> int:
+        """What a task may hold that reads so many gates at once and writes so many partitions: a
+        partition holds one segment that fills, one that is sorted and one on its way."""
+        cache_bytes = self.cache_bytes if inputs else 0
+        return 3 * outputs * self.segment_bytes + inputs * self.fetch_bytes + cache_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class ResultPartitionDeployment:
@@ -43,21 +50,6 @@ class ResultPartitionDeployment:
 
 
 @dataclass(frozen=True, slots=True)
-class InputGateDeployment:
-    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
-    partitions that the manifest does not have yet; from `position` on the log tells of them, and
-    without one the environment has to be told."""
-
-    manifest: Manifest
-    schema: pa.Schema
-    first: int
-    count: int
-    task: int
-    unknown: tuple[UnknownShuffleDescriptor, ...] = ()
-    position: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionInfo:
     """What has become known of one attempt at a partition. Its segments may be told one by one, and
     again. `whole`: the attempt is the partition, and these are all of its segments. `failed`: it
@@ -67,6 +59,22 @@ class PartitionInfo:
     segments: tuple[SegmentSummary, ...] = ()
     whole: bool = False
     failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InputGateDeployment:
+    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
+    partitions that the manifest does not have yet, `told` what is known of them all the same; from
+    `position` on the log tells of them, and without one the environment has to be told."""
+
+    manifest: Manifest
+    schema: pa.Schema
+    first: int
+    count: int
+    task: int
+    unknown: tuple[UnknownShuffleDescriptor, ...] = ()
+    told: tuple[PartitionInfo, ...] = ()
+    position: int | None = None
 
 
 class ResultPartitionWriter(Protocol):
@@ -92,6 +100,14 @@ class InputGate(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffleEnvironmentContext:
+    """What a factory makes a job's environment in a process from."""
+
+    job: JobId
+    means: Means = field(default_factory=Means)
+
+
 class ShuffleEnvironment(Protocol):
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment
@@ -103,3 +119,13 @@ class ShuffleEnvironment(Protocol):
         """Tell every open gate what has become known of partitions that it waits for."""
 
     def close(self) -> None: ...
+
+
+class ShuffleServiceFactory(Protocol):
+    """Makes masters and environments that belong together."""
+
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> ShuffleMaster: ...
+
+    def create_shuffle_environment(
+        self, context: ShuffleEnvironmentContext
+    ) -> ShuffleEnvironment: ...

@@ -72,8 +72,9 @@ class ObjectStoreEnvironment:
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
         result = deployment.manifest.result
         author = Author(self._job, f"reader {result}/{deployment.task}", self._means.clock)
-        follows = deployment.unknown and deployment.position is not None
-        tidings = LogTidings(self._log, self._job, result, deployment.position) if follows else None
+        tidings = None
+        if deployment.unknown and deployment.position is not None:
+            tidings = LogTidings(self._log, self._job, deployment, self._means.clock)
         announce = partial(self._announce, author)
         gate = SegmentGate(
             deployment,

@@ -41,6 +41,12 @@ class Layout:
     def manifest(self, result: ResultId, shard: int) -> str:
         return f"{self.manifests(result)}{shard}"
 
+    def result_of(self, name: str) -> ResultId | None:
+        """The result that one of the job's objects belongs to; None when it is no name of ours."""
+        parts = name.removeprefix(self.prefix).split("/")
+        ours = name.startswith(self.prefix) and len(parts) > 2
+        return ResultId(parts[1]) if ours else None
+
     def _folder(self, result: ResultId, part: str) -> str:
         shard = zlib.crc32(f"{result}/{part}".encode()) % _SHARDS
         return f"{self.prefix}{shard:02x}/{result}/{part}/"

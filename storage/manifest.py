@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
+from ..control.contract import ShuffleDescriptor
 from ..control.errors import Corrupt
 from ..control.events import SegmentSummary
-from ..control.ids import AttemptId, JobId, PartitionId, ResultId
+from ..control.ids import AttemptId, JobId, ResultId
 from ..control.state import ResultState
 from .blobs import BlobStore, ByteRange
 from .layout import Layout
@@ -74,36 +75,25 @@ def build(
 ) -> Manifest:
     """The whole manifest of a complete result; an index too large for its event is fetched."""
     assert state.complete, "only a complete result has a manifest"
-    return known(descriptor, state, layout, store)[0]
+    return gather(descriptor, state, range(descriptor.partitions), layout, store)
 
 
-def known(
-    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
-) -> tuple[Manifest, tuple[UnknownShuffleDescriptor, ...]]:
-    """The manifest of what is consumable now, and the partitions that are not."""
-    sources: list[Source] = []
-    unknown: list[UnknownShuffleDescriptor] = []
-    for index in range(descriptor.partitions):
-        if index in state.winners:
-            produced = state.produced(index)
-            for segment in produced.segments:
-                sources.append(
-                    locate(produced.attempt, segment, layout, descriptor.subpartitions, store)
-                )
-        else:
-            partition = PartitionId(descriptor.result, index)
-            unknown.append(
-                UnknownShuffleDescriptor(descriptor.job, partition, descriptor.subpartitions)
-            )
-    manifest = Manifest(
-        descriptor.job,
-        descriptor.result,
-        descriptor.epoch,
-        0,
-        descriptor.subpartitions,
-        tuple(sources),
+def gather(
+    descriptor: ShuffleDescriptor,
+    state: ResultState,
+    partitions: Iterable[int],
+    layout: Layout,
+    store: BlobStore,
+) -> Manifest:
+    """The manifest of some partitions, all of which are whole."""
+    sources = tuple(
+        locate(produced.attempt, segment, layout, descriptor.subpartitions, store)
+        for produced in map(state.produced, partitions)
+        for segment in produced.segments
     )
-    return manifest, tuple(unknown)
+    return Manifest(
+        descriptor.job, descriptor.result, descriptor.epoch, 0, descriptor.subpartitions, sources
+    )
 
 
 def locate(

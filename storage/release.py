@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..control.events import Produced
-from ..control.ids import AttemptId, JobId
+from ..control.ids import AttemptId, JobId, ResultId
 from ..control.state import ResultState
 from . import shards
 from .blobs import BlobStore
@@ -28,13 +28,16 @@ class StorageRelease:
         self._store.delete(gone)
         return len(gone)
 
-    def sweep(self, job: JobId) -> int:
+    def sweep(self, job: JobId, kept: Collection[ResultId] = ()) -> int:
+        """Delete all of a job but the results that outlive it."""
         layout = Layout(self._root, job)
         for upload in list(self._store.uploads(layout.prefix)):
-            self._store.abort(upload)
+            if layout.result_of(upload.name) not in kept:
+                self._store.abort(upload)
         names = [stat.name for stat in self._store.list(layout.prefix)]
-        self._store.delete(names)
-        return len(names)
+        gone = [name for name in names if layout.result_of(name) not in kept]
+        self._store.delete(gone)
+        return len(gone)
 
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
         """An attempt that never announced its segments is looked up, which is no hot path."""

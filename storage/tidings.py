@@ -1,40 +1,83 @@
-"""What the log tells readers of partitions that were not known when their gates were made.
+"""What is known of a result that is still being written, and what the log tells readers later.
 
-Guarantees: a blocking attempt is told of only when it is consumable, a pipelined one segment by
-segment; an attempt that will never be the partition is told of as failed. A log that cannot be read
-for a while is read on later: how long a reader waits is its gate's to say.
+Guarantees: only of attempts that are consumable anything is told: of a blocking one all at once, of
+a pipelined one segment by segment, and that it is whole when its result is complete. One that is
+superseded later is told of as failed. A log that cannot be read for a while is read on later: how
+long a reader waits is its gate's to say.
 """
 
 from __future__ import annotations
 
-from ..control.clock import SYSTEM_CLOCK
+from dataclasses import dataclass
+
+from ..control.clock import Clock
+from ..control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from ..control.errors import Lost, Retryable
 from ..control.events import (
-    Body,
     Consumable,
-    JobUnregistered,
+    JobFailed,
     Produced,
     Recorded,
     Released,
+    ResultComplete,
+    SegmentProduced,
     SegmentSummary,
     Superseded,
 )
-from ..control.ids import AttemptId, JobId, ResultId
+from ..control.ids import AttemptId, JobId, PartitionId
 from ..control.log import EventLog, Follower
-from .contract import PartitionInfo
+from ..control.state import ResultState
+from .blobs import BlobStore
+from .contract import InputGateDeployment, PartitionInfo
+from .layout import Layout
+from .manifest import Manifest, gather
 
 _EVENTS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The partitions that are whole, those that are not, and what is known of the latter."""
+
+    manifest: Manifest
+    unknown: tuple[UnknownShuffleDescriptor, ...]
+    told: tuple[PartitionInfo, ...]
+
+
+def known(
+    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
+) -> Known:
+    """What readers of a result that is not complete can be given now."""
+    whole = [index for index, name in state.winners.items() if state.attempts[name] is not None]
+    unknown = tuple(
+        UnknownShuffleDescriptor(
+            descriptor.job,
+            PartitionId(descriptor.result, index),
+            descriptor.subpartitions,
+            state.registered.pipelined,
+        )
+        for index in sorted(set(range(descriptor.partitions)) - set(whole))
+    )
+    told = tuple(
+        PartitionInfo(name, state.streams.get(name, ()))
+        for name in state.winners.values()
+        if state.attempts[name] is None
+    )
+    return Known(gather(descriptor, state, sorted(whole), layout, store), unknown, told)
 
 
 class LogTidings:
     """Implements `Tidings`; opens the log at the first question, for a gate asks when it waits."""
 
-    def __init__(self, log: EventLog, job: JobId, result: ResultId, position: int | None) -> None:
+    def __init__(
+        self, log: EventLog, job: JobId, deployment: InputGateDeployment, clock: Clock
+    ) -> None:
         self._log = log
+        self._clock = clock
         self._job = job
-        self._position = position
+        self._position = deployment.position
         self._follower: Follower | None = None
-        self._fold = Fold(result)
+        self._fold = Fold(deployment)
 
     def hear(self, timeout_s: float) -> list[PartitionInfo]:
         try:
@@ -44,7 +87,7 @@ class LogTidings:
             self._position = self._follower.position()
         except Retryable:
             self.close()
-            SYSTEM_CLOCK.sleep_s(timeout_s)
+            self._clock.sleep_s(timeout_s)
             return []
         return [told for record in records for told in self._fold.observe(record)]
 
@@ -55,40 +98,66 @@ class LogTidings:
 
 
 class Fold:
-    """What events of one result say to its readers."""
+    """What events say to the readers of one result.
 
-    def __init__(self, result: ResultId) -> None:
-        self._result = result
-        self._produced: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
+    A pipelined attempt is consumable before it is whole, and may be superseded by a fact that
+    stands before its last segment and is decided after it. So all of them are whole together, when
+    the result is complete, and a reader begins again when one that it took for whole is not.
+    """
 
-    def observe(self, recorded: Recorded) -> list[PartitionInfo]:
+    def __init__(self, deployment: InputGateDeployment) -> None:
+        self._result = deployment.manifest.result
+        self._pipelined = any(one.pipelined for one in deployment.unknown)
+        self._taken = {source.attempt for source in deployment.manifest.sources}
+        self._consumable = {told.attempt for told in deployment.told}
+        self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
+        self._whole: dict[AttemptId, PartitionInfo] = {}
+
+    def observe(self, recorded: Recorded) -> tuple[PartitionInfo, ...]:
         """What follows for readers from the next event.
 
         Raises:
-            Lost: nobody may read the result any more.
+            Lost: nothing more of the result can be read.
         """
         body = recorded.event.body
         match body:
             case Released() if body.result == self._result:
-                raise self._over(recorded, f"was released: {body.reason}")
-            case JobUnregistered():
-                raise self._over(recorded, f"went with its job: {body.reason}")
-            case _ if _result_of(body) != self._result:
-                return []
+                raise self._over(recorded, f"result {self._result} was released: {body.reason}")
+            case JobFailed():
+                raise self._over(recorded, f"the job failed: {body.reason}")
+            case Superseded() if self._pipelined and body.attempt in self._taken:
+                raise self._over(recorded, f"attempt {body.attempt} failed: {body.reason}")
+            case ResultComplete() if body.result == self._result:
+                return tuple(self._whole.values())
+            case SegmentProduced() | Produced() | Consumable() | Superseded():
+                ours = body.attempt.partition.result == self._result
+                return self._of_attempt(body) if ours else ()
+            case _:
+                return ()
+
+    def _of_attempt(
+        self, body: SegmentProduced | Produced | Consumable | Superseded
+    ) -> tuple[PartitionInfo, ...]:
+        attempt = body.attempt
+        match body:
+            case SegmentProduced():
+                self._segments[attempt] = (*self._segments.get(attempt, ()), body.segment)
             case Produced():
-                self._produced[body.attempt] = body.segments
-            case Consumable() if body.attempt in self._produced:
-                segments = self._produced.pop(body.attempt)
-                return [PartitionInfo(body.attempt, segments, whole=True)]
+                self._segments[attempt] = body.segments
+                self._whole[attempt] = PartitionInfo(attempt, body.segments, whole=True)
+            case Consumable():
+                self._consumable.add(attempt)
             case Superseded():
-                self._produced.pop(body.attempt, None)
-                return [PartitionInfo(body.attempt, failed=body.reason)]
-        return []
+                self._segments.pop(attempt, None)
+                self._whole.pop(attempt, None)
+                return (PartitionInfo(attempt, failed=body.reason),)
+        if attempt not in self._consumable or attempt not in self._segments:
+            return ()
+        segments = self._segments.pop(attempt)
+        if not self._pipelined and attempt in self._whole:
+            return (self._whole.pop(attempt),)
+        return (PartitionInfo(attempt, segments),)
 
-    def _over(self, recorded: Recorded, how: str) -> Lost:
-        return Lost(f"result {self._result} {how}, while it was waited for", (recorded.offset,))
-
-
-def _result_of(body: Body) -> ResultId | None:
-    attempt = getattr(body, "attempt", None)
-    return attempt.partition.result if attempt is not None else None
+    def _over(self, recorded: Recorded, why: str) -> Lost:
+        waited = f"partitions of result {self._result} were waited for when "
+        return Lost(waited + why, (recorded.offset,))

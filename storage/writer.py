@@ -1,7 +1,9 @@
-"""The producing side: batches in, segments out, announced when all of them are stored.
+"""The producing side: batches in, segments out, announced when all of them are stored, and in a
+pipelined result also one by one.
 
 Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is
-put before the log has confirmed that the attempt started; nothing is announced before every put is.
+put before the log has confirmed that the attempt started; no segment is announced before its put
+is, and the partition not before all are.
 One segment is on its way while the next one fills.
 """
 
@@ -14,7 +16,14 @@ import pyarrow as pa
 import xxhash
 
 from ..control.errors import Closed, Invalid
-from ..control.events import AttemptFailed, AttemptStarted, Fact, Produced, SegmentSummary
+from ..control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Fact,
+    Produced,
+    SegmentProduced,
+    SegmentSummary,
+)
 from ..control.log import Receipt
 from .blobs import BlobStore
 from .contract import Limits, ResultPartitionDeployment
@@ -53,6 +62,7 @@ class SegmentWriter:
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
+        self._inline_bytes = _INLINE_BYTES_MAX
         self._uploader = means.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
         self._started: Receipt | None = None
@@ -87,7 +97,7 @@ class SegmentWriter:
         self._settle()
         self._close()
         content = signed(self._content.intdigest())
-        produced = Produced(self._deployment.attempt, self._stated(), content)
+        produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
         self._announce(produced).offset(self._means.deadline())
         return produced
 
@@ -121,7 +131,7 @@ class SegmentWriter:
         number = len(self._summaries)
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
-        self._summaries.append(_summary(number, segment))
+        self._summaries.append(self._summary(number, segment))
         self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
@@ -136,18 +146,14 @@ class SegmentWriter:
         attempt = self._deployment.attempt
         name = self._layout.segment(attempt, number)
         self._store.put(name, segment.body, f"{attempt}/{number}")
+        if self._deployment.pipelined:
+            said = SegmentProduced(attempt, self._summaries[number])
+            self._announce(said).offset(self._means.deadline())
 
-    def _stated(self) -> tuple[SegmentSummary, ...]:
-        """The segments as announced: indexes that would crowd the event stay in their footers."""
-        if sum(len(s.index) for s in self._summaries) <= _INLINE_BYTES_MAX:
-            return tuple(self._summaries)
-        return tuple(
-            SegmentSummary(s.number, s.size_bytes, s.rows, s.checksum, b"") for s in self._summaries
-        )
-
-
-def _summary(number: int, segment: Segment) -> SegmentSummary:
-    index = segment.index
-    return SegmentSummary(
-        number, len(segment.body), int(index.rows.sum()), checksum(segment.body), index.packed()
-    )
+    def _summary(self, number: int, segment: Segment) -> SegmentSummary:
+        """The segment as announced: an index that would crowd the event stays in its footer."""
+        index = segment.index.packed()
+        inline = index if len(index) <= self._inline_bytes else b""
+        self._inline_bytes -= len(inline)
+        rows = int(segment.index.rows.sum())
+        return SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)

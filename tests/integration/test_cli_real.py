@@ -141,6 +141,24 @@ def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) 
     assert [line.split()[0] for line in lines[:-1]] == ["missing", "orphan"]
 
 
+def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
+    """What is to go and unfinished uploads go from a real bucket, what is missing is stated in the
+    real log, and another job's object stays."""
+    store, root = open_bucket(target)
+    foreign = f"{Layout(root, JobId(f'{job}-other')).prefix}00/r1/0/1-1/0"
+    with closing(store):
+        names = [stat.name for stat in store.list(Layout(root, job).prefix)]
+        store.delete(names[:1])
+        store.put(foreign, b"another's", "w")
+        code, lines = ran("fsck", "--job", job, "--repair")
+        assert code == 0
+        assert "1 attempt stated as lost" in lines[-1]
+        assert [stat.name for stat in store.list(foreign)] == [foreign]
+        store.delete([foreign])
+    _, lines = ran("events", "--job", job, "--json")
+    assert "Lost" in [json.loads(line)["kind"] for line in lines]
+
+
 def test_doctor_finds_the_stack_fit(target: Target) -> None:
     """Real Kafka isolates and fences, MinIO creates conditionally; what was put is gone again."""
     _, lines = ran("doctor")

@@ -25,10 +25,10 @@ from headgate.storage.channels import Channels
 from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.gate import SegmentGate
-from headgate.storage.manifest import known
 from headgate.storage.means import Means
 from headgate.storage.memory import MemoryBlobStore, Objects
 from headgate.storage.repair import Repair
+from headgate.storage.tidings import known
 
 from .test_segments import JOB, LAYOUT, RESULT, Part, produce
 
@@ -113,11 +113,9 @@ class Reader:
         registered = ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
         state = ResultState(registered, attempts=dict(said), winners=winners)
         descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
-        manifest, unknown = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
-        assert {at for at in range(PARTITIONS) if at not in early} == {
-            one.partition.index for one in unknown
-        }
-        return InputGateDeployment(manifest, SCHEMA, first, count, 7, unknown)
+        found = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
+        assert set(range(PARTITIONS)) - early == {one.partition.index for one in found.unknown}
+        return InputGateDeployment(found.manifest, SCHEMA, first, count, 7, found.unknown)
 
     def announce(self, fact: object) -> Confirmed:
         assert isinstance(fact, Consumed)

@@ -115,19 +115,19 @@ def after_the_put(task: Task) -> Task:
 
         from pyspark import TaskContext
 
-        from headgate.storage.writer import SegmentWriter
+        from headgate.control.events import Produced
+        from headgate.storage import writer
 
-        stated = SegmentWriter._stated
         context = TaskContext.get()
         assert context is not None
         first = context.attemptNumber() == 0
 
-        def die(writer: SegmentWriter) -> Any:
+        def die(*stated: Any) -> Any:
             if first:
                 raise SystemError("killed after the put")
-            return stated(writer)
+            return Produced(*stated)
 
-        with mock.patch.object(SegmentWriter, "_stated", die):
+        with mock.patch.object(writer, "Produced", die):
             yield from task(index, given)
 
     return run

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Unavailable
 from headgate.control.events import AttemptFailed, Event, JobAccepted, JobRegistered
@@ -204,6 +205,42 @@ def test_fsck_finds_what_is_wrong(log: KeptLog, objects: Objects, deep: bool) ->
     kinds = [line.split()[0] for line in lines[:-1]]
     assert code == 1
     assert (["missing", "mismatched", "orphan"] if deep else ["missing", "orphan"]) == kinds
+
+
+def test_fsck_repairs_and_says_what_it_did(log: KeptLog, objects: Objects) -> None:
+    """With --repair leftovers go and what is lost is stated; what stays wrong is exit code 1, and
+    without it nothing is written."""
+    exchange(log, objects, close=False)
+    late = attempt(0)
+    log.append(Event("x", JOB, "", 0, "t", None, AttemptFailed(late, "oom")))
+    objects[Layout("root", JOB).segment(late, 0)] = (b"leftover", "w")
+    del objects[sorted(objects)[1]]
+    before = dict(objects), len(list(log.read_all(Deadline.after(1.0))))
+    assert ran("fsck")[0] == 1
+    assert before == (objects, len(list(log.read_all(Deadline.after(1.0)))))
+    code, lines, _ = ran("fsck", "--repair")
+    assert lines[-1] == (
+        "1 object deleted, 0 uploads aborted, 1 attempt stated as lost, 0 findings left alone"
+    )
+    assert code == 0
+    objects["root/j/00/r1/0/1-77/0"] = (b"strange", "w")
+    code, lines, _ = ran("fsck", "--repair")
+    assert code == 1
+    assert lines[-2].split() == ["left", "alone", "root/j/00/r1/0/1-77/0"]
+    assert lines[-1].endswith("1 finding left alone")
+
+
+def test_fsck_mends_no_job_whose_log_is_wrong(log: KeptLog, objects: Objects) -> None:
+    """Where a decision does not follow from the facts, nothing is deleted."""
+    exchange(log, objects, close=True)
+    objects[Layout("root", JOB).segment(attempt(0), 0)] = (b"leftover", "w")
+    decisions = log.open_decisions(JOB)
+    decisions.begin()
+    decisions.write(Event("0.0", JOB, "a", 0, "t", 0, JobAccepted(7)))
+    decisions.commit(1)
+    code, lines, _ = ran("fsck", "--repair")
+    assert (code, len(objects)) == (1, 1)
+    assert lines[-1].startswith("0 objects deleted")
 
 
 def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""The shuffle master of both factories: decides over a log, and knows what bytes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from ..control import questions
+from ..control.contract import (
+    ShuffleDescriptor,
+    ShuffleMasterContext,
+    TaskInputsOutputsDescriptor,
+)
+from ..control.errors import Invalid
+from ..control.events import PromoteRequested, ReleaseRequested, StopTrackingRequested
+from ..control.ids import AttemptId, JobId, ResultId
+from ..control.log import EventLog
+from ..control.master import DriverMaster, Speaker
+from ..control.state import ResultState
+from .blobs import BlobStore
+from .contract import Limits
+from .release import StorageRelease
+
+
+class StorageMaster(DriverMaster):
+    """Implements `ShuffleMaster`; owns its log and its store, and closes them."""
+
+    def __init__(
+        self,
+        context: ShuffleMasterContext,
+        log: EventLog,
+        store: BlobStore,
+        root: str,
+        limits: Limits,
+    ) -> None:
+        speaker = Speaker(context.speaker, context.version)
+        release = _Sparing(StorageRelease(store, root), self.cluster_partitions)
+        super().__init__(log, release, context.settings, speaker)
+        self._opened = (log, store)
+        self._limits = limits
+
+    def close(self) -> None:
+        super().close()
+        for opened in self._opened:
+            opened.close()
+
+    def compute_shuffle_memory_size_for_task(self, task: TaskInputsOutputsDescriptor) -> int:
+        return self._limits.task_bytes(task.inputs, task.outputs)
+
+    def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
+        if not self._answer(descriptor.job, PromoteRequested(descriptor.result, expires_ms)):
+            raise Invalid(f"result {descriptor.result} is not complete, or was released")
+
+    def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
+        if not self._answer(descriptor.job, StopTrackingRequested(descriptor.result, reason)):
+            raise Invalid(f"result {descriptor.result} is not tracked any more, or was released")
+
+    def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
+        return questions.cluster_partitions(self.state(job_id))
+
+    def may_release_executor(self, job_id: JobId, host: str) -> bool:
+        return questions.may_be_released(self.state(job_id), host)
+
+    def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
+        return questions.is_available(self.state(job_id), result, partition)
+
+    def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
+        found = questions.unused(self.state(job_id), in_use)
+        for result in found:
+            self._answer(job_id, ReleaseRequested(result, "unused"))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Sparing:
+    """Implements `PartitionStorage`: the sweep at a job's end leaves what outlives the job."""
+
+    release: StorageRelease
+    kept: Callable[[JobId], Collection[ResultId]]
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        return self.release.delete(job, result, attempts)
+
+    def sweep(self, job: JobId) -> int:
+        return self.release.sweep(job, self.kept(job))

@@ -1,0 +1,327 @@
+"""What every shuffle service must do, from the registration of a job to nothing left of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import (
+    MasterSettings,
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+    ShuffleMasterContext,
+    TaskInputsOutputsDescriptor,
+)
+from headgate.control.errors import Fenced, HeadgateError, Invalid
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.storage.contract import (
+    InputGateDeployment,
+    Limits,
+    ResultPartitionDeployment,
+    ShuffleEnvironmentContext,
+)
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import Manifest, build
+from headgate.storage.master import StorageMaster
+from headgate.storage.means import Means
+from headgate.storage.services import StorageFactory
+from headgate.storage.tidings import known
+
+WAIT_S = 20.0
+LIMITS = Limits(segment_bytes=200, fetch_parallel=2)
+SCHEMA = pa.schema([("n", pa.int64())])
+PARTITIONS, SUBPARTITIONS, ROWS = 3, 4, 40
+RESULT, OTHER = ResultId("r1"), ResultId("r2")
+
+_numbers = count()
+
+
+@dataclass
+class Job:
+    """A driver's side of the contract."""
+
+    job_id: JobId
+    application: str = "suite"
+    errors: list[BaseException] = field(default_factory=list)
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        self.errors.append(error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """Nothing is lost here."""
+
+
+@dataclass
+class Service:
+    """One factory and what was made by it, which is closed at the end."""
+
+    factory: StorageFactory
+    made: ExitStack
+
+    def master(self) -> StorageMaster:
+        settings = MasterSettings(wait_ms=int(WAIT_S * 1000))
+        context = ShuffleMasterContext(settings, f"driver {next(_numbers)}", "0")
+        master = self.factory.create_shuffle_master(context)
+        self.made.callback(master.close)
+        master.start()
+        return master
+
+    def environment(self, job: JobId) -> ObjectStoreEnvironment:
+        context = ShuffleEnvironmentContext(job, Means(WAIT_S))
+        environment = self.factory.create_shuffle_environment(context)
+        self.made.callback(environment.close)
+        return environment
+
+    def objects(self, job: JobId) -> list[str]:
+        store = self.factory.open_store()
+        prefix = Layout(self.factory.root, job).prefix
+        found = [stat.name for stat in store.list(prefix)]
+        found += [upload.name for upload in store.uploads(prefix)]
+        store.close()
+        return found
+
+
+def register(
+    master: StorageMaster, job: JobId, result: ResultId = RESULT, partitions: int = PARTITIONS
+) -> ShuffleDescriptor:
+    partition = PartitionDescriptor(result, partitions, SUBPARTITIONS, "", "suite")
+    producer = ProducerDescriptor(0, partitions)
+    return master.register_partition_with_producer(job, partition, producer).result(WAIT_S)
+
+
+def rows_of(partition: int) -> list[int]:
+    return list(range(partition * ROWS, (partition + 1) * ROWS))
+
+
+def attempt_of(descriptor: ShuffleDescriptor, partition: int) -> AttemptId:
+    return AttemptId(PartitionId(descriptor.result, partition), descriptor.epoch, next(_numbers))
+
+
+def write(
+    environment: ObjectStoreEnvironment, descriptor: ShuffleDescriptor, partitions: Collection[int]
+) -> None:
+    for partition in partitions:
+        deployment = ResultPartitionDeployment(
+            attempt_of(descriptor, partition), SUBPARTITIONS, SCHEMA, "lz4"
+        )
+        writer = environment.create_result_partition_writer(deployment, "host")
+        numbers = np.array(rows_of(partition))
+        for at in range(0, ROWS, 10):
+            part = numbers[at : at + 10]
+            writer.write(pa.record_batch([part], schema=SCHEMA), part % SUBPARTITIONS)
+        writer.finish()
+
+
+def manifest_of(service: Service, master: StorageMaster, it: ShuffleDescriptor) -> Manifest:
+    state, store = master.await_complete(it), service.factory.open_store()
+    found = build(it, state, Layout(service.factory.root, it.job), store)
+    store.close()
+    return found
+
+
+def read(environment: ObjectStoreEnvironment, manifest: Manifest) -> list[int]:
+    deployment = InputGateDeployment(manifest, SCHEMA, 0, SUBPARTITIONS, next(_numbers))
+    gate = environment.create_input_gate(deployment)
+    return sorted(n for batch in gate for n in batch["n"].to_pylist())
+
+
+def await_that(true: Callable[[], bool], what: str) -> None:
+    deadline = Deadline.after(WAIT_S)
+    while not true():
+        assert not deadline.passed, what
+        SYSTEM_CLOCK.sleep_s(0.01)
+
+
+EVERY_ROW = [n for partition in range(PARTITIONS) for n in rows_of(partition)]
+
+
+@pytest.mark.usefixtures("no_thread_stays")
+class ShuffleServiceSuite:
+    @pytest.fixture
+    def factory(self) -> StorageFactory:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def service(self, factory: StorageFactory) -> Iterator[Service]:
+        with ExitStack() as made:
+            yield Service(factory, made)
+
+    @pytest.fixture
+    def job(self) -> JobId:
+        return JobId(f"suite-{SYSTEM_CLOCK.now_ms()}-{next(_numbers)}")
+
+    def test_a_job_from_its_registration_to_nothing(self, service: Service, job: JobId) -> None:
+        """Register, write, complete, read twice, release, unregister: every row each time, and
+        nothing is left."""
+        master, environment = service.master(), service.environment(job)
+        master.register_job(Job(job))
+        descriptor = register(master, job)
+        write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, descriptor)
+        assert read(environment, manifest) == EVERY_ROW
+        assert read(service.environment(job), manifest) == EVERY_ROW
+        master.release_partition_externally(descriptor)
+        await_that(lambda: service.objects(job) == [], "a released result is deleted")
+        master.unregister_job(job)
+        assert service.objects(job) == []
+
+    def test_unregistering_leaves_nothing_of_the_job_only(
+        self, service: Service, job: JobId
+    ) -> None:
+        """What was consumable goes, what nobody announced goes, another job's objects stay."""
+        other = JobId(f"{job}-other")
+        master = service.master()
+        for one in (job, other):
+            master.register_job(Job(one))
+            write(service.environment(one), register(master, one), range(PARTITIONS))
+        store = service.factory.open_store()
+        stray = AttemptId(PartitionId(RESULT, 0), 1, 10_000)
+        store.put(Layout(service.factory.root, job).segment(stray, 0), b"of a zombie", "w")
+        store.close()
+        before = service.objects(other)
+        master.unregister_job(job)
+        assert service.objects(job) == []
+        assert service.objects(other) == before
+        master.unregister_job(other)
+        assert service.objects(other) == []
+
+    def test_a_gate_waits_for_what_is_not_written_yet(self, service: Service, job: JobId) -> None:
+        """A reader that begins with one partition known gets the others as they come."""
+        master, environment = service.master(), service.environment(job)
+        master.register_job(Job(job))
+        descriptor = register(master, job)
+        write(environment, descriptor, [1])
+        await_that(lambda: master.is_available(job, RESULT, 1), "the partition is available")
+        store = service.factory.open_store()
+        layout = Layout(service.factory.root, job)
+        now = known(descriptor, master.state(job).results[RESULT], layout, store)
+        store.close()
+        assert len(now.unknown) == PARTITIONS - 1
+        deployment = InputGateDeployment(
+            now.manifest, SCHEMA, 0, SUBPARTITIONS, 1, now.unknown, now.told, 0
+        )
+        batches = iter(service.environment(job).create_input_gate(deployment))
+        found = [n for _ in range(SUBPARTITIONS) for n in next(batches)["n"].to_pylist()]
+        assert set(found) <= set(rows_of(1))
+        writer = threading.Thread(target=lambda: write(environment, descriptor, [0, 2]))
+        writer.start()
+        found += [n for batch in batches for n in batch["n"].to_pylist()]
+        writer.join()
+        assert sorted(found) == EVERY_ROW
+        master.unregister_job(job)
+
+    def test_a_fatal_error_reaches_the_job(self, service: Service, job: JobId) -> None:
+        """A master that is fenced tells its job, and whoever asks it afterwards."""
+        first, fenced = service.master(), Job(job)
+        first.register_job(fenced)
+        descriptor = register(first, job)
+        second = service.master()
+        second.register_job(Job(job))
+        with pytest.raises(HeadgateError):
+            first.release_partition_externally(descriptor)
+        await_that(lambda: fenced.errors != [], "the job hears of its master's end")
+        assert isinstance(fenced.errors[0], Fenced)
+        second.unregister_job(job)
+
+    def test_memory_of_a_task(self, service: Service) -> None:
+        """A task needs three segments for a partition it writes, the fetched bytes for a gate, and
+        the cache once when it reads at all."""
+        master = service.master()
+
+        def bytes_of(inputs: int, outputs: int) -> int:
+            task = TaskInputsOutputsDescriptor(inputs, outputs)
+            return master.compute_shuffle_memory_size_for_task(task)
+
+        limits = service.factory.limits
+        assert bytes_of(0, 0) == 0
+        assert bytes_of(0, 2) == 6 * limits.segment_bytes
+        assert bytes_of(2, 0) == 2 * limits.fetch_bytes + limits.cache_bytes
+        assert bytes_of(1, 1) == bytes_of(1, 0) + bytes_of(0, 1)
+
+    @pytest.mark.parametrize("promoted", [True, False])
+    def test_a_cluster_partition_outlives_its_job(
+        self, service: Service, job: JobId, promoted: bool
+    ) -> None:
+        """A result that is promoted, or left to somebody else, is listed, stays when its job ends,
+        and is read and released later; all else of the job goes."""
+        master, environment = service.master(), service.environment(job)
+        master.register_job(Job(job))
+        kept, gone = register(master, job), register(master, job, OTHER)
+        with pytest.raises(Invalid, match=RESULT):
+            master.promote_partitions(kept, 0)
+        for descriptor in (kept, gone):
+            write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, kept)
+        if promoted:
+            master.promote_partitions(kept, 0)
+        else:
+            master.stop_tracking_partitions(kept, "handed over")
+            with pytest.raises(Invalid, match=RESULT):
+                master.stop_tracking_partitions(kept, "again")
+        assert master.cluster_partitions(job) == (RESULT,)
+        master.unregister_job(job)
+        assert {source.name for source in manifest.sources} == set(service.objects(job))
+        assert read(service.environment(job), manifest) == EVERY_ROW
+        heir = service.master()
+        heir.register_job(Job(job))
+        assert heir.cluster_partitions(job) == (RESULT,)
+        heir.release_partition_externally(kept)
+        heir.unregister_job(job)
+        assert service.objects(job) == []
+
+    def test_an_executor_may_go_when_nothing_of_it_is_lost(
+        self, service: Service, job: JobId
+    ) -> None:
+        """While an attempt runs on a host it may not be released; when it has ended it may, and all
+        that it produced is available."""
+        master, environment = service.master(), service.environment(job)
+        master.register_job(Job(job))
+        descriptor = register(master, job, partitions=1)
+        deployment = ResultPartitionDeployment(
+            attempt_of(descriptor, 0), SUBPARTITIONS, SCHEMA, "none"
+        )
+        writer = environment.create_result_partition_writer(deployment, "host")
+        await_that(lambda: not master.may_release_executor(job, "host"), "the attempt is known")
+        assert master.may_release_executor(job, "another")
+        assert not master.is_available(job, RESULT)
+        assert not master.is_available(job, RESULT, 0)
+        writer.finish()
+        await_that(lambda: master.is_available(job, RESULT), "the result is available")
+        assert master.is_available(job, RESULT, 0)
+        assert not master.is_available(job, OTHER)
+        assert master.may_release_executor(job, "host")
+        master.unregister_job(job)
+
+    def test_what_is_unused_goes(self, service: Service, job: JobId) -> None:
+        """Complete results that nobody uses are released; one in use and one that is still written
+        stay."""
+        master, environment = service.master(), service.environment(job)
+        master.register_job(Job(job))
+        results = [ResultId(f"r{at}") for at in range(3)]
+        used, idle, written = (register(master, job, result) for result in results)
+        for descriptor in (used, idle):
+            write(environment, descriptor, range(PARTITIONS))
+            master.await_complete(descriptor)
+        write(environment, written, [0])
+        assert master.remove_unused(job, {used.result}) == (idle.result,)
+        assert master.remove_unused(job, {used.result}) == ()
+        assert read(environment, manifest_of(service, master, used)) == EVERY_ROW
+        layout = Layout(service.factory.root, job)
+        await_that(
+            lambda: (
+                {layout.result_of(name) for name in service.objects(job)}
+                == {used.result, written.result}
+            ),
+            "what is unused is deleted, and nothing else",
+        )
+        master.unregister_job(job)

@@ -1,0 +1,77 @@
+"""The shuffle services against the suite of their contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.memory import MemoryEventLog
+from headgate.infra import stack
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.services import StorageFactory, local_files
+from headgate.storage.stores import open_store
+
+from .shuffle_service_suite import LIMITS, WAIT_S, ShuffleServiceSuite
+
+
+class KeptLog(MemoryEventLog):
+    def close(self) -> None:
+        """One broker for many clients."""
+
+
+class TestObjectStoreOnTwins(ShuffleServiceSuite):
+    @pytest.fixture
+    def factory(self) -> StorageFactory:
+        log, objects = KeptLog(), Objects()
+        return StorageFactory(lambda: log, lambda: MemoryBlobStore(objects), "root", LIMITS)
+
+
+class TestLocalFiles(ShuffleServiceSuite):
+    @pytest.fixture
+    def factory(self, tmp_path: Path) -> Iterator[StorageFactory]:
+        yield local_files(tmp_path / "shuffle", LIMITS)
+        assert list(tmp_path.glob("shuffle/*")) == []
+
+
+@pytest.mark.real
+class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def settings(cls) -> Iterator[KafkaSettings]:
+        """A topic of this run, removed at the end."""
+        found = stack.status()
+        assert found is not None, "no real stack runs: start one first"
+        prefix = f"test-services-{SYSTEM_CLOCK.now_ms()}"
+        settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(4, 1, 3_600_000), WAIT_S)
+        log = KafkaEventLog(settings)
+        log.prepare(Deadline.after(WAIT_S))
+        log.close()
+        yield settings
+        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        for deleted in admin.delete_topics([settings.events_topic]).values():
+            deleted.result(WAIT_S)
+
+    @pytest.fixture
+    def factory(
+        self, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[StorageFactory]:
+        found = stack.status()
+        assert found is not None
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", found.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", found.secret_key)
+        url = f"s3://{found.bucket}/{settings.topic_prefix}"
+        options = {"endpoint": found.endpoint}
+        yield StorageFactory(
+            lambda: KafkaEventLog(settings),
+            lambda: open_store(url, options)[0],
+            settings.topic_prefix,
+            LIMITS,
+        )
+        store, root = open_store(url, options)
+        assert list(store.list(f"{root}/")) == []
+        store.close()

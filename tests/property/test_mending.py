@@ -1,0 +1,299 @@
+"""`fsck --repair` on any history and bucket: what is to go goes, and nothing else is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.control.clock import Deadline
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Event,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    Lost,
+    PartitionRegistered,
+    Produced,
+    PromoteRequested,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.memory import MemoryEventLog
+from headgate.control.state import JobState
+from headgate.storage.blobs import PendingUpload
+from headgate.storage.fsck import Finding, Findings, Kind, Remedy, check, fold
+from headgate.storage.layout import Layout
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.mending import Mended, Mender
+from headgate.storage.segment import checksum
+
+JOB, NEIGHBOUR, UNKNOWN = JobId("j"), JobId("j2"), JobId("jj")
+RESULTS = (ResultId("r1"), ResultId("r2"))
+ROOT = "root"
+LAYOUT = Layout(ROOT, JOB)
+BODY = b"a whole segment"
+ATTEMPTS = [
+    AttemptId(PartitionId(result, 0), epoch, task)
+    for result in RESULTS
+    for epoch in (1, 2)
+    for task in (1, 2)
+]
+
+
+class Bucket(MemoryBlobStore):
+    """A bucket with unfinished uploads."""
+
+    def __init__(self, objects: Objects, pending: set[PendingUpload]) -> None:
+        super().__init__(objects)
+        self.pending = pending
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        return iter(sorted((u for u in self.pending if u.name.startswith(prefix)), key=str))
+
+    def abort(self, upload: PendingUpload) -> None:
+        self.pending.discard(upload)
+
+
+def summary(number: int) -> SegmentSummary:
+    return SegmentSummary(number, len(BODY), 1, checksum(BODY), b"")
+
+
+ATTEMPT = st.sampled_from(ATTEMPTS)
+RESULT = st.sampled_from(RESULTS)
+FACTS: st.SearchStrategy[Fact] = st.one_of(
+    st.builds(AttemptStarted, ATTEMPT, st.just("h")),
+    st.builds(AttemptStarted, ATTEMPT, st.just("h")),
+    st.builds(lambda a: Produced(a, (summary(0), summary(1)), 1), ATTEMPT),
+    st.builds(lambda a: Produced(a, (summary(0), summary(1)), 1), ATTEMPT),
+    st.builds(lambda a: SegmentProduced(a, summary(0)), ATTEMPT),
+    st.builds(AttemptFailed, ATTEMPT, st.just("oom")),
+    st.builds(ReleaseRequested, RESULT, st.just("asked")),
+    st.builds(PromoteRequested, RESULT, st.just(0)),
+    st.just(JobUnregistered("closed")),
+    st.just(JobRegistered("per-job", "0", "tests")),
+)
+OPENING: tuple[Fact, ...] = (
+    JobRegistered("per-job", "0", "tests"),
+    ResultRegistered(RESULTS[0], 1, 4, "", ""),
+    PartitionRegistered(RESULTS[0], 0, 1),
+    ResultRegistered(RESULTS[1], 1, 4, "", "", pipelined=True),
+    PartitionRegistered(RESULTS[1], 0, 1),
+)
+NAMES = [LAYOUT.segment(attempt, number) for attempt in ATTEMPTS for number in range(3)] + [
+    LAYOUT.manifest(RESULTS[0], 0),
+    f"{LAYOUT.prefix}00/r9/0/1-1/0",
+    f"{LAYOUT.prefix}notes",
+]
+FOREIGN = [
+    Layout(ROOT, NEIGHBOUR).segment(ATTEMPTS[0], 0),
+    Layout(ROOT, UNKNOWN).segment(ATTEMPTS[0], 0),
+    Layout("", JOB).segment(ATTEMPTS[0], 0),
+    f"{ROOT}/{JOB}",
+    f"{ROOT}x/{JOB}/00/r1/0/1-1/0",
+]
+
+
+@dataclass
+class World:
+    """A job's history, its bucket, and what else lies in it."""
+
+    facts: tuple[Fact, ...]
+    names: Collection[str] = ()
+    uploads: Collection[str] = ()
+    log: MemoryEventLog = field(default_factory=MemoryEventLog)
+
+    def __post_init__(self) -> None:
+        self.objects: Objects = {name: (BODY, "w") for name in (*self.names, *FOREIGN)}
+        pending = {PendingUpload(name, "u") for name in (*self.uploads, *FOREIGN)}
+        self.store = Bucket(self.objects, pending)
+        for job, facts in ((JOB, (*OPENING, *self.facts)), (NEIGHBOUR, OPENING)):
+            for at, fact in enumerate(facts):
+                self.log.append(Event(f"{job}.{at}", job, "", at, "t", None, fact))
+
+    def states(self) -> tuple[JobState, ...]:
+        return fold(self.log.read_all(Deadline.after(5.0)))
+
+    @property
+    def state(self) -> JobState:
+        return next(state for state in self.states() if state.job == JOB)
+
+    def repair(self, job: JobId | None = JOB, sound: Collection[JobId] = (JOB,)) -> Mended:
+        found = check(self.store, ROOT, self.states, job, True)
+        return Mender(self.store, ROOT, self.log, "fsck", sound, 5.0).mend(found)
+
+    def stated(self) -> list[Lost]:
+        bodies = [one.event.body for one in self.log.read_all(Deadline.after(5.0))]
+        return [body for body in bodies if isinstance(body, Lost)]
+
+
+def may_be_written(state: JobState, name: str) -> bool:
+    """Whether a started attempt that has not ended may own the name, by a second reading."""
+    return state.closed is None and any(
+        name.startswith(LAYOUT.attempt(attempt)) and attempt.epoch == state.epoch
+        for result in state.results.values()
+        for attempt in result.running
+    )
+
+
+def is_over(state: JobState, name: str) -> bool:
+    """Whether it belongs to a released result, or to an attempt that is superseded or fenced."""
+    result = state.results.get(LAYOUT.result_of(name) or ResultId(""))
+    if result is None:
+        return False
+    fenced = {
+        a for a in result.attempts.keys() - set(result.winners.values()) if a.epoch < state.epoch
+    }
+    ended = fenced | (result.superseded & result.attempts.keys())
+    return result.released is not None or any(name.startswith(LAYOUT.attempt(a)) for a in ended)
+
+
+def is_needed(state: JobState, name: str) -> bool:
+    return any(
+        LAYOUT.segment(attempt, segment.number) == name
+        for result in state.results.values()
+        if result.released is None
+        for attempt in result.winners.values()
+        for segment in getattr(result.attempts[attempt], "segments", ())
+    )
+
+
+WORLDS = st.builds(
+    World,
+    st.lists(FACTS, max_size=12).map(tuple),
+    st.sets(st.sampled_from(NAMES), max_size=6).map(lambda missing: set(NAMES) - missing),
+    st.just(NAMES),
+)
+
+
+@given(WORLDS, st.sampled_from([JOB, None]))
+@settings(max_examples=300)
+def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId | None) -> None:
+    """Whatever happened and whatever lies there: what is needed, what may still be written and what
+    is another's stays; when the job is over, all the rest has gone."""
+    state, before = world.state, set(world.objects)
+    found = check(world.store, ROOT, world.states, job).found
+    assert {one.name for one in found if one.job == JOB}.isdisjoint(FOREIGN)
+    pending = {upload.name for upload in world.store.pending}
+    world.repair(job)
+    gone = before - set(world.objects)
+    aborted = pending - {upload.name for upload in world.store.pending}
+    assert not any(is_needed(state, name) for name in gone)
+    assert not any(may_be_written(state, name) for name in gone | aborted)
+    assert (gone | aborted).isdisjoint(FOREIGN)
+    assert all(name.startswith(LAYOUT.prefix) for name in gone | aborted)
+    stay = {name for name in world.objects if name.startswith(LAYOUT.prefix)}
+    if state.closed is not None:
+        manifests = tuple(LAYOUT.manifests(name) for name, r in state.results.items() if r.kept)
+        assert all(is_needed(state, name) or name.startswith(manifests) for name in stay)
+    for name in world.objects.keys() & set(NAMES):
+        assert not is_over(state, name) or may_be_written(state, name)
+    for upload in world.store.pending:
+        assert not is_over(state, upload.name) or may_be_written(state, upload.name)
+
+
+@given(WORLDS)
+def test_a_repair_ends(world: World) -> None:
+    """The first one states all that is lost, the second deletes what that leaves behind, and the
+    third finds nothing to do."""
+    world.repair()
+    assert world.repair().lost == 0
+    third = world.repair()
+    assert (third.deleted, third.aborted, third.lost) == (0, 0, 0)
+
+
+def test_an_upload_beside_its_object_is_found_once() -> None:
+    """An upload that nobody finished does not make the object of the same name wrong."""
+    world = World(WON, [FIRST, SECOND], [FIRST])
+    found = check(world.store, ROOT, world.states, JOB)
+    assert [(one.kind, one.name) for one in found.found] == [(Kind.UPLOAD, FIRST)]
+    assert [stat.name for stat in found.live] == [FIRST, SECOND]
+
+
+WON: tuple[Fact, ...] = (
+    AttemptStarted(ATTEMPTS[0], "h"),
+    Produced(ATTEMPTS[0], (summary(0), summary(1)), 1),
+)
+FIRST, SECOND = (LAYOUT.segment(ATTEMPTS[0], number) for number in range(2))
+
+
+def test_what_is_missing_is_stated_with_its_evidence() -> None:
+    """An attempt is stated once, with an object that is gone; the state that follows orders it to
+    be made again."""
+    world = World(WON, [FIRST])
+    assert world.repair() == Mended(0, 0, 1, ())
+    assert world.stated() == [Lost(ATTEMPTS[0], SECOND, "404, found by fsck")]
+    assert world.state.results[RESULTS[0]].reproducing == {0}
+
+
+@pytest.mark.parametrize(("body", "says"), [(BODY[:3], "3 bytes"), (BODY[::-1], "checksum")])
+def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
+    """Another size, or another checksum read twice, is evidence."""
+    world = World(WON, [FIRST])
+    world.objects[SECOND] = (body, "w")
+    assert world.repair().lost == 1
+    assert says in world.stated()[0].evidence
+
+
+def test_what_has_come_back_is_not_lost() -> None:
+    """An object that is there when it is looked at once more is not stated."""
+    world = World(WON, [FIRST])
+    found = check(world.store, ROOT, world.states, JOB)
+    world.objects[SECOND] = (BODY, "w")
+    mended = Mender(world.store, ROOT, world.log, "fsck", [JOB], 5.0).mend(found)
+    assert [one.kind for one in mended.left] == [Kind.MISSING]
+    assert world.stated() == []
+
+
+def test_an_empty_store_is_taken_for_another_one() -> None:
+    """When nothing of a job is there, nothing is stated: a wrong address must not lose a job."""
+    world = World(WON)
+    mended = world.repair()
+    assert [one.name for one in mended.left] == [FIRST, SECOND]
+    assert world.stated() == []
+
+
+def test_a_name_outside_of_its_job_is_never_touched() -> None:
+    """Whatever a finding says, a repair goes by the job's prefix."""
+    world = World(WON, [FIRST, SECOND])
+    forged = [
+        Finding(Kind.ORPHAN, name, 1, "", upload, Remedy.DELETE, JOB)
+        for name in FOREIGN
+        for upload in ("", "u")
+    ]
+    before = dict(world.objects), set(world.store.pending)
+    mended = Mender(world.store, ROOT, world.log, "fsck", [JOB], 5.0).mend(Findings(tuple(forged)))
+    assert mended == Mended(0, 0, 0, tuple(forged))
+    assert before == (world.objects, world.store.pending)
+
+
+def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
+    """Nothing is deleted, aborted or stated for a job that nobody vouches for."""
+    world = World((*WON, ReleaseRequested(RESULTS[0], "asked")), NAMES, NAMES)
+    before = dict(world.objects), set(world.store.pending)
+    mended = world.repair(sound=[])
+    assert (mended.deleted, mended.aborted, mended.lost) == (0, 0, 0)
+    assert len(mended.left) > len(NAMES)
+    assert before == (world.objects, world.store.pending)
+
+
+def test_a_stream_of_a_running_attempt_is_no_finding() -> None:
+    """Segments of a pipelined winner that still writes are in flight, announced or not; one that it
+    announced and that is gone is lost."""
+    stream = ATTEMPTS[4]
+    facts = (AttemptStarted(stream, "h"), SegmentProduced(stream, summary(0)))
+    names = [LAYOUT.segment(stream, number) for number in range(2)]
+    found = check(World(facts, names).store, ROOT, World(facts, names).states, JOB)
+    assert found.clean
+    assert names == [stat.name for stat in found.in_flight]
+    world = World((*WON, *facts), [FIRST, SECOND, names[1]])
+    assert world.repair().lost == 1
+    assert [(stream, names[0])] == [(one.attempt, one.object) for one in world.stated()]

@@ -1,0 +1,341 @@
+"""Gates that read while writers write, over one log: every row once, or an error, never mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import ShuffleDescriptor
+from headgate.control.errors import HeadgateError, Lost
+from headgate.control.events import (
+    Consumed,
+    Event,
+    ExecutorLost,
+    Fact,
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    Recorded,
+    Reproduce,
+    ResultRegistered,
+    SegmentProduced,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId
+from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt
+from headgate.control.memory import MemoryEventLog
+from headgate.control.replay import Replay
+from headgate.control.state import ResultState
+from headgate.storage.contract import (
+    InputGate,
+    InputGateDeployment,
+    Limits,
+    ResultPartitionDeployment,
+)
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.means import Means
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.tidings import known
+from headgate.storage.writer import SegmentWriter
+
+from .test_segments import JOB, LAYOUT, RESULT
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
+
+PARTITIONS, SUBPARTITIONS, BATCHES = 2, 2, 4
+SCHEMA = pa.schema([("n", pa.int64())])
+LIMITS = Limits(segment_bytes=1, fetch_bytes=400, fetch_parallel=2)
+TURNS_MAX = 2_000
+
+
+def rows_of(attempt: AttemptId) -> list[int]:
+    """No two attempts write the same, so that mixed ones are seen."""
+    first = attempt.partition.index * 1_000_000 + attempt.task * 1_000
+    return list(range(first, first + 10 * BATCHES))
+
+
+@dataclass
+class Task:
+    """A map task that writes one batch, which is one segment, at each turn."""
+
+    attempt: AttemptId
+    writer: SegmentWriter
+    dies_at: int | None
+    written: int = 0
+    ended: bool = False
+
+    def turn(self, world: World) -> None:
+        if self.dies_at == self.written:
+            self.ended = True
+            self.writer._close()
+            world.state(ExecutorLost(str(self.attempt), "killed"))
+        elif self.written == BATCHES:
+            self.ended = True
+            self.writer.finish()
+        else:
+            numbers = np.array(rows_of(self.attempt)[self.written * 10 : self.written * 10 + 10])
+            self.writer.write(pa.record_batch([numbers], schema=SCHEMA), numbers % SUBPARTITIONS)
+            self.writer._settle()
+            self.written += 1
+
+
+@dataclass
+class World:
+    """One log, one bucket; tasks and a master that take turns as drawn. Whoever polls the log lets
+    them go on, so that a reader that waits is not alone."""
+
+    choices: list[int]
+    deaths: list[int | None]
+    pipelined: bool
+    speculates: bool = False
+    log: MemoryEventLog = field(default_factory=MemoryEventLog)
+    objects: Objects = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+    turns: int = 0
+
+    def __post_init__(self) -> None:
+        self.author = Author(JOB, "driver")
+        self.replay = Replay(JOB)
+        self.follower = self.log.follow(JOB)
+        self.decisions = self.log.open_decisions(JOB)
+        store = MemoryBlobStore(self.objects)
+        self.shuffle = ObjectStoreEnvironment(
+            JOB, Watched(self), store, "root", LIMITS, Means(20.0)
+        )
+        registered = ResultRegistered(
+            RESULT, PARTITIONS, SUBPARTITIONS, "", "", pipelined=self.pipelined
+        )
+        for fact in (JobRegistered("", "", ""), registered):
+            self.state(fact)
+        self.state(PartitionRegistered(RESULT, 0, PARTITIONS))
+        self.decide()
+        for index in range(PARTITIONS if self.speculates else 0):
+            self.start(index)
+
+    def state(self, fact: Fact) -> None:
+        self.log.append(self.author.fact(fact))
+
+    def start(self, index: int) -> None:
+        attempt = AttemptId(PartitionId(RESULT, index), 1, next(self.numbers))
+        deployment = ResultPartitionDeployment(
+            attempt, SUBPARTITIONS, SCHEMA, "none", self.pipelined
+        )
+        writer = self.shuffle.create_result_partition_writer(deployment, str(attempt))
+        dies_at = self.deaths.pop(0) if self.deaths else None
+        self.tasks.append(Task(attempt, writer, dies_at))
+
+    def turn(self) -> None:
+        """One task's turn or the master's."""
+        self.turns += 1
+        assert self.turns < TURNS_MAX, "the world does not come to an end"
+        running = [task for task in self.tasks if not task.ended]
+        which = self.choices.pop(0) if self.choices else self.turns
+        chosen = which % (len(running) + 1)
+        if chosen < len(running):
+            running[chosen].turn(self)
+        else:
+            self.decide()
+
+    def decide(self) -> None:
+        """The master takes in what there is, and the driver starts what it orders again."""
+        while records := self.follower.poll(100, 0.0):
+            derived = [one for record in records for one in self.replay.observe(record)]
+            if not derived:
+                continue
+            self.decisions.begin()
+            for one in derived:
+                self.decisions.write(self.author.decision(one))
+            self.decisions.commit(self.follower.position())
+            for one in derived:
+                if isinstance(one.decision, Reproduce):
+                    for index in one.decision.partitions:
+                        self.start(index)
+        ended = {task.attempt.partition.index for task in self.tasks if not task.ended}
+        for index in set(range(PARTITIONS)) - ended - set(self.result.winners):
+            self.start(index)  # as Spark tries a task again
+
+    @property
+    def result(self) -> ResultState:
+        return self.replay.state.results[RESULT]
+
+    def read(self, count: int) -> list[int]:
+        """What a reader task gets that is given what is known now."""
+        return sorted(n for batch in self.gate(count) for n in batch["n"].to_pylist())
+
+    def gate(self, count: int) -> InputGate:
+        descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
+        found = known(descriptor, self.result, LAYOUT, MemoryBlobStore(self.objects))
+        deployment = InputGateDeployment(
+            found.manifest,
+            SCHEMA,
+            0,
+            count,
+            7,
+            found.unknown,
+            found.told,
+            self.follower.position(),
+        )
+        return self.shuffle.create_input_gate(deployment)
+
+    def winners(self, count: int) -> list[int]:
+        """What the partitions hold in the end."""
+        assert self.result.complete
+        every = [n for attempt in self.result.winners.values() for n in rows_of(attempt)]
+        return sorted(n for n in every if n % SUBPARTITIONS < count)
+
+
+@dataclass
+class Watched:
+    """The world's log for its executors. What they write again has one fingerprint: attempts are
+    taken for equal, and mixing them is what must not happen all the same."""
+
+    world: World
+
+    def append(self, fact: Event) -> Receipt:
+        body = fact.body
+        if isinstance(body, Produced):
+            fact = replace(fact, body=replace(body, fingerprint=1))
+        return self.world.log.append(fact)
+
+    def follow(self, job: JobId, position: int | None = 0) -> Follower:
+        return WatchedFollower(self.world, self.world.log.follow(job, position))
+
+    def prepare(self, deadline: Deadline) -> None:
+        raise AssertionError("no executor does this")
+
+    def open_decisions(self, job: JobId) -> Decisions:
+        raise AssertionError("no executor decides")
+
+    def join(self, slot: str, holder: Holder) -> Membership:
+        raise AssertionError("no executor decides")
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        return self.world.log.read_all(deadline)
+
+    def close(self) -> None:
+        """The world goes on with it."""
+
+
+@dataclass
+class WatchedFollower:
+    world: World
+    inner: Follower
+    rejected: int = 0
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        self.world.turn()
+        return self.inner.poll(limit, 0.0)
+
+    def position(self) -> int:
+        return self.inner.position()
+
+    def end(self) -> int:
+        return self.inner.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@contextmanager
+def living(world: World) -> Iterator[World]:
+    try:
+        yield world
+    finally:
+        for task in world.tasks:
+            with suppress(HeadgateError):
+                task.writer._close()
+        world.shuffle.close()
+
+
+WORLDS = st.builds(
+    World,
+    st.lists(st.integers(0, 5), max_size=60),
+    st.lists(st.none() | st.integers(0, BATCHES), max_size=4),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(st.data(), st.integers(0, 12), st.sampled_from([1, SUBPARTITIONS]))
+@settings(max_examples=150)
+def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count: int) -> None:
+    """Tasks write, die and are tried again, the master decides, a reader begins anywhere in that:
+    what it gets is what the partitions hold in the end, or an error after which it reads again."""
+    with living(data.draw(WORLDS)) as world:
+        for _ in range(head):
+            world.turn()
+        deaths = len(world.deaths)
+        for _ in range(deaths + 3):
+            try:
+                found = world.read(count)
+            except Lost:
+                continue
+            break
+        assert world.winners(count) == found
+        said = [one.event.body for one in world.log.read_all(Deadline.after(1.0))]
+        assert [len(found)] == [one.rows for one in said if isinstance(one, Consumed)]
+        assert world.pipelined == any(isinstance(one, SegmentProduced) for one in said)
+
+
+@contextmanager
+def half_written(deaths: list[int | None]) -> Iterator[World]:
+    """The first partition has two segments, the second one is whole, and the master knows it."""
+    with living(World([], deaths, True)) as world:
+        first, second = world.tasks
+        for _ in range(2):
+            first.turn(world)
+        while not second.ended:
+            second.turn(world)
+        world.decide()
+        yield world
+
+
+def test_what_is_announced_is_read_at_once() -> None:
+    """A reader that comes in the middle has what is there, and each segment as it is announced,
+    before the partition is whole."""
+    with half_written([]) as world:
+        first, second = world.tasks
+        batches = iter(world.gate(1))
+        found = [n for _ in range(BATCHES + 2) for n in next(batches)["n"].to_pylist()]
+        here = rows_of(first.attempt)[:20] + rows_of(second.attempt)
+        assert sorted(found) == sorted(n for n in here if n % SUBPARTITIONS == 0)
+        world.choices += [0]
+        assert rows_of(first.attempt)[20:30:2] == next(batches)["n"].to_pylist()
+        assert not first.ended
+        rest = [n for batch in batches for n in batch["n"].to_pylist()]
+        assert rows_of(first.attempt)[30::2] == rest
+
+
+def test_a_half_read_attempt_that_dies_ends_its_readers() -> None:
+    """They end when the master says so, and wait for no other attempt."""
+    with living(World([], [1], True)) as world:
+        first = world.tasks[0]
+        first.turn(world)
+        world.decide()
+        batches = iter(world.gate(1))
+        assert rows_of(first.attempt)[:10:2] == next(batches)["n"].to_pylist()
+        world.choices += [0, 1]  # the task dies, and the master hears of it
+        with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
+            next(batches)
+        assert not world.result.complete
+
+
+def test_a_reader_of_a_restarted_region_begins_again() -> None:
+    """Who took a partition for whole hears when it is made again with another's rows."""
+    with half_written([2]) as world:
+        second = world.tasks[1].attempt
+        gate = world.gate(1)
+        world.choices += [0, 1]  # the first task dies, and the master restarts the region
+        with pytest.raises(Lost, match=f"attempt {second} failed"):
+            list(gate)
+        assert second in world.result.superseded

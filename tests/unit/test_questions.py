@@ -1,0 +1,114 @@
+"""What operators ask about a job, on states that facts made."""
+
+from __future__ import annotations
+
+from headgate.control.events import (
+    AttemptStarted,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    Lost,
+    PartitionRegistered,
+    Produced,
+    PromoteRequested,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
+from headgate.control.questions import (
+    cluster_partitions,
+    is_available,
+    may_be_released,
+    running_on,
+    unused,
+)
+from headgate.control.state import JobState
+
+JOB = JobId("j")
+A, B, C = ResultId("a"), ResultId("b"), ResultId("c")
+SEGMENT = SegmentSummary(0, 3, 1, 7, b"")
+
+
+def attempt(result: ResultId, partition: int = 0, task: int = 1, epoch: int = 1) -> AttemptId:
+    return AttemptId(PartitionId(result, partition), epoch, task)
+
+
+def registered(
+    result: ResultId, inputs: tuple[ResultId, ...] = (), pipelined: bool = False
+) -> list[Fact]:
+    return [
+        ResultRegistered(result, 1, 1, "", "", inputs, pipelined=pipelined),
+        PartitionRegistered(result, 0, 1),
+    ]
+
+
+def complete(result: ResultId, inputs: tuple[ResultId, ...] = ()) -> list[Fact]:
+    it = attempt(result)
+    return [*registered(result, inputs), AttemptStarted(it, "h"), Produced(it, (SEGMENT,))]
+
+
+def after(*facts: Fact) -> JobState:
+    state = JobState(JOB)
+    for fact in (JobRegistered("", "", ""), *facts):
+        state, _ = step(state, fact)
+    return state
+
+
+def test_only_what_runs_holds_an_executor() -> None:
+    """An attempt holds its host while it runs and can still win: not when it has ended, was
+    superseded or fenced, or when its result or its job is over."""
+    running = [*registered(A), AttemptStarted(attempt(A, task=1), "h")]
+    assert running_on(after(*running), "h") == (attempt(A),)
+    assert not may_be_released(after(*running), "h")
+    assert may_be_released(after(*running), "another")
+    ends: list[Fact] = [
+        Produced(attempt(A), (SEGMENT,)),
+        ReleaseRequested(A, ""),
+        JobRegistered("", "", ""),
+        JobUnregistered(""),
+    ]
+    for end in ends:
+        assert may_be_released(after(*running, end), "h"), end
+    other = attempt(A, task=2)
+    beaten = after(*running, AttemptStarted(other, "g"), Produced(other, (SEGMENT,)))
+    assert running_on(beaten, "h") == (attempt(A),)  # it may win again when the other is lost
+    assert may_be_released(beaten, "g")
+
+
+def test_available_is_whole() -> None:
+    """What is not whole, lost, released or unknown is not available; a stream is none until it has
+    ended."""
+    assert not is_available(after(), A)
+    assert not is_available(after(*registered(A)), A)
+    assert is_available(after(*complete(A)), A)
+    assert is_available(after(*complete(A)), A, 0)
+    assert not is_available(after(*complete(A)), A, 1)
+    lost = Lost(attempt(A), "object", "404")
+    assert not is_available(after(*complete(A), lost), A)
+    assert not is_available(after(*complete(A), lost), A, 0)
+    assert not is_available(after(*complete(A), ReleaseRequested(A, "")), A, 0)
+    stream = [*registered(A, pipelined=True), SegmentProduced(attempt(A), SEGMENT)]
+    assert not is_available(after(*stream), A, 0)
+    assert is_available(after(*stream, Produced(attempt(A), (SEGMENT,))), A, 0)
+
+
+def test_inputs_of_what_is_used_are_used() -> None:
+    """A result stays as long as one that is in use, or still written, is made from it."""
+    chain = [*complete(A), *complete(B, (A,))]
+    assert unused(after(*chain), {B}) == ()
+    assert unused(after(*chain), {A}) == (B,)
+    assert unused(after(*chain), ()) == (A, B)
+    assert unused(after(*chain, *registered(C, (B,))), ()) == ()
+    assert unused(after(*chain, ReleaseRequested(A, "")), ()) == (B,)
+
+
+def test_what_outlives_its_job_is_not_unused() -> None:
+    """A promoted result is a cluster partition, until it is released."""
+    kept = after(*complete(A), PromoteRequested(A, 0))
+    assert cluster_partitions(kept) == (A,)
+    assert unused(kept, ()) == ()
+    released = after(*complete(A), PromoteRequested(A, 0), ReleaseRequested(A, ""))
+    assert cluster_partitions(released) == ()

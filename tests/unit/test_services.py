@@ -1,0 +1,58 @@
+"""Which shuffle service is chosen, and that each is made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.control.errors import Invalid
+from headgate.control.memory import MemoryEventLog
+from headgate.storage.contract import Limits, ShuffleServiceFactory
+from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.services import (
+    LOCAL_FILES,
+    OBJECT_STORE,
+    Services,
+    StorageFactory,
+    local_files,
+)
+
+
+def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> Services:
+    def note(name: str, make: Callable[[], ShuffleServiceFactory]) -> ShuffleServiceFactory:
+        made.append(name)
+        return make()
+
+    limits = Limits()
+    in_memory = StorageFactory(MemoryEventLog, MemoryBlobStore, "", limits)
+    return Services(
+        {
+            OBJECT_STORE: lambda: note(OBJECT_STORE, lambda: in_memory),
+            LOCAL_FILES: lambda: note(LOCAL_FILES, lambda: local_files(tmp_path, limits)),
+        },
+        cluster,
+    )
+
+
+def test_the_nearest_name_wins(tmp_path: Path) -> None:
+    """The exchange's service comes before its job's, and that before the cluster's; each is made
+    when it is first chosen, and once."""
+    made: list[str] = []
+    found = services(made, tmp_path)
+    assert made == []
+    cluster = found.choose()
+    local = found.choose(job=LOCAL_FILES)
+    assert local is not cluster
+    assert found.choose(job=LOCAL_FILES, exchange=OBJECT_STORE) is cluster
+    assert found.choose(exchange=LOCAL_FILES) is local
+    assert made == [OBJECT_STORE, LOCAL_FILES]
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    """A misspelt name is `Invalid` at once, and the nearest one is named."""
+    with pytest.raises(Invalid, match="did you mean local-files"):
+        services([], tmp_path, "local-fils")
+    with pytest.raises(Invalid, match=r"'objectstore'.*did you mean object-store"):
+        services([], tmp_path).choose(exchange="objectstore")
