@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from .errors import Corrupt
-from .events import Decision, Event, Fact, Recorded
+from .events import Decision, Event, Fact, JobRegistered, Recorded
 from .ids import JobId
 from .lifecycle import step
 from .state import JobState
@@ -30,12 +30,46 @@ class Derived:
         return f"{self.basis}.{self.ordinal}"
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
+    is the offset of the job's first event, which may be gone from the log since; `mode` is that of
+    its first registration."""
+
+    state: JobState
+    due: tuple[Derived, ...]
+    position: int
+    first: int
+    mode: str | None = None
+
+
 class Replay:
-    def __init__(self, job: JobId) -> None:
-        self.state = JobState(job)
-        self.due: deque[Derived] = deque()
+    """`facts` and `decisions` count what this replay has seen itself."""
+
+    def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
+        self.state = JobState(job) if start is None else start.state
+        self.due: deque[Derived] = deque(() if start is None else start.due)
+        self.first = None if start is None else start.first
+        self.mode = None if start is None else start.mode
+        self.start = start
         self.facts = 0
         self.decisions = 0
+
+    @classmethod
+    def of(cls, oldest: Recorded, snapshot: Snapshot | None) -> Replay:
+        """Of the whole log when `oldest` is the job's first event, else of what is behind its
+        snapshot."""
+        whole = snapshot is None or oldest.offset <= snapshot.first
+        return cls(oldest.event.job, None if whole else snapshot)
+
+    def knows(self, recorded: Recorded) -> bool:
+        """Whether the snapshot that it began with has this event in it."""
+        return self.start is not None and recorded.offset < self.start.position
+
+    def snapshot(self, position: int) -> Snapshot:
+        """What another replay may start with at `position`, behind all that was observed."""
+        first = position if self.first is None else self.first
+        return Snapshot(self.state, tuple(self.due), position, first, self.mode)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
         """Take in the next event; what follows from it is due until the log shows it.
@@ -43,6 +77,8 @@ class Replay:
         Raises:
             Corrupt: the log holds another decision than the one that follows from its facts.
         """
+        if self.first is None:
+            self.first = recorded.offset
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()
@@ -52,6 +88,8 @@ class Replay:
                 f"the decision at offset {recorded.offset} has no basis: {body}",
                 (recorded.offset,),
             )
+        if self.mode is None and isinstance(body, JobRegistered):
+            self.mode = body.mode
         self.facts += 1
         self.state, decisions = step(self.state, body)
         derived = tuple(

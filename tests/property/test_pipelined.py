@@ -219,6 +219,9 @@ class Watched:
     def join(self, slot: str, holder: Holder) -> Membership:
         raise AssertionError("no executor decides")
 
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        raise AssertionError("no executor does this")
+
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         return self.world.log.read_all(deadline)
 
