@@ -83,7 +83,8 @@ class _Case:
 
 @dataclass(slots=True)
 class _Held:
-    """A partition: its session jobs, the jobs that are others', and those with something to do."""
+    """A partition: its session jobs, the jobs that are others', and those with something to do,
+    none before it is recovered."""
 
     jobs: dict[JobId, _Case] = field(default_factory=dict)
     ignored: set[JobId] = field(default_factory=set)
@@ -145,8 +146,7 @@ class SessionSteps:
             if not held.recovered:
                 self._recover(number, held)
         self._commit()
-        recovered = [held for held in self._held.values() if held.recovered]
-        return tuple(deletion for held in recovered for deletion in self._settle(held))
+        return tuple(d for held in self._held.values() for d in self._settle(held))
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""
@@ -202,7 +202,7 @@ class SessionSteps:
 
     def _due(self) -> Iterator[tuple[int, _Case, Derived]]:
         for number, held in self._held.items():
-            for case in held.touched.values() if held.recovered else ():
+            for case in held.touched.values():
                 yield from ((number, case, one) for one in case.unwritten(self._step_events_max))
 
     def _write(self, due: tuple[tuple[int, _Case, Derived], ...]) -> None:

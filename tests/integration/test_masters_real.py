@@ -126,8 +126,7 @@ class Masters:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
         for slot, process in self.processes.items():
-            process.wait(LIMIT_S)
-            print(f"--- {slot} ---\n{self.said(slot)}", file=sys.stderr)
+            assert process.wait(LIMIT_S) in (0, -signal.SIGKILL), self.said(slot)
 
 
 @dataclass
@@ -310,4 +309,17 @@ def test_a_death_inside_a_step_stalls_others_briefly(
     if not back:
         masters.start("a")
     assert 1 == len(run.driver.await_complete(descriptor).winners)
+    run.end()
+
+
+def test_a_slot_has_one_process(log: KafkaEventLog, masters: Masters) -> None:
+    """A second process of a slot takes its partitions; the first ends with one clear error."""
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
+    first, said = masters.processes["a"], masters.said_by["a"]
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the slot is not taken")
+    assert first.wait(LIMIT_S) == 2
+    assert "error: another master has joined under slot a" in said.read_text()
+    run = Run(log, masters, job_in(0, "job"), SESSION)
     run.end()

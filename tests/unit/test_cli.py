@@ -329,6 +329,12 @@ def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     return seen
 
 
+def test_a_slot_must_be_a_name(log: KeptLog) -> None:
+    """A slot that cannot be part of a transactional id is refused before anything is joined."""
+    code, _, error = ran("master", "--slot", "a/b")
+    assert (code, error.startswith("error: slot 'a/b'")) == (2, True)
+
+
 def test_options_come_before_the_environment(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is typed wins over what is exported, and both reach the connection."""
     seen = targets(log, monkeypatch)

@@ -10,8 +10,15 @@ import pytest
 
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
+from headgate.control.deletion import Deletion
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import AttemptFailed, JobAccepted, Recorded, ReleaseRequested
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    JobAccepted,
+    Recorded,
+    ReleaseRequested,
+)
 from headgate.control.log import EventLog
 from headgate.control.memory import MemoryEventLog
 from headgate.control.steps import JobSteps, Outcome
@@ -135,6 +142,29 @@ def test_failed_deletions_are_handed_out_again() -> None:
         handed = [len(outcome.deletions) for outcome in drive(steps, log, storage)]
     assert storage.deleted == {attempt(0, 1)}
     assert BusyStorage.failures + 1 == sum(handed)
+
+
+def test_an_attempt_is_handed_out_once_until_it_is_gone() -> None:
+    """While a deletion runs its attempts are not handed out again, whatever else is to go beside
+    them; once the log says that they are gone, what they write again is."""
+    log = MemoryEventLog()
+    storage = OrderedStorage(log)
+
+    def handed_out(steps: JobSteps) -> list[Deletion]:
+        return [d for _ in range(STEPS) for d in steps.step(0.0).deletions]
+
+    with closing(opened(log)) as steps:
+        state_facts(log, *OPENING, AttemptFailed(attempt(0, 7), "oom"))
+        (running,) = handed_out(steps)
+        state_facts(log, AttemptFailed(attempt(0, 8), "oom"), by="another")
+        (other,) = handed_out(steps)
+        assert [(attempt(0, 7),), (attempt(0, 8),)] == [running.attempts, other.attempts]
+        for deletion in (running, other):
+            deletion.run(storage, log, Deadline.after(1.0, CLOCK))
+        assert [] == handed_out(steps)
+        state_facts(log, AttemptStarted(attempt(0, 7), "host"), by="zombie")
+        (again,) = handed_out(steps)
+        assert (attempt(0, 7),) == again.attempts
 
 
 def test_a_successors_decision_ends_the_steps() -> None:
