@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from threading import Condition
 
 from . import codec
@@ -13,6 +14,8 @@ from .events import Event
 from .log import StateRecord, job_of, partition_of
 
 _LOG = logging.getLogger(__name__)
+
+_decode = lru_cache(4096)(codec.decode)  # many read the same records; events never change
 
 
 class Fate(Enum):
@@ -151,7 +154,7 @@ def decoded(entry: Entry, offset: int) -> Event | None:
     try:
         if entry.job is None or entry.record is None:
             raise Corrupt("record has no headers")
-        event = codec.decode(entry.record)
+        event = _decode(entry.record)
         if event.job != entry.job:
             raise Corrupt(f"record of {event.job} has the headers of {entry.job}")
         return event

@@ -28,9 +28,8 @@ from ..control.log import EventLog
 from ..control.recovery import read_snapshots
 from ..control.replay import Snapshot
 from ..control.state import JobState
-from ..storage.blobs import BlobStore
-from ..storage.fsck import Findings, audit, check, fold
-from ..storage.mending import Mended, Mender
+from ..storage.fsck import audit, check, fold
+from ..storage.mending import Mender, sound_jobs
 from . import doctor, masters, stack, views
 from .doctor import Target, Verdict
 
@@ -308,17 +307,11 @@ def fsck(
         out.print(*views.findings(found), sep="\n")
         left = found.found
         if repair:
-            mended = _mend(found, store, root, log, job)
+            mender = Mender(store, root, log, f"fsck {os.urandom(4).hex()}", _READ_S_MAX)
+            mended = mender.mend(found, sound_jobs(tuple(_read(log, job)), target.store))
             out.print(*views.mended(mended), sep="\n")
             left = mended.left
     raise typer.Exit(1 if left else 0)
-
-
-def _mend(found: Findings, store: BlobStore, root: str, log: EventLog, job: str) -> Mended:
-    """Mend what is under jobs whose logs explain themselves from the first event on."""
-    sound = {one.job for one in audit(_read(log, job)) if one.whole and not one.violation}
-    by = f"fsck {os.urandom(4).hex()}"
-    return Mender(store, root, log, by, sound, _READ_S_MAX).mend(found)
 
 
 @app.command("master")

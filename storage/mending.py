@@ -8,17 +8,18 @@ job's. May be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..control.author import Author
 from ..control.clock import Deadline
 from ..control.errors import Lost
+from ..control.events import JobRegistered, Recorded
 from ..control.events import Lost as LostFact
 from ..control.ids import AttemptId, JobId
 from ..control.log import EventLog
 from .blobs import BlobStat, BlobStore, PendingUpload
-from .fsck import Finding, Findings, Remedy
+from .fsck import Finding, Findings, Remedy, audit
 from .layout import Layout
 from .segment import checksum
 
@@ -34,43 +35,48 @@ class Mended:
     left: tuple[Finding, ...]
 
 
+def sound_jobs(records: Sequence[Recorded], store: str) -> set[JobId]:
+    """The jobs whose logs are whole and explain themselves, and that are not in another store."""
+    sound = {one.job for one in audit(records) if one.whole and not one.violation}
+    for event in (recorded.event for recorded in records):
+        if isinstance(event.body, JobRegistered) and event.body.store not in ("", store):
+            sound.discard(event.job)
+    return sound
+
+
 @dataclass(frozen=True, slots=True)
 class Mender:
-    """`by` is a name that no other speaker has; the logs of `sound` jobs are whole and explain
-    themselves."""
+    """`by` is a name that no other speaker has."""
 
     store: BlobStore
     root: str
     log: EventLog
     by: str
-    sound: Collection[JobId]
     wait_s: float
 
-    def mend(self, found: Findings) -> Mended:
-        """Do what each finding's remedy says.
+    def mend(self, found: Findings, sound: Collection[JobId]) -> Mended:
+        """Do what each finding's remedy says, for the jobs that `sound_jobs` vouches for.
 
         Raises:
             Unavailable, Throttled, OutcomeUnknown: the log or the store gave no answer.
         """
-        mine = [one for one in found.found if self._is_ours(one)]
+        mine = [one for one in found.found if one.job in sound and self._is_under_its_job(one)]
         gone = [one for one in mine if one.remedy is Remedy.DELETE]
         objects = [one.name for one in gone if not one.upload]
         uploads = [PendingUpload(one.name, one.upload) for one in gone if one.upload]
         self.store.delete(objects)
         for upload in uploads:
             self.store.abort(upload)
-        here = {job for job in self.sound if self._has_any(job, found.live)}
+        here = {job for job in sound if self._has_any(job, found.live)}
         stated = self._state(one for one in mine if one.remedy is Remedy.STATE and one.job in here)
         done = {(one.kind, one.name, one.upload) for one in (*gone, *stated)}
         left = [one for one in found.found if (one.kind, one.name, one.upload) not in done]
         lost = len({one.attempt for one in stated})
         return Mended(len(objects), len(uploads), lost, tuple(left))
 
-    def _is_ours(self, finding: Finding) -> bool:
+    def _is_under_its_job(self, finding: Finding) -> bool:
         job = finding.job
-        if job is None or job not in self.sound:
-            return False
-        return finding.name.startswith(Layout(self.root, job).prefix)
+        return job is not None and finding.name.startswith(Layout(self.root, job).prefix)
 
     def _has_any(self, job: JobId, live: Iterable[BlobStat]) -> bool:
         prefix = Layout(self.root, job).prefix

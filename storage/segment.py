@@ -31,6 +31,7 @@ _MAGIC_BYTES = 8
 _TAIL_BYTES = 10
 _ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 _HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
+_START_MAX = 1 << 40  # 1 TiB: far more than any schema takes
 _INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
@@ -86,11 +87,15 @@ class SegmentIndex:
         if int.from_bytes(raw[:8], "little") != xxhash.xxh3_64_intdigest(raw[8:]):
             raise Corrupt(f"an index of {len(raw)} bytes does not match its checksum")
         packed = np.frombuffer(raw, _ENTRY, offset=_HEAD_BYTES)
-        where = packed["subpartition"]
+        where, start = packed["subpartition"], int.from_bytes(raw[8:_HEAD_BYTES], "little")
         if len(where) and where.max() >= subpartitions:
             raise Corrupt(f"index names subpartition {where.max()} of {subpartitions}")
+        if start > _START_MAX or not (packed["rows"].all() and packed["size"].all()):
+            raise Corrupt("an index names a subpartition without rows or bytes, or starts nowhere")
+        if (where[1:] <= where[:-1]).any():
+            raise Corrupt("an index does not name its subpartitions in order, each once")
         index = cls(
-            int.from_bytes(raw[8:_HEAD_BYTES], "little"),
+            start,
             np.zeros(subpartitions, np.int64),
             np.zeros(subpartitions, np.int64),
             np.zeros(subpartitions, np.uint64),
@@ -106,10 +111,20 @@ class SegmentIndex:
 
     @classmethod
     def unpacked(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
+        """Read the form that an event has; never makes more than so many subpartitions take.
+
+        Raises:
+            Corrupt: the bytes are no index of so many subpartitions, or more than one.
+        """
+        stream = zlib.decompressobj()
+        bytes_max = _HEAD_BYTES + subpartitions * _ENTRY.itemsize
         try:
-            return cls.from_entries(zlib.decompress(raw), subpartitions)
+            found = stream.decompress(raw, bytes_max + 1)
         except zlib.error as exc:
             raise Corrupt("an event's index cannot be decompressed") from exc
+        if len(found) > bytes_max or not stream.eof or stream.unused_data:
+            raise Corrupt(f"an event's index is not whole, or not of {subpartitions} subpartitions")
+        return cls.from_entries(found, subpartitions)
 
 
 @dataclass(frozen=True, slots=True)

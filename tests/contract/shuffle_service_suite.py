@@ -53,12 +53,13 @@ class Job:
     job_id: JobId
     application: str = "suite"
     errors: list[BaseException] = field(default_factory=list)
+    missing: dict[ResultId, frozenset[int]] = field(default_factory=dict)
 
     def on_fatal_error(self, error: BaseException) -> None:
         self.errors.append(error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nothing is lost here."""
+        self.missing.update(missing)
 
 
 @dataclass
@@ -218,6 +219,32 @@ class ShuffleServiceSuite:
         found += [n for batch in batches for n in batch["n"].to_pylist()]
         writer.join()
         assert sorted(found) == EVERY_ROW
+        master.unregister_job(job)
+
+    def test_a_lost_partition_is_made_again(self, service: Service, job: JobId) -> None:
+        """An object is gone: its reader says so, the master tells the job which partition it has
+        stopped to track, and when that is there again the reader ends with every row."""
+        driver, master, environment = Job(job), service.master(), service.environment(job)
+        master.register_job(driver)
+        descriptor = register(master, job)
+        write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, descriptor)
+        store = service.factory.open_store()
+        store.delete(
+            [source.name for source in manifest.sources if source.attempt.partition.index == 1]
+        )
+        store.close()
+        found: list[int] = []
+        shuffle = service.environment(job)
+        reader = threading.Thread(target=lambda: found.extend(read(shuffle, manifest)))
+        reader.start()
+        await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
+        assert not master.is_available(job, RESULT, 1)
+        assert master.is_available(job, RESULT, 0)
+        write(environment, descriptor, [1])
+        reader.join()
+        assert found == EVERY_ROW
+        assert master.is_available(job, RESULT)
         master.unregister_job(job)
 
     def test_a_fatal_error_reaches_the_job(self, service: Service, job: JobId) -> None:

@@ -13,14 +13,17 @@ from headgate.control.clock import Deadline
 from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
+    Body,
     Event,
     Fact,
+    JobAccepted,
     JobRegistered,
     JobUnregistered,
     Lost,
     PartitionRegistered,
     Produced,
     PromoteRequested,
+    Recorded,
     ReleaseRequested,
     ResultRegistered,
     SegmentProduced,
@@ -33,7 +36,7 @@ from headgate.storage.blobs import PendingUpload
 from headgate.storage.fsck import Finding, Findings, Kind, Remedy, check, fold
 from headgate.storage.layout import Layout
 from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.mending import Mended, Mender
+from headgate.storage.mending import Mended, Mender, sound_jobs
 from headgate.storage.segment import checksum
 
 JOB, NEIGHBOUR, UNKNOWN = JobId("j"), JobId("j2"), JobId("jj")
@@ -128,7 +131,7 @@ class World:
 
     def repair(self, job: JobId | None = JOB, sound: Collection[JobId] = (JOB,)) -> Mended:
         found = check(self.store, ROOT, self.states, job, True)
-        return Mender(self.store, ROOT, self.log, "fsck", sound, 5.0).mend(found)
+        return Mender(self.store, ROOT, self.log, "fsck", 5.0).mend(found, sound)
 
     def stated(self) -> list[Lost]:
         bodies = [one.event.body for one in self.log.read_all(Deadline.after(5.0))]
@@ -248,7 +251,7 @@ def test_what_has_come_back_is_not_lost() -> None:
     world = World(WON, [FIRST])
     found = check(world.store, ROOT, world.states, JOB)
     world.objects[SECOND] = (BODY, "w")
-    mended = Mender(world.store, ROOT, world.log, "fsck", [JOB], 5.0).mend(found)
+    mended = Mender(world.store, ROOT, world.log, "fsck", 5.0).mend(found, [JOB])
     assert [one.kind for one in mended.left] == [Kind.MISSING]
     assert world.stated() == []
 
@@ -270,7 +273,7 @@ def test_a_name_outside_of_its_job_is_never_touched() -> None:
         for upload in ("", "u")
     ]
     before = dict(world.objects), set(world.store.pending)
-    mended = Mender(world.store, ROOT, world.log, "fsck", [JOB], 5.0).mend(Findings(tuple(forged)))
+    mended = Mender(world.store, ROOT, world.log, "fsck", 5.0).mend(Findings(tuple(forged)), [JOB])
     assert mended == Mended(0, 0, 0, tuple(forged))
     assert before == (world.objects, world.store.pending)
 
@@ -283,6 +286,28 @@ def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
     assert (mended.deleted, mended.aborted, mended.lost) == (0, 0, 0)
     assert len(mended.left) > len(NAMES)
     assert before == (world.objects, world.store.pending)
+
+
+def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
+    """A job is sound when its log is whole, explains itself, and names no other store."""
+
+    def recorded(job: str, *bodies: Body) -> list[Recorded]:
+        events = [Event(f"{at}", JobId(job), "", 0, "t", None, b) for at, b in enumerate(bodies)]
+        return [Recorded(at, event) for at, event in enumerate(events)]
+
+    here, away = (
+        JobRegistered("per-job", "0", "tests", store=name) for name in ("s3://a", "s3://b")
+    )
+    wrong = Event("0.0", JobId("wrong"), "0", 0, "t", 0, JobAccepted(7))
+    records = [
+        *recorded("silent", JobRegistered("per-job", "0", "tests")),
+        *recorded("here", here),
+        *recorded("moved", here, away),
+        *recorded("headless", *OPENING[1:]),
+        *recorded("wrong", here),
+        Recorded(9, wrong),
+    ]
+    assert sound_jobs(records, "s3://a") == {"silent", "here"}
 
 
 def test_a_stream_of_a_running_attempt_is_no_finding() -> None:

@@ -42,9 +42,10 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-def test_the_protocol_names_tests_that_exist() -> None:
+@pytest.mark.parametrize("page", ["protocol.md", "contract.md"])
+def test_pages_name_tests_that_exist(page: str) -> None:
     """A test that was renamed or dropped does not go on to be named as evidence."""
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "protocol.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))
     sources = "".join(path.read_text() for path in (ROOT / "tests").glob("**/*.py"))
     assert named
     assert named - set(re.findall(r"def (test_\w+)", sources)) == set()

@@ -1,0 +1,76 @@
+"""Indexes that no writer of ours makes: sound or `Corrupt`, and never larger than they may be."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.control.errors import Corrupt
+from headgate.storage import segment
+
+from .test_damage import SUBPARTITIONS, sound
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
+
+
+def stated(start: int, entries: list[tuple[int, int, int, int]]) -> bytes:
+    """An index as stored, of any content, whose own checksum is right."""
+    packed = b"".join(struct.pack("<IIIQ", *entry) for entry in entries)
+    body = start.to_bytes(8, "little") + packed
+    return xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
+
+
+SMALL = st.integers(0, SUBPARTITIONS + 1)
+U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
+ENTRIES = st.lists(st.tuples(SMALL, SMALL | U32, SMALL | U32, U64), max_size=SUBPARTITIONS + 2)
+
+
+@given(SMALL | U64, ENTRIES)
+@example(1 << 63, [])
+@example(0, [(1, 1, 1, 0), (1, 2, 2, 0)])
+def test_an_index_of_any_content_is_sound_or_corrupt(
+    start: int, entries: list[tuple[int, int, int, int]]
+) -> None:
+    """Whatever a foreign writer puts under a right checksum: each subpartition stands once, with
+    rows and bytes or with neither, and one after the other; or it is `Corrupt`."""
+    try:
+        index = segment.SegmentIndex.from_entries(stated(start, entries), SUBPARTITIONS)
+    except Corrupt:
+        return
+    assert entries == [
+        (at, int(index.rows[at]), int(index.sizes[at]), int(index.checksums[at]))
+        for at in range(SUBPARTITIONS)
+        if index.rows[at]
+    ]
+    assert not index.sizes[index.rows == 0].any()
+    starts = index.starts
+    assert start == starts[0]
+    assert np.array_equal(starts[1:], (starts + index.sizes)[:-1])
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 28])
+def test_an_index_is_never_larger_than_its_subpartitions(size: int) -> None:
+    """What would grow beyond the index of so many subpartitions is `Corrupt` before it does."""
+    bomb = zlib.compress(bytes(size), 9)
+    tracemalloc.start()
+    with pytest.raises(Corrupt):
+        segment.SegmentIndex.unpacked(bomb, SUBPARTITIONS)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 1 << 20
+
+
+def test_an_index_with_something_behind_it_is_corrupt() -> None:
+    """Neither half of a compressed index nor one with more bytes behind it is taken."""
+    packed = sound("none").state.produced(0).segments[0].index
+    segment.SegmentIndex.unpacked(packed, SUBPARTITIONS)
+    for wrong in (packed[:-1], packed + b"\0", packed + packed):
+        with pytest.raises(Corrupt):
+            segment.SegmentIndex.unpacked(wrong, SUBPARTITIONS)
