@@ -1,4 +1,4 @@
-"""The event log on Kafka: one topic, a job's events in one partition of it.
+"""The event log on Kafka: a topic of events, a topic of state, a job in one partition of each.
 
 Guarantees what `log.py` promises, by an idempotent producer for facts, a transaction per step of
 decisions, and read_committed readers. Assumes Kafka 3.5 or later, and that nobody alters the
@@ -24,7 +24,8 @@ from .kafka_errors import translate, translate_delivery
 from .kafka_group import KafkaMembership
 from .kafka_records import Place, decoded, job_of, produce
 from .kafka_settings import KafkaSettings, TopicSettings
-from .log import Holder
+from .kafka_state import read_state
+from .log import Holder, partition_of
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
 
@@ -65,7 +66,7 @@ class KafkaEventLog:
 
     def first_offset(self, job: JobId) -> int:
         """The oldest offset that is still kept where the job's events are."""
-        return self._clients.first_offset(self._clients.place(job).partition)
+        return self._clients.first_offset(self._clients.place(job))
 
     def open_decisions(self, job: JobId) -> KafkaDecisions:
         self._check_open()
@@ -84,6 +85,16 @@ class KafkaEventLog:
             with closing(self._follow(group, place, None, None)) as follower:
                 yield from _read_to_end(follower, place, deadline)
 
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        self._check_open()
+        count = self._clients.partitions()
+        partitions = range(count) if job is None else (partition_of(job, count),)
+        places = [Place(self._settings.state_topic, number) for number in partitions]
+        found: dict[str, bytes] = {}
+        for place in places:
+            found |= read_state(self._clients, place, job, deadline)
+        return found
+
     def close(self) -> None:
         """Deliver what was handed over, within bounds, and give back connections."""
         self._closed = True
@@ -93,7 +104,7 @@ class KafkaEventLog:
     def _follow(
         self, group: str, place: Place, job: JobId | None, position: int | None
     ) -> KafkaFollower:
-        start = self._clients.first_offset(place.partition) if position is None else position
+        start = self._clients.first_offset(place) if position is None else position
         consumer = self._clients.consumer(group)
         with self._clients.translated(f"following {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
@@ -173,7 +184,7 @@ class KafkaFollower:
         return self._position
 
     def end(self) -> int:
-        return self._clients.end_offset(self._place.partition)
+        return self._clients.end_offset(self._place)
 
     def close(self) -> None:
         self._consumer.close()
@@ -213,7 +224,7 @@ class KafkaFollower:
 
     def _gone(self) -> str:
         with suppress(HeadgateError):
-            first = self._clients.first_offset(self._place.partition)
+            first = self._clients.first_offset(self._place)
             return f"{self._place} holds offsets {first} to {self.end()}, not {self._position}"
         return f"{self._place} no longer holds offset {self._position}"
 

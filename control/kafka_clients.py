@@ -36,7 +36,7 @@ from .errors import Invalid, Unavailable
 from .ids import JobId
 from .kafka_errors import translate
 from .kafka_records import Place
-from .kafka_settings import KafkaSettings
+from .kafka_settings import KafkaSettings, Topic
 from .log import partition_of
 
 _STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
@@ -97,6 +97,10 @@ class KafkaClients:
         """Where a job's events are."""
         return Place(self.settings.events_topic, partition_of(job, self.partitions()))
 
+    def state_place(self, job: JobId) -> Place:
+        """Where a job's state is kept."""
+        return Place(self.settings.state_topic, partition_of(job, self.partitions()))
+
     def consumer(self, group: str) -> Consumer:
         return self._make(Consumer, self.settings.reading(group))
 
@@ -109,34 +113,36 @@ class KafkaClients:
             raise translate(exc.args[0], self.settings.scrub(doing)) from exc
 
     def partitions(self) -> int:
-        """How many partitions the topic has, asked once."""
+        """How many partitions each topic has, asked once."""
         if not self._partitions:
             deadline = Deadline.after(self.settings.request_timeout_s)
-            self._partitions = self._described(deadline)
+            self._partitions = self._described(self.settings.events_topic, deadline)
         return self._partitions
 
-    def first_offset(self, partition: int) -> int:
-        return self._offset(partition, _EARLIEST)
+    def first_offset(self, place: Place) -> int:
+        return self._offset(place, _EARLIEST)
 
-    def end_offset(self, partition: int) -> int:
+    def end_offset(self, place: Place) -> int:
         """Where a reader of committed records stalls. A consumer's own watermark calls would queue
         behind its long poll."""
-        return self._offset(partition, _LATEST)
+        return self._offset(place, _LATEST)
 
     def prepare(self, deadline: Deadline) -> None:
-        """Reach the broker, then create the topic or compare it.
+        """Reach the broker, then create the topics or compare them.
 
         Raises:
             Unavailable: the broker cannot be reached.
-            Invalid: credentials or options are refused, or the topic has other settings.
+            Invalid: credentials or options are refused, or a topic has other settings.
         """
         deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda one: one.left_s)
         self._reach(deadline)
         self.producer()  # its first request waits half a second inside the client: let it begin
-        if not self.settings.embedded:
-            self._create(deadline)
-            self._compare(deadline)
-        self._partitions = self._described(deadline)
+        for topic in self.settings.topics:
+            if not self.settings.embedded:
+                self._create(topic, deadline)
+                self._compare(topic, deadline)
+            self._described(topic.name, deadline)
+        self._partitions = self._described(self.settings.events_topic, deadline)
 
     def _forget_admin(self) -> None:
         with self._lock:
@@ -174,15 +180,10 @@ class KafkaClients:
             reason = self.settings.scrub((fatal or errors)[0].str())
             raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
 
-    def _create(self, deadline: Deadline) -> None:
-        topic = self.settings.topic
-        new = NewTopic(
-            self.settings.events_topic,
-            topic.partitions,
-            topic.replication,
-            config={"retention.ms": str(topic.retention_ms), "cleanup.policy": "delete"},
-        )
-        if self._exists(deadline):
+    def _create(self, topic: Topic, deadline: Deadline) -> None:
+        made = self.settings.topic
+        new = NewTopic(topic.name, made.partitions, made.replication, config=dict(topic.config))
+        if self._exists(topic.name, deadline):
             return
         try:
             futures = self.admin().create_topics([new], **self._limit(deadline))
@@ -191,43 +192,39 @@ class KafkaClients:
             if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(exc.args[0], f"creating topic {new.topic}") from exc
 
-    def _exists(self, deadline: Deadline) -> bool:
+    def _exists(self, name: str, deadline: Deadline) -> bool:
         try:
-            self._describe(deadline)
+            self._describe(name, deadline)
             return True
         except KafkaException as exc:
             if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise translate(exc.args[0], f"looking for {self.settings.events_topic}") from exc
+                raise translate(exc.args[0], f"looking for {name}") from exc
             return False
 
-    def _compare(self, deadline: Deadline) -> None:
-        wanted = {
-            "partitions": str(self.settings.topic.partitions),
-            "retention.ms": str(self.settings.topic.retention_ms),
-            "cleanup.policy": "delete",
-        }
-        found = {"partitions": str(self._described(deadline))} | self._configured(deadline)
+    def _compare(self, topic: Topic, deadline: Deadline) -> None:
+        wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
+        found = {"partitions": str(self._described(topic.name, deadline))}
+        found |= self._configured(topic.name, deadline)
         other = [f"{n} is {found[n]}, not {w}" for n, w in wanted.items() if found[n] != w]
         if other:
-            name = self.settings.events_topic
             raise Invalid(
-                f"topic {name} exists with other settings: {'; '.join(other)}. "
+                f"topic {topic.name} exists with other settings: {'; '.join(other)}. "
                 "Change the topic, the settings, or the prefix of the topics"
             )
 
-    def _configured(self, deadline: Deadline) -> dict[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, self.settings.events_topic)
-        with self.translated(f"reading the settings of topic {resource.name}"):
+    def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        with self.translated(f"reading the settings of topic {name}"):
             futures = self.admin().describe_configs([resource], **self._limit(deadline))
             entries = self._ask(futures[resource], deadline)
         return {name: str(entry.value) for name, entry in entries.items()}
 
-    def _described(self, deadline: Deadline) -> int:
+    def _described(self, name: str, deadline: Deadline) -> int:
         """How many partitions there are, as soon as each has a leader, which takes a moment."""
-        doing = f"looking for topic {self.settings.events_topic}, {self.settings.tried}"
+        doing = f"looking for topic {name}, {self.settings.tried}"
         while True:
             try:
-                led = self._describe(deadline)
+                led = self._describe(name, deadline)
                 if led and all(led):
                     return len(led)
             except KafkaException as exc:
@@ -237,22 +234,19 @@ class KafkaClients:
                 raise Unavailable(f"{doing}: no partition, or one without a leader")
             deadline.clock.sleep_s(_PAUSE_S)
 
-    def _describe(self, deadline: Deadline) -> list[bool]:
+    def _describe(self, name: str, deadline: Deadline) -> list[bool]:
         """For each partition whether it has a leader."""
-        name = self.settings.events_topic
         if self.settings.embedded:  # the mock makes a topic when it is asked for it
             metadata = self.admin().list_topics(name, timeout=max(_PAUSE_S, deadline.left_s))
             return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
 
-    def _offset(self, partition: int, spec: OffsetSpec) -> int:
+    def _offset(self, place: Place, spec: OffsetSpec) -> int:
         deadline = Deadline.after(self.settings.request_timeout_s)
-        place = TopicPartition(self.settings.events_topic, partition)
-        doing = f"asking for the offsets of {place.topic}[{partition}]"
         while True:
             try:
-                with self.translated(doing):
+                with self.translated(f"asking for the offsets of {place}"):
                     return self._ask_offset(place, spec, deadline)
             except Unavailable:
                 if deadline.passed:
@@ -260,13 +254,14 @@ class KafkaClients:
                 self._forget_admin()  # it would go on asking a partition's former leader
                 deadline.clock.sleep_s(_PAUSE_S)
 
-    def _ask_offset(self, place: TopicPartition, spec: OffsetSpec, deadline: Deadline) -> int:
+    def _ask_offset(self, place: Place, spec: OffsetSpec, deadline: Deadline) -> int:
+        there = TopicPartition(place.topic, place.partition)
         futures = self.admin().list_offsets(
-            {place: spec}, isolation_level=IsolationLevel.READ_COMMITTED, **self._limit(deadline)
+            {there: spec}, isolation_level=IsolationLevel.READ_COMMITTED, **self._limit(deadline)
         )
-        offset = int(self._ask(futures[place], deadline).offset)
+        offset = int(self._ask(futures[there], deadline).offset)
         if offset < 0:  # the client's way to say that it had no answer
-            raise Unavailable(f"no answer about the offsets of {place.topic}[{place.partition}]")
+            raise Unavailable(f"no answer about the offsets of {place}")
         return offset
 
     def _limit(self, deadline: Deadline) -> dict[str, float]:

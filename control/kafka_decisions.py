@@ -20,6 +20,8 @@ from .ids import JobId
 from .kafka_clients import KafkaClients
 from .kafka_errors import translate
 from .kafka_records import produce
+from .kafka_state import produce_state
+from .log import StateRecord, job_of
 
 _CLOSE_S_MAX = 5.0
 _PAUSE_S = 0.05
@@ -58,6 +60,13 @@ class KafkaTransactions:
             produce(self._producer, self._clients.place(decision.job), decision, record, None)
         except KafkaException as exc:
             raise self._dropped(exc, "write") from exc
+
+    def keep(self, record: StateRecord) -> None:
+        assert self._begun, "no step is open"
+        try:
+            produce_state(self._producer, self._clients.state_place(job_of(record.key)), record)
+        except KafkaException as exc:
+            raise self._dropped(exc, "keep") from exc
 
     def abort(self) -> None:
         self._aborting = self._aborting or self._begun

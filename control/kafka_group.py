@@ -31,7 +31,7 @@ from .events import Recorded
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
 from .kafka_errors import translate
-from .kafka_records import decoded
+from .kafka_records import Place, decoded
 from .log import Holder, Placed
 
 _LOG = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ class KafkaMembership(KafkaTransactions):
     def end(self, partition: int) -> int | None:
         held = self._held[partition]
         if held.end is None and self._is_settled(partition, held):
-            held.end = self._clients.end_offset(partition)
+            place = Place(self._clients.settings.events_topic, partition)
+            held.end = self._clients.end_offset(place)
         return held.end
 
     def commit(self, positions: Mapping[int, int]) -> None:

@@ -81,11 +81,20 @@ _SECRET_PARTS = ("password", "secret", "passphrase", "pem", "oauthbearer.config"
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How the topic is made; `replication` -1 leaves the number of copies to the broker."""
+    """How topics are made; `replication` -1 leaves the number of copies to the broker, and
+    `retention_ms` is how long events are kept."""
 
     partitions: int = 16
     replication: int = -1
     retention_ms: int = 7 * _DAY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic, with the settings that the log's promises rest on."""
+
+    name: str
+    config: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,19 @@ class KafkaSettings:
     @property
     def events_topic(self) -> str:
         return f"{self.topic_prefix}.events"
+
+    @property
+    def state_topic(self) -> str:
+        return f"{self.topic_prefix}.state"
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """All that a log consists of; a job has the same partition in each."""
+        kept = {"cleanup.policy": "delete", "retention.ms": str(self.topic.retention_ms)}
+        return (
+            Topic(self.events_topic, MappingProxyType(kept)),
+            Topic(self.state_topic, MappingProxyType({"cleanup.policy": "compact"})),
+        )
 
     @property
     def tried(self) -> str:

@@ -7,6 +7,8 @@ Guarantees of every implementation:
   marks that end a step take offsets too.
 - A follower sees committed events only, in the order of their offsets, and no event behind a step
   that is still open.
+- State is kept by key: what a committed step has kept stands until a later one replaces it. A
+  reader sees every key as it was behind one and the same step.
 - Opening a job's decisions ends whatever an earlier holder had open. Nothing that holder does later
   becomes visible; its `commit` raises `Fenced`, its other calls as soon as it has learned of it.
 - A partition is held by one member of the group of masters at a time. Once that member may decide
@@ -28,6 +30,20 @@ from .ids import JobId
 def partition_of(job: JobId, partitions: int) -> int:
     """Where a job's events are kept; the same in every implementation, process and version."""
     return crc32(job.encode()) % partitions
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """What stands under a key from now on; nothing any more with `body` None. A key is the job's
+    name, alone or with a slash and more."""
+
+    key: str
+    body: bytes | None
+
+
+def job_of(key: str) -> JobId:
+    """Whose record stands under a key."""
+    return JobId(key.split("/")[0])
 
 
 class Receipt(Protocol):
@@ -90,6 +106,14 @@ class Transactions(Protocol):
             Unavailable: the log takes nothing now; abort the step and begin it again.
         """
 
+    def keep(self, record: StateRecord) -> None:
+        """Add a record of a job's state to the open step.
+
+        Raises:
+            Fenced: somebody else decides now.
+            Unavailable: the log takes nothing now; abort the step and begin it again.
+        """
+
     def abort(self) -> None:
         """Drop the open step, if there is one.
 
@@ -106,7 +130,7 @@ class Decisions(Transactions, Protocol):
     """The one place that a job's decisions come from."""
 
     def commit(self, position: int) -> None:
-        """Make the step's decisions visible, and that the facts before `position` are decided.
+        """Make visible what is in the step, and that the facts before `position` are decided.
 
         Raises:
             Fenced: somebody else has opened the job's decisions since.
@@ -164,7 +188,7 @@ class Membership(Transactions, Protocol):
         """
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Make the step's decisions visible, and that the facts before `positions`, one for each
+        """Make visible what is in the step, and that the facts before `positions`, one for each
         partition of the step, are decided.
 
         Raises:
@@ -216,6 +240,13 @@ class EventLog(Protocol):
 
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         """Every job's committed events up to now, each job's in order.
+
+        Raises:
+            Unavailable: the log cannot be read, or not within the deadline.
+        """
+
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        """What stands of a job's state, or with None of every job's, by key.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.

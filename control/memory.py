@@ -15,7 +15,7 @@ from .clock import Deadline
 from .errors import Closed
 from .events import Event, Recorded
 from .ids import JobId
-from .log import Holder, partition_of
+from .log import Holder, job_of, partition_of
 from .memory_group import MemoryGroup, MemoryMembership
 from .memory_partitions import Entry, MemoryTransactions, Partition, decoded
 
@@ -79,6 +79,12 @@ class MemoryEventLog:
             for offset, entry in enumerate(entries, partition.first):
                 if entry.readable and (event := decoded(entry, offset)) is not None:
                     yield Recorded(offset, event)
+
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        self._check_open()
+        with self._changed:
+            stored = {key: body for p in self._partitions for key, body in p.state.items()}
+        return {key: body for key, body in stored.items() if job in (None, job_of(key))}
 
     def expire(self, job: JobId, before: int) -> None:
         """Forget the head of the partition that holds a job, as retention does."""

@@ -10,7 +10,7 @@ from threading import Condition
 from . import codec
 from .errors import Corrupt, Fenced, Lost
 from .events import Event
-from .log import partition_of
+from .log import StateRecord, job_of, partition_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ class Partition:
     first: int = 0
     entries: list[Entry] = field(default_factory=list)
     open_steps: list[Step] = field(default_factory=list)
+    state: dict[str, bytes] = field(default_factory=dict)
 
     def put(self, entry: Entry) -> int:
         self.entries.append(entry)
@@ -64,6 +65,11 @@ class Partition:
                 (position,),
             )
 
+    def keep(self, record: StateRecord) -> None:
+        self.state.pop(record.key, None)
+        if record.body is not None:
+            self.state[record.key] = record.body
+
     def end_step(self, step: Step, fate: Fate) -> None:
         step.fate = fate
         self.open_steps.remove(step)
@@ -79,6 +85,7 @@ class MemoryTransactions:
         self._what = what
         self._begun = False
         self._steps: dict[int, Step] = {}
+        self._kept: list[StateRecord] = []
         self.fenced = False
 
     def begin(self) -> None:
@@ -99,6 +106,12 @@ class MemoryTransactions:
                 partition.open_steps.append(self._steps[number])
             partition.put(Entry(decision.job, record, self._steps[number]))
 
+    def keep(self, record: StateRecord) -> None:
+        with self._changed:
+            self._check_fence()
+            assert self._begun, "no step is open"
+            self._kept.append(record)
+
     def abort(self) -> None:
         with self._changed:
             self._check_fence()
@@ -116,6 +129,9 @@ class MemoryTransactions:
     def _commit(self) -> None:
         self._check_fence()
         assert self._begun, "no step is open"
+        for record in self._kept:
+            number = partition_of(job_of(record.key), len(self._partitions))
+            self._partitions[number].keep(record)
         self._end(Fate.COMMITTED)
 
     def _end(self, fate: Fate) -> None:
@@ -123,6 +139,7 @@ class MemoryTransactions:
         for number, step in self._steps.items():
             self._partitions[number].end_step(step, fate)
         self._steps.clear()
+        self._kept.clear()
         self._changed.notify_all()
 
     def _check_fence(self) -> None:

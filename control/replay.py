@@ -30,12 +30,31 @@ class Derived:
         return f"{self.basis}.{self.ordinal}"
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
+    is the offset of the job's first event, which may be gone from the log since."""
+
+    state: JobState
+    due: tuple[Derived, ...]
+    position: int
+    first: int
+
+
 class Replay:
-    def __init__(self, job: JobId) -> None:
-        self.state = JobState(job)
-        self.due: deque[Derived] = deque()
+    """`facts` and `decisions` count what this replay has seen itself."""
+
+    def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
+        self.state = JobState(job) if start is None else start.state
+        self.due: deque[Derived] = deque(() if start is None else start.due)
+        self.first = None if start is None else start.first
         self.facts = 0
         self.decisions = 0
+
+    def snapshot(self, position: int) -> Snapshot:
+        """What another replay may start with at `position`, behind all that was observed."""
+        first = position if self.first is None else self.first
+        return Snapshot(self.state, tuple(self.due), position, first)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
         """Take in the next event; what follows from it is due until the log shows it.
@@ -43,6 +62,8 @@ class Replay:
         Raises:
             Corrupt: the log holds another decision than the one that follows from its facts.
         """
+        if self.first is None:
+            self.first = recorded.offset
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()

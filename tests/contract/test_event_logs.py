@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced, Invalid, Unavailable
@@ -41,7 +42,7 @@ def settings() -> Iterator[KafkaSettings]:
     prefix, topic = f"test-{SYSTEM_CLOCK.now_ms()}", TopicSettings(4, 1, 3_600_000)
     yield KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S)
     admin = AdminClient({"bootstrap.servers": found.bootstrap})
-    for deleted in admin.delete_topics([f"{prefix}.events"]).values():
+    for deleted in admin.delete_topics([f"{prefix}.events", f"{prefix}.state"]).values():
         deleted.result(LIMIT_S)
 
 
@@ -116,6 +117,19 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
             log.prepare(Deadline.after(LIMIT_S))
         assert "partitions is 4, not 6" in str(caught.value)
         assert "retention.ms is 3600000, not 7200000" in str(caught.value)
+
+    def test_state_is_compacted(self, settings: KafkaSettings) -> None:
+        """A topic of state that would forget with time, as one made by hand does, is `Invalid`."""
+        KafkaEventLog(settings).prepare(Deadline.after(LIMIT_S))
+        prefix = f"{settings.topic_prefix}-by-hand"
+        by_hand = replace(settings, topic_prefix=prefix)
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        created = admin.create_topics([NewTopic(by_hand.state_topic, 4)])
+        created[by_hand.state_topic].result(LIMIT_S)
+        with pytest.raises(Invalid, match=r"cleanup\.policy is delete, not compact"):
+            KafkaEventLog(by_hand).prepare(Deadline.after(LIMIT_S))
+        for deleted in admin.delete_topics([topic.name for topic in by_hand.topics]).values():
+            deleted.result(LIMIT_S)
 
     def test_the_position_is_kept_with_the_decisions(self, log: EventLog, job: JobId) -> None:
         """A commit's position stands as the offset of a consumer group, for Kafka's own tools."""

@@ -19,6 +19,7 @@ from headgate.control.log import (
     Membership,
     Placed,
     Receipt,
+    StateRecord,
     Transactions,
 )
 
@@ -89,6 +90,10 @@ class FaultyLog:
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         return self.inner.read_all(deadline)
 
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        self.raise_before("read_state")
+        return self.inner.read_state(job, deadline)
+
     def close(self) -> None:
         """Shared by many: its owner closes it."""
 
@@ -135,6 +140,10 @@ class FaultyTransactions:
     def write(self, decision: Event) -> None:
         self.log.raise_before("write")
         self.inner.write(decision)
+
+    def keep(self, record: StateRecord) -> None:
+        self.log.raise_before("keep")
+        self.inner.keep(record)
 
     def abort(self) -> None:
         self.inner.abort()

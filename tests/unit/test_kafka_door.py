@@ -24,6 +24,7 @@ from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings
 from headgate.control.kafka_clients import KafkaClients
 from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
+from headgate.control.kafka_records import Place
 from headgate.control.kafka_settings import OWNED
 
 NOWHERE = "127.0.0.1:1"
@@ -154,7 +155,7 @@ def test_no_answer_is_not_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "admin", Silent)
     for ask in (clients.end_offset, clients.first_offset):
         with pytest.raises(Unavailable, match="no answer about the offsets"):
-            ask(0)
+            ask(Place("topic", 0))
 
 
 def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> None:

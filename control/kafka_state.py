@@ -1,0 +1,73 @@
+"""Jobs' state in its compacted topic: the newest record under each key stands.
+
+Assumes what the broker keeps to: it compacts nothing that an open step could still hide, so that
+what a reader of committed records meets, up to where it stalls, is the state behind one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from .clock import Deadline
+from .errors import Unavailable
+from .ids import JobId
+from .kafka_clients import KafkaClients
+from .kafka_errors import translate
+from .kafka_records import Place
+from .log import StateRecord, job_of
+
+_SCAN_LIMIT = 500
+_SCAN_S = 1.0
+
+
+def produce_state(producer: Producer, place: Place, record: StateRecord) -> None:
+    try:
+        producer.produce(place.topic, record.body, record.key.encode(), partition=place.partition)
+    except BufferError as exc:
+        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
+    producer.poll(0)
+
+
+def read_state(
+    clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline
+) -> dict[str, bytes]:
+    """What stands in one partition of one job, or of all of them."""
+    found: dict[str, bytes] = {}
+    group = f"{clients.settings.topic_prefix}-reader"
+    start = clients.first_offset(place)
+    with closing(clients.consumer(group)) as consumer:
+        with clients.translated(f"reading {place}"):
+            consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        for message in _to_end(consumer, place, deadline):
+            key = _key(message)
+            if key is None or job not in (None, job_of(key)):
+                continue
+            found.pop(key, None)
+            if (body := message.value()) is not None:
+                found[key] = body
+    return found
+
+
+def _to_end(consumer: Consumer, place: Place, deadline: Deadline) -> Iterator[Message]:
+    while not deadline.passed:
+        for message in consumer.consume(_SCAN_LIMIT, min(_SCAN_S, deadline.left_s)):
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:
+                raise translate(error, f"reading {place}")
+    raise Unavailable(f"{place} was not read to its end in time")
+
+
+def _key(message: Message) -> str | None:
+    """Whatever else somebody may have put there has no key of ours."""
+    key = message.key()
+    try:
+        return key.decode() if isinstance(key, bytes) else key
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,182 @@
+"""Frozen dataclasses as self-describing Avro, by their type hints alone.
+
+What was written under other fields stays readable: a field that is not there takes its default,
+one that is no longer known is left out. Knows scalars, dataclasses, tuples, frozen sets, mappings,
+and unions of dataclasses, scalars and None. Assumes that the members of a set have an order: the
+same value is always the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import fastavro
+
+from .errors import Corrupt
+
+_SCALARS: Mapping[type, str] = MappingProxyType(
+    {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
+)
+_SYNC = b"headgate state.."  # fastavro would take random bytes
+
+T = TypeVar("T")
+_Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
+
+
+def pack(value: object, notes: Mapping[str, str]) -> bytes:
+    """An Avro container file that holds one value, and notes beside it."""
+    kind: Any = type(value)
+    out = io.BytesIO()
+    fastavro.writer(
+        out,
+        _schema_of(kind),
+        [_apply(_plainer(kind), value)],
+        "deflate",
+        metadata=dict(notes),
+        sync_marker=_SYNC,
+    )
+    return out.getvalue()
+
+
+def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None]) -> T:
+    """The value in a container; `check` sees the notes first and may refuse it.
+
+    Raises:
+        Corrupt: the bytes hold no such value.
+    """
+    try:
+        found = fastavro.reader(io.BytesIO(body), return_record_name=True)
+        check(found.metadata)
+        (raw,) = found
+        return cast(T, _apply(_builder(cast(Any, kind)), raw))
+    except Corrupt:
+        raise
+    except Exception as exc:  # fastavro raises whatever its parser stumbles over
+        raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
+
+
+@cache
+def _schema_of(kind: Any) -> Any:
+    return fastavro.parse_schema(_schema(kind, set()))
+
+
+def _schema(kind: Any, named: set[str]) -> Any:
+    """The Avro schema of a type; `named` are the records that were spelled out before."""
+    kind = _plain_type(kind)
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if (branches := _branches(kind)) is not None:
+        return [_schema(branch, named) for branch in branches]
+    if (item := _item(kind)) is not None:
+        return {"type": "array", "items": _schema(item, named)}
+    if (pair := _pair(kind)) is not None:
+        entry = {"key": pair[0], "value": pair[1]}
+        return {"type": "array", "items": _record(_name(kind), entry, named)}
+    assert _is_record(kind), f"{kind} has no shape"
+    return _record(_name(kind), _hints(kind), named)
+
+
+def _record(name: str, hints: Mapping[str, Any], named: set[str]) -> Any:
+    if name in named:
+        return name
+    named.add(name)
+    parts = [{"name": field, "type": _schema(hint, named)} for field, hint in hints.items()]
+    return {"type": "record", "name": name, "fields": parts}
+
+
+def _name(kind: Any) -> str:
+    kind = _plain_type(kind)
+    if parts := _branches(kind) or _pair(kind) or ():
+        return "_".join(_name(part) for part in parts)
+    item = _item(kind)
+    return str(kind.__name__) if item is None else f"{_name(item)}s"
+
+
+def _apply(make: _Maker, value: Any) -> Any:
+    return value if make is None else make(value)
+
+
+@cache
+def _plainer(kind: Any) -> _Maker:
+    """How fastavro takes a type's value."""
+    kind = _plain_type(kind)
+    if (branches := _branches(kind)) is not None:
+        return _branch_plainer(branches)
+    if (item := _item(kind)) is not None:
+        each, order = _plainer(item), list if get_origin(kind) is tuple else sorted
+        return order if each is None else lambda values: [each(one) for one in order(values)]
+    if (pair := _pair(kind)) is not None:
+        key, value = _plainer(pair[0]), _plainer(pair[1])
+        return lambda values: [
+            {"key": _apply(key, k), "value": _apply(value, v)} for k, v in values.items()
+        ]
+    if not _is_record(kind):
+        return None
+    parts = [(name, _plainer(hint)) for name, hint in _hints(kind).items()]
+    return lambda value: {name: _apply(make, getattr(value, name)) for name, make in parts}
+
+
+def _branch_plainer(branches: tuple[Any, ...]) -> _Maker:
+    """Records are named, lest fastavro tries every branch on them."""
+    makers = {branch: _plainer(branch) for branch in branches if _is_record(branch)}
+
+    def make(value: Any) -> Any:
+        kind = type(value)
+        return (kind.__name__, _apply(makers[kind], value)) if kind in makers else value
+
+    return make
+
+
+@cache
+def _builder(kind: Any) -> _Maker:
+    """How a type's value is made from what fastavro gives."""
+    kind = _plain_type(kind)
+    if (branches := _branches(kind)) is not None:
+        makers = {branch.__name__: _builder(branch) for branch in branches if _is_record(branch)}
+        return lambda raw: _apply(makers[raw[0]], raw[1]) if type(raw) is tuple else raw
+    if (item := _item(kind)) is not None:
+        each, whole = _builder(item), get_origin(kind)
+        return whole if each is None else lambda raw: whole([each(one) for one in raw])
+    if (pair := _pair(kind)) is not None:
+        key, value = _builder(pair[0]), _builder(pair[1])
+        return lambda raw: {_apply(key, e["key"]): _apply(value, e["value"]) for e in raw}
+    if not _is_record(kind):
+        return None
+    parts = [(name, _builder(hint)) for name, hint in _hints(kind).items()]
+    return lambda raw: kind(**{n: _apply(make, raw[n]) for n, make in parts if n in raw})
+
+
+def _plain_type(kind: Any) -> Any:
+    """A name for a type is the type."""
+    return getattr(kind, "__supertype__", kind)
+
+
+def _branches(kind: Any) -> tuple[Any, ...] | None:
+    """A union's, None first: what Avro calls null is its own default."""
+    if get_origin(kind) not in (Union, UnionType):
+        return None
+    return tuple(sorted(get_args(kind), key=lambda branch: branch is not NoneType))
+
+
+def _item(kind: Any) -> Any:
+    """What a sequence or a set of any length holds, None for other types."""
+    return get_args(kind)[0] if get_origin(kind) in (tuple, frozenset) else None
+
+
+def _pair(kind: Any) -> tuple[Any, ...] | None:
+    """What a mapping leads from and to, None for other types."""
+    return get_args(kind) if get_origin(kind) is Mapping else None
+
+
+def _is_record(kind: Any) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}

@@ -1,0 +1,200 @@
+"""Snapshots against the whole log: any state survives, any cut is as good as none."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import shake_128
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.control import shapes, snapshots
+from headgate.control.errors import Corrupt
+from headgate.control.events import Decision, Event, Fact, Produced, Recorded, SegmentSummary
+from headgate.control.ids import AttemptId, JobId, PartitionId
+from headgate.control.log import StateRecord
+from headgate.control.replay import Derived, Replay, Snapshot
+from headgate.control.snapshots import Standing
+from headgate.control.state import JobState
+
+from .lifecycle_model import HISTORIES, JOB, MANY, OPENING, RESULTS, run
+
+NOTHING = Standing()
+LATE = st.lists(st.integers(0, 3), min_size=13, max_size=40)
+
+
+def kept(
+    records: Sequence[StateRecord], before: dict[str, bytes] | None = None
+) -> dict[str, bytes]:
+    """What a compacted log has behind these records."""
+    found = dict(before or {})
+    for record in records:
+        if record.body is None:
+            del found[record.key]
+        else:
+            found[record.key] = record.body
+    return found
+
+
+def survives(snapshot: Snapshot) -> Snapshot:
+    records, standing = snapshots.write(snapshot, NOTHING)
+    stored = kept(records)
+    assert standing.keys == stored.keys()
+    found, again = snapshots.read(snapshot.state.job, stored)
+    assert again == standing
+    assert snapshots.write(found, again)[0] == snapshots.write(snapshot, standing)[0]
+    return found
+
+
+def log_of(facts: Sequence[Fact], late: Sequence[int]) -> list[Recorded]:
+    """A log in which up to `late` facts lie between a fact and its decisions, and the last ones
+    may be missing."""
+    replay, unrecorded, records = Replay(JOB), deque[tuple[int, Derived]](), list[Recorded]()
+
+    def record(body: Fact | Decision, name: str, cause: str, basis: int | None) -> Recorded:
+        records.append(Recorded(3 * len(records) + 5, Event(name, JOB, cause, 0, "", basis, body)))
+        return records[-1]
+
+    for number, fact in enumerate(facts):
+        while unrecorded and unrecorded[0][0] <= number:
+            due = unrecorded.popleft()[1]
+            record(due.decision, due.id, due.cause, due.basis)
+        derived = replay.observe(record(fact, f"f{number}", "", None))
+        unrecorded.extend((number + late[number % len(late)], one) for one in derived)
+    return records
+
+
+def followed(replay: Replay, records: Sequence[Recorded]) -> Replay:
+    for record in records:
+        replay.observe(record)
+    return replay
+
+
+@MANY
+@given(HISTORIES)
+def test_any_state_survives(facts: list[Fact]) -> None:
+    """What is read back equals what was written, and nothing of it has to be written again."""
+    snapshot = Snapshot(run(facts)[0], (), 7, 3)
+    assert survives(snapshot) == snapshot
+
+
+@MANY
+@given(HISTORIES, LATE)
+def test_a_snapshot_and_the_rest_is_the_whole(facts: list[Fact], late: list[int]) -> None:
+    """At every cut, also between a fact and its decisions: the same state, the same dues, and the
+    rest of the decisions match."""
+    log = log_of(facts, late)
+    whole = followed(Replay(JOB), log)
+    for cut in range(len(log) + 1):
+        head = followed(Replay(JOB), log[:cut])
+        position = log[cut - 1].offset + 1 if cut else 0
+        rest = followed(Replay(JOB, survives(head.snapshot(position))), log[cut:])
+        assert (rest.state, rest.due) == (whole.state, whole.due)
+        assert head.facts + rest.facts == whole.facts
+        assert rest.first == (whole.first if cut else 0)
+
+
+@MANY
+@given(HISTORIES, st.integers(1, 4))
+def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
+    """Snapshot after snapshot over the last: each is read back whole, a result that did not change
+    is not written, and at the end nothing stands."""
+    replay, stored, standing = Replay(JOB), dict[str, bytes](), NOTHING
+    before: JobState = replay.state
+    for number, record in enumerate(log_of(facts, [0])):
+        replay.observe(record)
+        if number % stride:
+            continue
+        snapshot = replay.snapshot(record.offset + 1)
+        records, standing = snapshots.write(snapshot, standing)
+        stored = kept(records, stored)
+        assert snapshots.read(JOB, stored) == (snapshot, standing)
+        same = {n for n, r in replay.state.results.items() if before.results.get(n) is r}
+        assert not {f"{JOB}/{name}" for name in same} & {record.key for record in records}
+        before = replay.state
+    assert kept(snapshots.end(standing), stored) == {}
+
+
+def test_large_results_are_cut() -> None:
+    """A result over the size of a record stands in several, shrinks again, and a part that is
+    missing or of another time is noticed."""
+    state = run(OPENING)[0]
+    result, attempt = state.results[RESULTS[0]], AttemptId(PartitionId(RESULTS[0], 0), 1, 1)
+    body = Produced(attempt, (SegmentSummary(0, 1, 1, 0, shake_128(b"").digest(1_200_000)),))
+    large = replace(state, results={RESULTS[0]: replace(result, attempts={attempt: body})})
+    records, standing = snapshots.write(Snapshot(large, (), 9, 0), NOTHING)
+    assert max(len(record.body or b"") for record in records) <= 512 * 1024
+    stored = kept(records)
+    assert snapshots.read(JOB, stored)[0].state == large
+    parts = sorted(stored.keys() - {str(JOB)})
+    assert len(parts) == 3
+    for lost in parts:
+        with pytest.raises(Corrupt):
+            snapshots.read(JOB, {key: part for key, part in stored.items() if key != lost})
+    after = kept(snapshots.write(Snapshot(state, (), 10, 0), standing)[0], stored)
+    assert snapshots.read(JOB, after)[0].state == state
+    assert len(after) == 2
+    with pytest.raises(Corrupt, match="of another snapshot"):
+        snapshots.read(JOB, stored | {JOB: after[JOB]})
+
+
+@MANY
+@given(HISTORIES, st.data())
+def test_damage_is_noticed(facts: list[Fact], data: st.DataObject) -> None:
+    """A record with another byte, or cut off anywhere, is `Corrupt`: never another state."""
+    snapshot = Snapshot(run(facts)[0], (), 7, 3)
+    stored = kept(snapshots.write(snapshot, NOTHING)[0])
+    key = data.draw(st.sampled_from(sorted(stored)))
+    body = bytearray(stored[key])
+    at = data.draw(st.integers(0, len(body) - 1))
+    if data.draw(st.booleans()):
+        body[at] ^= data.draw(st.integers(1, 255))
+    else:
+        del body[at:]
+    with pytest.raises(Corrupt):
+        snapshots.read(JOB, stored | {key: bytes(body)})
+
+
+def test_newer_and_foreign_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot of a newer format, of a newer vocabulary, or of another job is `Corrupt`."""
+    stored = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
+    other = JobId("other")
+    moved = {key.replace(JOB, other): body for key, body in stored.items()}
+    with pytest.raises(Corrupt, match=f"{other} is that of {JOB}"):
+        snapshots.read(other, moved)
+    for name in ("headgate.format", "headgate.events"):
+        notes = dict(snapshots._NOTES)
+        notes[name] = str(int(notes[name]) + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(snapshots, "_NOTES", notes)
+            newer = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
+        with pytest.raises(Corrupt, match=f"{name} is {notes[name]}"):
+            snapshots.read(JOB, newer)
+
+
+def test_a_shape_that_has_grown_takes_old_values() -> None:
+    """A field that a stored value lacks takes its default, one that is gone is left out, and one
+    without a default makes the value unreadable."""
+
+    @dataclass(frozen=True, slots=True)
+    class Before:
+        kept: int
+        gone: str | None
+
+    @dataclass(frozen=True, slots=True)
+    class After:
+        kept: int
+        added: frozenset[int] = frozenset({1})
+
+    @dataclass(frozen=True, slots=True)
+    class Demanding:
+        kept: int
+        added: int
+
+    body = shapes.pack(Before(3, "x"), {})
+    assert After(3) == shapes.unpack(body, After, lambda notes: None)
+    with pytest.raises(Corrupt, match="no Demanding"):
+        shapes.unpack(body, Demanding, lambda notes: None)
