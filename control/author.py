@@ -27,6 +27,10 @@ class Author:
         self._clock = clock
         self._numbers = numbers or count()
 
+    def now_ms(self) -> int:
+        """The time that the next event will carry."""
+        return self._clock.now_ms()
+
     def fact(self, body: Fact, cause: str = "") -> Event:
         return self._event(f"{self.by}.{next(self._numbers)}", cause, None, body)
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 from .events import Decision, Recorded
 from .ids import JobId
-from .replay import Derived, Replay
+from .replay import Derived, Replay, Snapshot
 from .state import JobState
 
 
@@ -34,9 +34,9 @@ class _Unsettled:
 
 
 class Ledger:
-    def __init__(self, job: JobId) -> None:
-        self.state = JobState(job)
-        self._replay = Replay(job)
+    def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
+        self._replay = Replay(job, start)
+        self.state = self._replay.state
         self._written = 0  # committed here and not read back yet: the first of what is due
         self._unsettled: deque[_Unsettled] = deque()
 
@@ -68,6 +68,11 @@ class Ledger:
     def unsettled(self) -> int:
         """How many facts wait for a commit."""
         return len(self._unsettled)
+
+    def snapshot(self, position: int) -> Snapshot:
+        """All that was observed before `position`; assumes that nothing is unwritten."""
+        assert self._written == len(self._replay.due), "what is due stands in the log"
+        return self._replay.snapshot(position)
 
     def settle(self) -> tuple[Answer, ...]:
         """Bring the state up to the last settled fact; the answers that are new."""

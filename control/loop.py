@@ -109,7 +109,8 @@ class JobLoop:
         return Unavailable(waited)
 
     def wait_until_read(self, what: str) -> None:
-        """Wait until the log was read to the end that it had."""
+        """Wait until the log was read to the end that it had, and nobody else decides: a
+        predecessor could put what is asked earlier behind a snapshot, where no answer is found."""
         self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
 
     def _deadline(self) -> Deadline:
@@ -131,7 +132,7 @@ class JobLoop:
 
     def _lead(self) -> None:
         opening = JobSteps.follow if self._settings.mode == SESSION else JobSteps.open
-        steps = opening(self._log, self._author, self._settings.step_events_max)
+        steps = opening(self._log, self._author, self._settings)
         with closing(steps):
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))

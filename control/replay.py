@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from .errors import Corrupt
-from .events import Decision, Event, Fact, Recorded
+from .events import Decision, Event, Fact, JobRegistered, Recorded
 from .ids import JobId
 from .lifecycle import step
 from .state import JobState
@@ -33,12 +33,14 @@ class Derived:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
-    is the offset of the job's first event, which may be gone from the log since."""
+    is the offset of the job's first event, which may be gone from the log since; `mode` is that of
+    its first registration."""
 
     state: JobState
     due: tuple[Derived, ...]
     position: int
     first: int
+    mode: str | None = None
 
 
 class Replay:
@@ -48,13 +50,14 @@ class Replay:
         self.state = JobState(job) if start is None else start.state
         self.due: deque[Derived] = deque(() if start is None else start.due)
         self.first = None if start is None else start.first
+        self.mode = None if start is None else start.mode
         self.facts = 0
         self.decisions = 0
 
     def snapshot(self, position: int) -> Snapshot:
         """What another replay may start with at `position`, behind all that was observed."""
         first = position if self.first is None else self.first
-        return Snapshot(self.state, tuple(self.due), position, first)
+        return Snapshot(self.state, tuple(self.due), position, first, self.mode)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
         """Take in the next event; what follows from it is due until the log shows it.
@@ -73,6 +76,8 @@ class Replay:
                 f"the decision at offset {recorded.offset} has no basis: {body}",
                 (recorded.offset,),
             )
+        if self.mode is None and isinstance(body, JobRegistered):
+            self.mode = body.mode
         self.facts += 1
         self.state, decisions = step(self.state, body)
         derived = tuple(

@@ -17,7 +17,7 @@ from . import codec, shapes
 from .errors import Corrupt
 from .ids import JobId, ResultId
 from .log import StateRecord
-from .replay import Derived, Snapshot
+from .replay import Snapshot
 from .state import JobState, ResultState
 
 FORMAT = 1
@@ -40,12 +40,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A snapshot without its results."""
+    """A snapshot whose results stand elsewhere."""
 
-    head: JobState
-    due: tuple[Derived, ...]
-    position: int
-    first: int
+    head: Snapshot
     entries: tuple[Entry, ...]
 
 
@@ -76,9 +73,8 @@ def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...]
         records += parts
         standing[name] = results[name], Entry(name, len(parts), crc32(body))
     entries = tuple(standing[name][1] for name in results)
-    head = replace(snapshot.state, results=MappingProxyType({}))
-    index = Index(head, snapshot.due, snapshot.position, snapshot.first, entries)
-    written = _cut(job, shapes.pack(index, _NOTES))
+    head = replace(snapshot, state=replace(snapshot.state, results=MappingProxyType({})))
+    written = _cut(job, shapes.pack(Index(head, entries), _NOTES))
     keys = {part.key for part in written}
     keys.update(key for entry in entries for key in _keys(_key(job, entry.result), entry.parts))
     gone = [StateRecord(key, None) for key in sorted(before.keys - keys)]
@@ -104,11 +100,10 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
             raise Corrupt(f"the state of result {entry.result} is of another snapshot")
         standing[entry.result] = shapes.unpack(body, ResultState, _check_notes), entry
     results = MappingProxyType({name: result for name, (result, _) in standing.items()})
-    state = replace(index.head, results=results)
+    state = replace(index.head.state, results=results)
     if state.job != job:
         raise Corrupt(f"the state of job {job} is that of {state.job}")
-    snapshot = Snapshot(state, index.due, index.position, index.first)
-    return snapshot, Standing(frozenset(stored), standing)
+    return replace(index.head, state=state), Standing(frozenset(stored), standing)
 
 
 def _key(job: JobId, result: ResultId) -> str:

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from typing import Self
 
 from .author import Author
-from .contract import PER_JOB, SESSION
+from .clock import Deadline
+from .contract import PER_JOB, SESSION, MasterSettings
 from .deletion import Deletion, Orders
 from .errors import Fenced, Invalid
 from .events import JobAccepted, JobRegistered, Recorded
+from .keeping import Keeper
 from .ledger import Answer, Ledger
-from .log import Decisions, EventLog, Follower
+from .log import Decisions, EventLog, StateRecord
+from .recovery import Start, take_up
+from .snapshots import Standing
 from .state import JobState
 
 
@@ -39,24 +43,26 @@ class JobSteps:
     """Without `decisions` it commits nothing and waits for what others do."""
 
     def __init__(
-        self, author: Author, decisions: Decisions | None, follower: Follower, step_events_max: int
+        self, author: Author, decisions: Decisions | None, start: Start, settings: MasterSettings
     ) -> None:
         self._author = author
         self._decisions = decisions
-        self._follower = follower
-        self._step_events_max = step_events_max
-        self._end = follower.end()
+        self._follower = start.follower
+        self._step_events_max = settings.step_events_max
+        self._end = start.follower.end()
         self._recovered = False
-        self._mode: str | None = None
+        self._mode = None if start.snapshot is None else start.snapshot.mode
         self._accepted = False
-        self._ledger = Ledger(author.job)
+        self._ledger = Ledger(author.job, start.snapshot)
+        position = start.follower.position()
+        self._keeper = Keeper(settings, start.standing, position, author.now_ms())
         self._failed: deque[Deletion] = deque()
         self._orders = Orders(author, self._failed)
         self._answers: list[Answer] = []
 
     @classmethod
-    def open(cls, log: EventLog, author: Author, step_events_max: int) -> Self:
-        """Fence the predecessor, then start from the oldest event.
+    def open(cls, log: EventLog, author: Author, settings: MasterSettings) -> Self:
+        """Fence the predecessor, then start from its newest snapshot, or from the oldest event.
 
         Raises:
             Unavailable: the log cannot be reached.
@@ -64,14 +70,14 @@ class JobSteps:
         with ExitStack() as opening:
             decisions = log.open_decisions(author.job)
             opening.callback(decisions.close)
-            follower = log.follow(author.job, None)
-            opening.callback(follower.close)
-            steps = cls(author, decisions, follower, step_events_max)
+            start = take_up(log, author.job, Deadline.after(settings.wait_ms / 1000))
+            opening.callback(start.follower.close)
+            steps = cls(author, decisions, start, settings)
             opening.pop_all()
             return steps
 
     @classmethod
-    def follow(cls, log: EventLog, author: Author, step_events_max: int) -> Self:
+    def follow(cls, log: EventLog, author: Author, settings: MasterSettings) -> Self:
         """Start from the oldest event, and leave the deciding to others.
 
         Raises:
@@ -80,7 +86,7 @@ class JobSteps:
         with ExitStack() as opening:
             follower = log.follow(author.job, None)
             opening.callback(follower.close)
-            steps = cls(author, None, follower, step_events_max)
+            steps = cls(author, None, Start(follower, None, Standing()), settings)
             opening.pop_all()
             return steps
 
@@ -96,11 +102,14 @@ class JobSteps:
             Corrupt: the log holds another decision than the one that follows from its facts.
             Unavailable, OutcomeUnknown, Lost: open the steps anew.
         """
+        if self._recovered:
+            self._keep_snapshot()
         starting = not self._recovered and self._follower.position() >= self._end
         for recorded in self._follower.poll(self._step_events_max, 0.0 if starting else timeout_s):
             self._check(recorded)
             self._ledger.observe(recorded)
             self._orders.observe(recorded)
+            self._keeper.observe(recorded)
         recovering = not self._recovered
         if recovering and self._follower.position() < self._end:
             self._settle()
@@ -146,6 +155,24 @@ class JobSteps:
                 decisions.write(self._author.decision(one))
             decisions.commit(self._follower.position())
             self._ledger.wrote(len(derived))
+        if decisions:
+            snapshot = self._ledger.snapshot(self._follower.position())
+            self._keep(decisions, self._keeper.end(snapshot.state))
+
+    def _keep_snapshot(self) -> None:
+        """Before new facts are taken: whoever starts here finds no answer to those before, and so
+        all of them must have been handed out."""
+        if self._decisions:
+            snapshot = self._ledger.snapshot(self._follower.position())
+            records = self._keeper.records(snapshot, self._author.now_ms())
+            self._keep(self._decisions, records)
+
+    def _keep(self, decisions: Decisions, records: tuple[StateRecord, ...]) -> None:
+        if records:
+            decisions.begin()
+            for record in records:
+                decisions.keep(record)
+            decisions.commit(self._follower.position())
 
     def _ordered(
         self, state: JobState, answers: tuple[Answer, ...], recovering: bool

@@ -127,10 +127,14 @@ def audited(log: EventLog) -> Replay:
 
 @contextmanager
 def looping(
-    log: EventLog, storage: OrderedStorage | None = None, by: str = "driver", job: Job | None = None
+    log: EventLog,
+    storage: OrderedStorage | None = None,
+    by: str = "driver",
+    job: Job | None = None,
+    settings: MasterSettings = SETTINGS,
 ) -> Iterator[JobLoop]:
     author = Author(JOB, by)
-    found = JobLoop(job or Job(), log, storage or OrderedStorage(log), SETTINGS, author)
+    found = JobLoop(job or Job(), log, storage or OrderedStorage(log), settings, author)
     found.start()
     try:
         yield found
@@ -286,7 +290,9 @@ def test_nothing_is_told_or_deleted_before_it_is_committed() -> None:
     assert storage.early == set()
 
 
-@pytest.mark.parametrize("operation", ["open_decisions", "follow", "end", "poll", "begin", "write"])
+@pytest.mark.parametrize(
+    "operation", ["open_decisions", "read_state", "follow", "end", "poll", "begin", "write"]
+)
 def test_whatever_was_opened_is_closed(operation: str) -> None:
     """A loop that starts over gives back the decisions that it had opened."""
     faulty = FaultyLog(MemoryEventLog(), Fault(operation, 1, Unavailable("injected")))

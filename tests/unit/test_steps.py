@@ -16,12 +16,13 @@ from headgate.control.log import EventLog
 from headgate.control.memory import MemoryEventLog
 from headgate.control.steps import JobSteps, Outcome
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .log_doubles import Fault, FaultyLog
 from .test_loop import (
     JOB,
     OPENING,
     REGISTERED,
     RESULT,
+    SETTINGS,
     BusyStorage,
     OrderedStorage,
     attempt,
@@ -53,7 +54,7 @@ STEPS = 12
 
 
 def opened(log: EventLog, by: str = "master") -> JobSteps:
-    return JobSteps.open(log, Author(JOB, by, CLOCK), STEP_EVENTS_MAX)
+    return JobSteps.open(log, Author(JOB, by, CLOCK), SETTINGS)
 
 
 def drive(steps: JobSteps, log: EventLog, storage: OrderedStorage) -> list[Outcome]:
@@ -117,7 +118,7 @@ def test_answers_are_the_authors_own() -> None:
     log = MemoryEventLog()
     author = Author(JOB, "driver", CLOCK)
     own = author.fact(REGISTERED)
-    with closing(JobSteps.open(log, author, STEP_EVENTS_MAX)) as steps:
+    with closing(JobSteps.open(log, author, SETTINGS)) as steps:
         state_facts(log, REGISTERED, by="another")
         log.append(own)
         outcomes = drive(steps, log, OrderedStorage(log))

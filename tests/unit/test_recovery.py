@@ -1,0 +1,283 @@
+"""A master that starts at a snapshot: as good as one that reads the whole log, and what it says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from headgate.control import keeping, snapshots
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import HeadgateError, OutcomeUnknown, Unavailable
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumed,
+    Fact,
+    JobAccepted,
+    JobUnregistered,
+    ReleaseRequested,
+)
+from headgate.control.ids import JobId
+from headgate.control.log import EventLog, StateRecord
+from headgate.control.memory import MemoryEventLog
+from headgate.control.recovery import read_snapshots, take_up
+from headgate.control.state import JobState
+from headgate.control.steps import JobSteps, Outcome
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import (
+    JOB,
+    OPENING,
+    REGISTERED,
+    RESULT,
+    OrderedStorage,
+    attempt,
+    audited,
+    events,
+    in_a_hurry,
+    looping,
+    produced,
+    state_facts,
+)
+from .test_steps import StoppedClock, drive
+
+__all__ = ["in_a_hurry"]
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+
+OFTEN = MasterSettings(wait_ms=1_000, step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
+HOURLY = replace(OFTEN, snapshot_events=1_000)
+LIFE: tuple[Fact, ...] = (
+    *OPENING,
+    AttemptStarted(attempt(0, 1), "host"),
+    produced(0, 1),
+    produced(0, 2),
+    AttemptFailed(attempt(1, 7), "oom"),
+    produced(1, 3),
+    Consumed(RESULT, 0, 3, 1, 1, 1, 1),
+    produced(1, 4),
+)
+
+
+def opened(
+    log: EventLog, settings: MasterSettings = OFTEN, clock: StoppedClock | None = None
+) -> JobSteps:
+    return JobSteps.open(log, Author(JOB, "master", clock or StoppedClock()), settings)
+
+
+def last_state(outcomes: Sequence[Outcome]) -> JobState:
+    state = outcomes[-1].state
+    assert state is not None
+    return state
+
+
+def standing(log: EventLog) -> dict[str, bytes]:
+    return log.read_state(JOB, Deadline.after(1.0))
+
+
+def position(log: EventLog) -> int:
+    """Where a master starts to read now."""
+    start = take_up(log, JOB, Deadline.after(1.0))
+    start.follower.close()
+    return start.follower.position()
+
+
+def live(log: EventLog, facts: Sequence[Fact], every: int) -> JobState:
+    """Facts one by one; every so many of them a new master, the former one gone without a word."""
+    storage = OrderedStorage(log)
+    steps = opened(log)
+    for number, fact in enumerate(facts):
+        if number % every == 0:
+            steps = opened(log)
+        state_facts(log, fact, by=f"task {number}")
+        outcomes = drive(steps, log, storage)
+    assert set() == storage.early
+    return last_state(outcomes)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+def test_masters_that_follow_each_other_at_snapshots(every: int) -> None:
+    """However often the master changes, state and decisions are those of one that read all, and
+    objects that were ordered to go are gone once."""
+    log = MemoryEventLog()
+    state = live(log, LIFE, every)
+    assert audited(log).state == state
+    assert position(log) > events(log)[0].offset
+    assert 3 == state.results[RESULT].deleted
+
+
+def test_the_head_of_the_log_is_not_needed() -> None:
+    """With everything before the snapshot gone, a new master goes on as if it were there."""
+    log, whole = MemoryEventLog(), MemoryEventLog()
+    live(log, LIFE, 100)
+    log.expire(JOB, position(log))
+    assert [] == events(log)
+    rest = (produced(0, 9), ReleaseRequested(RESULT, "asked"), JobUnregistered("closed"))
+    state = live(log, rest, 1)
+    assert live(whole, (*LIFE, *rest), 100) == state
+    assert "closed" == state.closed
+
+
+def test_nothing_stands_behind_the_end() -> None:
+    """When a job is over and its objects are gone, its state is taken back; not before."""
+    log = MemoryEventLog()
+    live(log, LIFE, 100)
+    with closing(opened(log)) as steps:
+        state_facts(log, JobUnregistered("closed"), by="driver")
+        outcomes = [steps.step(0.0) for _ in range(5)]
+        assert {JOB, f"{JOB}/{RESULT}"} == standing(log).keys()
+        for deletion in (one for outcome in outcomes for one in outcome.deletions):
+            deletion.run(OrderedStorage(log), log, Deadline.after(1.0))
+        drive(steps, log, OrderedStorage(log))
+    assert {} == standing(log)
+    live(log, (REGISTERED, *OPENING[1:], produced(0, 1, 2)), 100)
+    assert 2 == audited(log).state.epoch
+    assert {} != standing(log)
+
+
+def test_a_snapshot_follows_facts_or_time() -> None:
+    """None is written for fewer facts than told, until the time that is told has passed; then one
+    of an idle job too, so that its position stays in the log. An idle log brings none."""
+    log, clock = MemoryEventLog(1), StoppedClock()
+    with closing(opened(log, HOURLY, clock)) as steps:
+        state_facts(log, *LIFE)
+        drive(steps, log, OrderedStorage(log))
+        assert {} == standing(log)
+        clock.at_ms += HOURLY.snapshot_ms
+        drive(steps, log, OrderedStorage(log))
+        first = position(log)
+        assert first == len(log._partitions[0].entries) > len(LIFE)
+        log.append(Author(JobId("other"), "somebody", clock).fact(REGISTERED))
+        drive(steps, log, OrderedStorage(log))
+        assert first == position(log)
+        clock.at_ms += HOURLY.snapshot_ms
+        drive(steps, log, OrderedStorage(log))
+        assert first + 1 == position(log)
+        before = standing(log)
+        clock.at_ms += HOURLY.snapshot_ms
+        drive(steps, log, OrderedStorage(log))
+        assert before == standing(log)
+
+
+def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
+    """A result with more attempts than there were facts since waits for as many."""
+    log = MemoryEventLog()
+    attempts = [AttemptStarted(attempt(0, task), "host") for task in range(50)]
+    with closing(opened(log)) as steps:
+        state_facts(log, *OPENING, *attempts, by="early")
+        for _ in range(5):
+            drive(steps, log, OrderedStorage(log))
+        first = standing(log)
+        positions = set()
+        for number in range(60):
+            state_facts(log, Consumed(RESULT, 0, 1, number, 1, 1, 1), by=f"reader {number}")
+            drive(steps, log, OrderedStorage(log))
+            positions.add(position(log))
+    assert first != {}
+    assert len(positions) in (2, 3)
+
+
+def test_a_snapshot_too_large_for_a_step_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would hold the readers up: the master goes on without, and says so once."""
+    monkeypatch.setattr(keeping, "_STEP_BYTES_MAX", 100)
+    log = MemoryEventLog()
+    with caplog.at_level(logging.WARNING):
+        assert audited(log).state.epoch == 0
+        state = live(log, LIFE, 100)
+    assert audited(log).state == state
+    assert {} == standing(log)
+    assert 1 == len([r for r in caplog.records if "would write" in r.getMessage()])
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "after"),
+    [
+        ("commit", OutcomeUnknown("injected"), True),
+        ("commit", OutcomeUnknown("injected"), False),
+        ("commit", Unavailable("injected"), False),
+        ("keep", Unavailable("injected"), False),
+        ("begin", Unavailable("injected"), False),
+    ],
+)
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_whatever_fails_every_question_is_answered(
+    nth: int, operation: str, error: HeadgateError, after: bool
+) -> None:
+    """A loop whose snapshots fail, or stand though nobody said so, answers what it is asked, once
+    and rightly: no snapshot hides a question that is still open."""
+    log = MemoryEventLog()
+    faulty = FaultyLog(log, Fault(operation, nth, error, after))
+    with looping(faulty, settings=OFTEN) as loop:
+        answers = [loop.ask(fact) for fact in (*LIFE, ReleaseRequested(RESULT, "asked"))]
+        found = [answer.result(3.0) for answer in answers]
+    assert (JobAccepted(1),) == found[0]
+    replay = audited(log)
+    assert replay.decisions == sum(map(len, found))
+
+
+def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Damaged, or of a newer version: the log is read from its oldest event, that is said once, and
+    the next snapshot replaces it."""
+    log = MemoryEventLog()
+    live(log, LIFE, 100)
+    for key in standing(log):
+        with closing(log.open_decisions(JOB)) as decisions:
+            decisions.begin()
+            decisions.keep(StateRecord(key, b"of another time"))
+            decisions.commit(0)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), closing(opened(log)) as steps:
+            drive(steps, log, OrderedStorage(log))
+            state_facts(log, *LIFE[-2:], by=f"late {key}")
+            state = last_state(drive(steps, log, OrderedStorage(log)))
+        assert ["is not used"] == [
+            "is not used" for r in caplog.records if f"job {JOB} is not used" in r.getMessage()
+        ]
+        assert audited(log).state == state
+        assert snapshots.read(JOB, standing(log))[0].position == position(log)
+
+
+def test_a_snapshot_of_another_log_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Events that were lost altogether, while the state was not: what the log holds is what was."""
+    old, log = MemoryEventLog(), MemoryEventLog()
+    live(old, LIFE, 100)
+    with closing(log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        for key, body in standing(old).items():
+            decisions.keep(StateRecord(key, body))
+        decisions.commit(0)
+    with caplog.at_level(logging.WARNING):
+        state = live(log, OPENING, 100)
+    assert "which is another" in caplog.text
+    assert audited(log).state == state
+    assert 1 == state.epoch
+
+
+def test_what_is_gone_behind_a_snapshot_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A snapshot older than the log's oldest event is better than nothing, and the gap is named."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, 100)
+    start = position(log)
+    log.append(Author(JobId("other"), "somebody").fact(REGISTERED))
+    log.expire(JOB, start + 1)
+    with caplog.at_level(logging.WARNING):
+        assert start + 1 == position(log)
+    assert f"offsets {start} to {start}" in caplog.text
+
+
+def test_snapshots_of_all_jobs_are_found() -> None:
+    """Who looks at the whole log gets the newest snapshot of each job."""
+    log = MemoryEventLog()
+    live(log, LIFE, 100)
+    found = read_snapshots(log, None, Deadline.after(1.0))
+    assert {JOB} == found.keys()
+    assert found == read_snapshots(log, JOB, Deadline.after(1.0))
+    assert {} == read_snapshots(log, JobId("other"), Deadline.after(1.0))
