@@ -87,6 +87,8 @@ class KafkaEventLog:
 
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
         self._check_open()
+        if not self._clients.exists(self._settings.state_topic, deadline):
+            return {}  # nobody has prepared the log since there is one
         count = self._clients.partitions()
         partitions = range(count) if job is None else (partition_of(job, count),)
         places = [Place(self._settings.state_topic, number) for number in partitions]

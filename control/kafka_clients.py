@@ -183,7 +183,7 @@ class KafkaClients:
     def _create(self, topic: Topic, deadline: Deadline) -> None:
         made = self.settings.topic
         new = NewTopic(topic.name, made.partitions, made.replication, config=dict(topic.config))
-        if self._exists(topic.name, deadline):
+        if self.exists(topic.name, deadline):
             return
         try:
             futures = self.admin().create_topics([new], **self._limit(deadline))
@@ -192,7 +192,7 @@ class KafkaClients:
             if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(exc.args[0], f"creating topic {new.topic}") from exc
 
-    def _exists(self, name: str, deadline: Deadline) -> bool:
+    def exists(self, name: str, deadline: Deadline) -> bool:
         try:
             self._describe(name, deadline)
             return True

@@ -51,8 +51,20 @@ class Replay:
         self.due: deque[Derived] = deque(() if start is None else start.due)
         self.first = None if start is None else start.first
         self.mode = None if start is None else start.mode
+        self.start = start
         self.facts = 0
         self.decisions = 0
+
+    @classmethod
+    def of(cls, oldest: Recorded, snapshot: Snapshot | None) -> Replay:
+        """Of the whole log when `oldest` is the job's first event, else of what is behind its
+        snapshot."""
+        whole = snapshot is None or oldest.offset <= snapshot.first
+        return cls(oldest.event.job, None if whole else snapshot)
+
+    def knows(self, recorded: Recorded) -> bool:
+        """Whether the snapshot that it began with has this event in it."""
+        return self.start is not None and recorded.offset < self.start.position
 
     def snapshot(self, position: int) -> Snapshot:
         """What another replay may start with at `position`, behind all that was observed."""

@@ -11,7 +11,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Any
 
@@ -23,8 +23,11 @@ from typer.core import TyperGroup
 from ..control.clock import Deadline
 from ..control.errors import HeadgateError, Invalid, Unavailable
 from ..control.events import Recorded
-from ..control.ids import job_id
+from ..control.ids import JobId, job_id
 from ..control.log import EventLog
+from ..control.recovery import read_snapshots
+from ..control.replay import Snapshot
+from ..control.state import JobState
 from ..storage.blobs import BlobStore
 from ..storage.fsck import Findings, audit, check, fold
 from ..storage.mending import Mended, Mender
@@ -113,8 +116,14 @@ def _pairs(given: list[str] | None) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in given or ())
 
 
-def _read(log: EventLog, job: str) -> Iterator[Recorded]:
-    """Everything up to now of one job, or of all when none is named."""
+def _snapshots(log: EventLog, job: str) -> dict[JobId, Snapshot]:
+    """Read before the events, which then go on from there at the latest."""
+    return read_snapshots(log, job_id(job) if job else None, Deadline.after(_READ_S_MAX))
+
+
+def _read(log: EventLog, job: str, known: Collection[JobId] = ()) -> Iterator[Recorded]:
+    """Everything up to now of one job, or of all when none is named; one that is not known
+    otherwise must have an event."""
     deadline = Deadline.after(_READ_S_MAX)
     if not job:
         yield from log.read_all(deadline)
@@ -127,8 +136,13 @@ def _read(log: EventLog, job: str) -> Iterator[Recorded]:
             records = follower.poll(_POLL_EVENTS_MAX, _POLL_S)
             found += len(records)
             yield from records
-    if not found:
+    if not found and job_id(job) not in known:
         raise Invalid(f"the log has no events of job {job}")
+
+
+def _states(log: EventLog, job: str) -> tuple[JobState, ...]:
+    snapshots = _snapshots(log, job)
+    return fold(_read(log, job, snapshots), snapshots)
 
 
 def _follow(log: EventLog, job: str) -> Iterator[Recorded]:
@@ -245,10 +259,24 @@ def state(
 ) -> None:
     """What was true of a job at an offset: the facts up to there, folded."""
     with closing(doctor.open_log(target)) as log:
-        records = [r for r in _read(log, job) if at is None or r.offset <= at]
-    for folded in fold(records):
+        snapshots = _snapshots(log, job)
+        records = list(_read(log, job, snapshots))
+    behind = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
+    if at is not None:
+        _check_known(behind, at)
+        records = [recorded for recorded in records if recorded.offset <= at]
+    for folded in fold(records, behind):
         out.print(views.state_table(folded))
     out.print(views.timeline(records), views.legend(), sep="\n")
+
+
+def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
+    for job, snapshot in behind.items():
+        if at < snapshot.position - 1:
+            raise Invalid(
+                f"the log no longer holds the head of job {job}: its state is known from the "
+                f"snapshot at offset {snapshot.position} on, not at {at}"
+            )
 
 
 @audit_app.command()
@@ -256,7 +284,8 @@ def state(
 def verify(target: Target, job: Job = "") -> None:
     """Derive every decision again from the facts, and compare; exit code 1 when one differs."""
     with closing(doctor.open_log(target)) as log:
-        found = audit(_read(log, job))
+        snapshots = _snapshots(log, job)
+        found = audit(_read(log, job, snapshots), snapshots)
     out.print(*views.audit_rows(found), sep="\n")
     raise typer.Exit(1 if any(one.violation for one in found) else 0)
 
@@ -275,7 +304,7 @@ def fsck(
     store, root = doctor.open_bucket(target)
     named = job_id(job) if job else None
     with closing(store), closing(doctor.open_log(target)) as log:
-        found = check(store, root, lambda: fold(_read(log, job)), named, deep)
+        found = check(store, root, lambda: _states(log, job), named, deep)
         out.print(*views.findings(found), sep="\n")
         left = found.found
         if repair:
@@ -286,8 +315,11 @@ def fsck(
 
 
 def _mend(found: Findings, store: BlobStore, root: str, log: EventLog, job: str) -> Mended:
-    """Mend what is under jobs whose logs explain themselves from the first event on."""
-    sound = {one.job for one in audit(_read(log, job)) if one.whole and not one.violation}
+    """Mend what is under jobs whose logs explain themselves from the first event on, or from
+    their snapshots."""
+    snapshots = _snapshots(log, job)
+    audits = audit(_read(log, job, snapshots), snapshots)
+    sound = {one.job for one in audits if one.whole and not one.violation}
     by = f"fsck {os.urandom(4).hex()}"
     return Mender(store, root, log, by, sound, _READ_S_MAX).mend(found)
 

@@ -349,6 +349,9 @@ def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
         yield Text.assemble((f"offset {one.offset} of job {one.job}: ", "bold red"), one.violation)
     for one in (one for one in found if not one.whole):
         yield Text(f"job {one.job}: the log no longer holds its head, not verified", "yellow")
+    for one in (one for one in found if one.start is not None):
+        says = f"the log no longer holds its head, verified from its snapshot at offset {one.start}"
+        yield Text(f"job {one.job}: {says}", "yellow")
     facts, decisions = sum(one.facts for one in found), sum(one.decisions for one in found)
     counts = (
         f"{_count(len(found), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from types import MappingProxyType
+from typing import TypeAlias
 
 from ..control.errors import Corrupt, Lost
 from ..control.events import JobRegistered, Recorded, SegmentSummary
 from ..control.ids import AttemptId, JobId, ResultId
 from ..control.lifecycle import step
-from ..control.replay import Replay
+from ..control.replay import Replay, Snapshot
 from ..control.state import JobState, ResultState
 from .blobs import BlobStat, BlobStore, PendingUpload
 from .layout import Layout
@@ -102,7 +104,8 @@ class _Folder:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One job's log, replayed; `whole` is False when its head is gone and nothing can be derived.
+    """One job's log, replayed from its beginning, or from a snapshot at the offset `start`; `whole`
+    is False when its head is gone without one, and nothing can be derived.
 
     `violation` is empty, or says how the decision at `offset` differs from what follows.
     """
@@ -114,18 +117,26 @@ class Audit:
     whole: bool = True
     violation: str = ""
     offset: int | None = None
+    start: int | None = None
 
 
-def audit(records: Iterable[Recorded]) -> tuple[Audit, ...]:
+Snapshots: TypeAlias = Mapping[JobId, Snapshot]
+_NONE: Snapshots = MappingProxyType({})
+
+
+def audit(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Audit, ...]:
     """Derive every decision of every job again; a job is followed up to its first violation."""
     replays: dict[JobId, Replay] = {}
     ended: dict[JobId, Audit] = {}
     for recorded in records:
         job = recorded.event.job
-        if job not in replays and not isinstance(recorded.event.body, JobRegistered):
-            ended[job] = Audit(job, 0, 0, 0, whole=False)
-        replay = replays.setdefault(job, Replay(job))
-        if job in ended:
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+            whole = isinstance(recorded.event.body, JobRegistered)
+            if replays[job].start is None and not whole:
+                ended[job] = Audit(job, 0, 0, 0, whole=False)
+        replay = replays[job]
+        if job in ended or replay.knows(recorded):
             continue
         try:
             replay.observe(recorded)
@@ -135,18 +146,31 @@ def audit(records: Iterable[Recorded]) -> tuple[Audit, ...]:
 
 
 def _audited(replay: Replay, violation: str = "", offset: int | None = None) -> Audit:
-    due = len(replay.due)
-    return Audit(replay.state.job, replay.facts, replay.decisions, due, True, violation, offset)
+    return Audit(
+        replay.state.job,
+        replay.facts,
+        replay.decisions,
+        len(replay.due),
+        violation=violation,
+        offset=offset,
+        start=None if replay.start is None else replay.start.position,
+    )
 
 
-def fold(records: Iterable[Recorded]) -> tuple[JobState, ...]:
-    """The state of every job behind these records, by its facts alone."""
+def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[JobState, ...]:
+    """The state of every job behind these records, by its facts alone, and where the log no longer
+    holds a job's first ones, by its snapshot."""
     states: dict[JobId, JobState] = {}
-    for event in (recorded.event for recorded in records):
-        state = states.setdefault(event.job, JobState(event.job))
-        if event.basis is None:
-            states[event.job], _ = step(state, event.body)  # type: ignore[arg-type]
-    return tuple(states.values())
+    replays: dict[JobId, Replay] = {}
+    for recorded in records:
+        event, job = recorded.event, recorded.event.job
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+            states[job] = replays[job].state
+        if event.basis is None and not replays[job].knows(recorded):
+            states[job], _ = step(states[job], event.body)  # type: ignore[arg-type]
+    gone = {job: snapshot.state for job, snapshot in snapshots.items() if job not in states}
+    return (*states.values(), *gone.values())
 
 
 def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings:

@@ -18,6 +18,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryDecisions, MemoryEventLog
+from headgate.control.recovery import read_snapshots
 from headgate.infra import cli, doctor, stack
 from headgate.infra.daemons import Daemon
 from headgate.infra.doctor import Target
@@ -51,10 +52,13 @@ class Context:
         """Nothing is lost here."""
 
 
-def exchange(log: EventLog, objects: Objects, close: bool) -> None:
+def exchange(
+    log: EventLog, objects: Objects, close: bool, settings: MasterSettings | None = None
+) -> None:
     """One exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
-    master = DriverMaster(log, StorageRelease(store, "root"), MasterSettings(), Speaker("d", "0"))
+    settings = settings or MasterSettings()
+    master = DriverMaster(log, StorageRelease(store, "root"), settings, Speaker("d", "0"))
     master.start()
     master.register_job(Context())
     environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())
@@ -177,6 +181,60 @@ def test_a_wrong_decision_fails_the_audit(log: KeptLog) -> None:
     assert code == 1
     assert lines[0].startswith("offset 1 of job j: ")
     assert "1 violation" in lines[-1]
+
+
+def headless(log: KeptLog, objects: Objects) -> int:
+    """A job that works, its log gone up to its snapshot; the offset where that is."""
+    exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
+    (snapshot,) = read_snapshots(log, JOB, Deadline.after(WAIT_S)).values()
+    log.expire(JOB, snapshot.position)
+    return snapshot.position
+
+
+def test_a_log_without_its_head_is_verified_from_its_snapshot(
+    log: KeptLog, objects: Objects
+) -> None:
+    """What is left is verified, and from where is said; a wrong decision in it is found."""
+    start = headless(log, objects)
+    log.append(Event("a", JOB, "", 0, "t", None, JobRegistered("per-job", "0", "t")))
+    for arguments in (("--job", JOB), ()):
+        code, lines, _ = ran("audit", "verify", *arguments)
+        assert code == 0
+        assert f"verified from its snapshot at offset {start}" in lines[0]
+        assert "every decision follows" in lines[-1]
+    (event,) = [json.loads(line) for line in ran("events", "--json")[1]][-1:]
+    decisions = log.open_decisions(JOB)
+    decisions.begin()
+    basis = event["offset"]
+    decisions.write(Event(f"{basis}.0", JOB, "a", 0, "t", basis, JobAccepted(1)))
+    decisions.commit(0)
+    code, lines, _ = ran("audit", "verify")
+    assert code == 1
+    assert "JobAccepted(epoch=2)" in lines[0]
+
+
+def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Objects) -> None:
+    """With the head of the log gone, a job's state is shown and its objects are no orphans; what
+    was before is an error that says from where it is known."""
+    start = headless(log, objects)
+    code, lines, _ = ran("state", "--job", JOB)
+    assert code == 0
+    assert any(RESULT in line for line in lines)
+    assert ran("fsck")[0] == ran("fsck", "--job", JOB)[0] == 0
+    code, _, said = ran("state", "--job", JOB, "--at", str(start - 2))
+    assert code == 2
+    assert f"from the snapshot at offset {start} on, not at {start - 2}" in said
+
+
+def test_a_whole_log_is_read_from_its_beginning(log: KeptLog, objects: Objects) -> None:
+    """A snapshot takes nothing from what can be seen or verified while the log has it all."""
+    exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
+    (snapshot,) = read_snapshots(log, JOB, Deadline.after(WAIT_S)).values()
+    code, lines, _ = ran("audit", "verify")
+    facts = [r for r in log.read_all(Deadline.after(WAIT_S)) if r.event.basis is None]
+    assert code == 0
+    assert lines[0].startswith(f"1 job, {len(facts)} facts")
+    assert RESULT not in "".join(ran("state", "--job", JOB, "--at", str(snapshot.first))[1])
 
 
 def test_fsck_is_clean_after_an_exchange_and_after_close(log: KeptLog, objects: Objects) -> None:

@@ -193,11 +193,13 @@ def test_an_audit_names_the_offset_of_a_violation() -> None:
         Audit(JOB, 4, 2, 1),
         Audit(JobId("k"), 1, 0, 0, violation="differs", offset=7),
         Audit(JobId("l"), 0, 0, 0, whole=False),
+        Audit(JobId("m"), 2, 0, 0, start=40),
     )
     lines = shown(*views.audit_rows(found))
     assert lines[0] == "offset 7 of job k: differs"
     assert lines[1].startswith("job l: the log no longer holds its head")
-    assert lines[2] == "3 jobs, 5 facts, 2 decisions: 1 violation, 1 decision still due"
+    assert lines[2].endswith("verified from its snapshot at offset 40")
+    assert lines[3] == "4 jobs, 7 facts, 2 decisions: 1 violation, 1 decision still due"
 
 
 def test_a_check_says_how_long_it_took() -> None:
