@@ -80,9 +80,7 @@ class CatalystDoor:
     def scan(self, batches: RDD[Any], schema: StructType, plan: ExchangePlan) -> DataFrame:
         """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
         assert batches.getNumPartitions() == plan.partitioning.numPartitions(), "else rows go wrong"
-        java_schema = self._spark._jsparkSession.parseDataType(schema.json())
-        loaded = self._classes["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
-        rows = loaded.queryExecution().analyzed().rdd()
+        rows = self._load(batches, schema).queryExecution().analyzed().rdd()
         nothing, empty = self._nothing(), self._seq([])
         logical = self._classes["scan"](
             plan.attributes,
@@ -97,6 +95,14 @@ class CatalystDoor:
             False,
         )
         return self._frame(self._classes["dataset"].ofRows(self._session, logical))
+
+    def load(self, batches: RDD[Any], schema: StructType) -> DataFrame:
+        """A DataFrame over Arrow batches of whose partitioning Spark knows nothing."""
+        return self._frame(self._load(batches, schema))
+
+    def _load(self, batches: RDD[Any], schema: StructType) -> Any:
+        java_schema = self._spark._jsparkSession.parseDataType(schema.json())
+        return self._classes["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
 
     def _alias(self, expression: Any, name: str) -> Any:
         number = self._classes["named"].newExprId()

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
-from ...control.errors import HeadgateError
+from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from ...control.master import DriverMaster
+from ...control.state import JobState, ResultState
 from ...storage.blobs import BlobStore
 from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
 from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor
 from .repairs import Repairs
-from .roads import PrivateRoad, PublicRoad, Road
+from .roads import PrivateRoad, PublicRoad, Road, StoredRoad
 from .settings import Settings
 from .shipping import cause
 from .types import check, has_maps
@@ -28,6 +31,7 @@ from .worker import MapTask, ReadTask, WorkerSettings
 _DESCRIPTION = "spark.job.description"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
+_NAMED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,22 @@ class Exchanger:
                     raise ours from exc
                 raise
 
+    def read(self, result: ResultId) -> Exchange:
+        """A finished exchange again, as the log and the store have it; Spark does not know how it
+        is partitioned.
+
+        Raises:
+            Invalid: there is no such result, or it cannot be read.
+        """
+        worker, known = self.means.worker, self.means.master.state(self.means.worker.job)
+        said = readable(known, result).registered
+        road = StoredRoad(self.spark, self.door, StructType.fromJson(json.loads(said.schema)))
+        descriptor = ShuffleDescriptor(
+            worker.job, result, said.partitions, said.subpartitions, self.means.epoch
+        )
+        read = ReadTask(worker, self._manifest(descriptor), road.schema)
+        return Exchange(descriptor, road.reads(read))
+
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:
             return PublicRoad(self.spark, df, n, columns)
@@ -113,6 +133,27 @@ class Exchanger:
             yield
         finally:
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def readable(state: JobState, name: ResultId) -> ResultState:
+    """A result that is complete, not released, and whose schema the log has.
+
+    Raises:
+        Invalid: it is not; says why, or names those there are.
+    """
+    result = state.results.get(name)
+    if result is None:
+        complete = [known for known, found in state.results.items() if found.complete]
+        there = ", ".join(complete[-_NAMED_MAX:]) or "none"
+        raise Invalid(f"job {state.job} has no result {name!r}; complete are: {there}")
+    if result.released is not None:
+        raise Invalid(f"result {name} was released: {result.released}")
+    if not result.complete:
+        said = f"{len(result.winners)} of {result.registered.partitions} partitions are there"
+        raise Invalid(f"result {name} is not complete: {said}")
+    if not result.registered.schema:
+        raise Invalid(f"the schema of result {name} was too large for the log")
+    return result
 
 
 def _stated(schema: str) -> str:

@@ -20,7 +20,14 @@ from pyspark.sql.types import StructType
 
 from .catalyst import SUBPARTITION, CatalystDoor, ExchangePlan
 from .shipping import ship
-from .types import back_from_carried, carried_schema, check_public, check_public_keys, to_carried
+from .types import (
+    back_from_carried,
+    carried_schema,
+    check_public,
+    check_public_keys,
+    stored_schema,
+    to_carried,
+)
 from .worker import MapTask, ReadTask
 
 
@@ -62,10 +69,7 @@ class PrivateRoad:
         return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        numbers: RDD[Any] = self._spark.sparkContext.parallelize([], task.manifest.count)
-        frames = numbers.mapPartitionsWithIndex(ship(task.frames))
-        frames._jrdd_deserializer = NoOpSerializer()
-        return self._door.scan(frames, self._rows, self._plan)
+        return self._door.scan(_frames(self._spark, task), self._rows, self._plan)
 
 
 class PublicRoad:
@@ -89,11 +93,38 @@ class PublicRoad:
         return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        read = ship(task.batches)
-        count = task.manifest.count
-        numbers = self._spark.range(0, count, 1, count)
-        stored = numbers.mapInArrow(lambda rows: read(0, rows), self._stored)
-        return stored.select(*back_from_carried(self._rows))
+        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+
+
+class StoredRoad:
+    """Reads what either road has written, with nothing but its schema at hand."""
+
+    def __init__(self, spark: SparkSession, door: CatalystDoor | None, rows: StructType) -> None:
+        self._spark = spark
+        self._door = door
+        self._rows = rows
+        if door is None:
+            check_public(rows)
+        self._stored = stored_schema(rows)
+        self.schema = _bytes(carried_schema(self._stored))
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        if self._door is not None:
+            return self._door.load(_frames(self._spark, task), self._rows)
+        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+
+
+def _frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
+    numbers: RDD[Any] = spark.sparkContext.parallelize([], task.manifest.count)
+    frames = numbers.mapPartitionsWithIndex(ship(task.frames))
+    frames._jrdd_deserializer = NoOpSerializer()
+    return frames
+
+
+def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
+    read = ship(task.batches)
+    count = task.manifest.count
+    return spark.range(0, count, 1, count).mapInArrow(lambda rows: read(0, rows), stored)
 
 
 class Frames(NoOpSerializer):

@@ -66,6 +66,18 @@ class Headgate:
         self._exchanges[exchange.frame] = exchange
         return exchange.frame
 
+    def read(self, result: str) -> DataFrame:
+        """The rows of a complete result of this job, also one that an earlier driver has written
+        under the same `spark.headgate.job.id`; `results` has the names.
+
+        Raises:
+            Invalid: there is no such result, it is released, or not complete.
+        """
+        self._require_open()
+        exchange = self._exchanger.read(ResultId(result))
+        self._exchanges[exchange.frame] = exchange
+        return exchange.frame
+
     def results(self) -> tuple[ResultReport, ...]:
         """Every exchange of the job, in the order in which they were made."""
         return self.report().results
@@ -75,7 +87,7 @@ class Headgate:
         return job_report(self._exchanger.means.master.state(self.job))
 
     def release(self, df: DataFrame) -> None:
-        """Delete what is stored for a DataFrame that `repartition` returned.
+        """Delete what is stored for a DataFrame that `repartition` or `read` returned.
 
         Raises:
             Invalid: the DataFrame is none of these, or was released before.
@@ -83,7 +95,9 @@ class Headgate:
         self._require_open()
         exchange = self._exchanges.pop(df, None)
         if exchange is None:
-            raise Invalid("release takes a DataFrame that repartition returned, and takes it once")
+            raise Invalid(
+                "release takes a DataFrame that repartition or read returned, and takes it once"
+            )
         self._exchanger.means.repairs.forget(exchange.descriptor.result)
         self._exchanger.means.master.release_partition_externally(exchange.descriptor)
 

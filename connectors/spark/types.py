@@ -95,6 +95,15 @@ def check_public_keys(keys: StructType) -> None:
                 )
 
 
+def stored_schema(schema: StructType) -> StructType:
+    """The schema in which rows are stored: columns by number, and none that only Spark knows."""
+    stored = StructType()
+    for at, field in enumerate(schema):
+        months = isinstance(field.dataType, YearMonthIntervalType)
+        stored.add(f"c{at}", IntegerType() if months else field.dataType, field.nullable)
+    return stored
+
+
 def to_carried(schema: StructType) -> list[Column]:
     """Renamed columns as what mapInArrow takes."""
     return [

@@ -46,6 +46,7 @@ def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
     df = spark.range(0, 3000, 1, 16).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
     out = hg.repartition(df, 2000, "v")
     assert placed(df.repartition(2000, "v")) == placed(out)
+    assert placed(out) == placed(hg.read(hg.results()[-1].result))
     layout = Layout(hg._services.worker.root, hg.job)
     manifests = layout.manifests(hg.results()[-1].result)
     assert [] != list(hg._services.store.list(manifests))
@@ -134,7 +135,8 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
             ),
             "column 'd' holds",
         ),
-        (lambda hg, df: hg.release(df), "takes a DataFrame that repartition returned"),
+        (lambda hg, df: hg.read("9-9999"), "has no result '9-9999'; complete are: "),
+        (lambda hg, df: hg.release(df), "takes a DataFrame that repartition or read returned"),
     ],
 )
 def test_refused_before_a_task_runs(
@@ -171,3 +173,6 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
     assert hg.results()[-1].released == "asked for"
     with pytest.raises(Invalid, match="once"):
         hg.release(out)
+    released = hg.results()[-1].result
+    with pytest.raises(Invalid, match=f"{released} was released: asked for"):
+        hg.read(released)

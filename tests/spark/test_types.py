@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -118,12 +119,26 @@ def test_private_road(spark: SparkSession, hg: Headgate) -> None:
     """Columns of every type, with nulls, come back exactly and in their place."""
     df = every(spark, list(SCALARS))
     same(df.repartition(4, "k"), hg.repartition(df, 4, "k"))
+    same(df.repartition(4, "k"), hg.read(hg.results()[-1].result))
 
 
 def test_public_road(spark: SparkSession, public: Headgate) -> None:
     """mapInArrow both ways gives the same rows in the same partitions."""
     df = every(spark, [name for name in SCALARS if name not in PRIVATE_ONLY])
     same(df.repartition(4, "k"), public.repartition(df, 4, "k"))
+    same(df.repartition(4, "k"), public.read(public.results()[-1].result))
+
+
+def test_each_road_reads_what_the_other_wrote(
+    spark: SparkSession, hg: Headgate, public: Headgate
+) -> None:
+    """A result can be read on a session that has another road than the one that wrote it."""
+    df = every(spark, [name for name in SCALARS if name not in PRIVATE_ONLY])
+    for writer, reader in ((hg, public), (public, hg)):
+        writer.repartition(df, 4, "k")
+        other = replace(writer._exchanger, door=reader._exchanger.door)
+        read = other.read(writer.results()[-1].result)
+        same(df.repartition(4, "k"), read.frame)
 
 
 @pytest.mark.parametrize(
