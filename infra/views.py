@@ -26,6 +26,7 @@ from ..storage.fsck import Audit, Findings, Kind
 from ..storage.mending import Mended
 from .doctor import Outcome, Verdict
 from .stack import StackState
+from .sweep import Swept
 
 _FINDINGS_SHOWN = 10
 _LIVES_SHOWN = 12
@@ -360,6 +361,14 @@ def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
     due = sum(one.due for one in found)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
     yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
+
+
+def swept_row(swept: Swept) -> Text:
+    if swept.came_back:
+        return Text(f"job {swept.job}: another driver has attached, left alone", "yellow")
+    why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
+    kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
+    return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
 
 
 def check_row(outcome: Outcome) -> Text:

@@ -19,7 +19,7 @@ from ..control.events import Lost as LostFact
 from ..control.ids import AttemptId, JobId
 from ..control.log import EventLog
 from .blobs import BlobStat, BlobStore, PendingUpload
-from .fsck import Finding, Findings, Remedy, audit
+from .fsck import Finding, Findings, Remedy, Snapshots, audit
 from .layout import Layout
 from .segment import checksum
 
@@ -35,9 +35,9 @@ class Mended:
     left: tuple[Finding, ...]
 
 
-def sound_jobs(records: Sequence[Recorded], store: str) -> set[JobId]:
+def sound_jobs(records: Sequence[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
     """The jobs whose logs are whole and explain themselves, and that are not in another store."""
-    sound = {one.job for one in audit(records) if one.whole and not one.violation}
+    sound = {one.job for one in audit(records, snapshots) if one.whole and not one.violation}
     for event in (recorded.event for recorded in records):
         if isinstance(event.body, JobRegistered) and event.body.store not in ("", store):
             sound.discard(event.job)

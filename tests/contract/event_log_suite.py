@@ -250,7 +250,9 @@ class EventLogBasics:
             lambda: log.append(fact(job, "f")),
             lambda: log.follow(job),
             lambda: log.open_decisions(job),
-            lambda: standing(log, job),
+            lambda: log.read_state(job, Deadline.after(LIMIT_S)),
+            lambda: log.beat(job),
+            lambda: log.read_beats(job, Deadline.after(LIMIT_S)),
         ]
         for use in uses:
             with pytest.raises(Closed):

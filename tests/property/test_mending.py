@@ -307,7 +307,7 @@ def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
         *recorded("wrong", here),
         Recorded(9, wrong),
     ]
-    assert sound_jobs(records, "s3://a") == {"silent", "here"}
+    assert sound_jobs(records, "s3://a", {}) == {"silent", "here"}
 
 
 def test_a_stream_of_a_running_attempt_is_no_finding() -> None:

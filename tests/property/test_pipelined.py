@@ -219,11 +219,17 @@ class Watched:
     def join(self, slot: str, holder: Holder) -> Membership:
         raise AssertionError("no executor decides")
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
-        raise AssertionError("no executor does this")
-
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         return self.world.log.read_all(deadline)
+
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        raise AssertionError("no executor takes a job up")
+
+    def beat(self, job: JobId) -> None:
+        raise AssertionError("no executor speaks for a job")
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        raise AssertionError("no executor takes a job up")
 
     def close(self) -> None:
         """The world goes on with it."""
