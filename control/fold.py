@@ -85,8 +85,10 @@ def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
+    """The state itself where nothing changes, so that it can be told."""
     result = state.results.get(name)
-    return state if result is None else _put(state, name, _apply_result(result, body))
+    changed = None if result is None else _apply_result(result, body)
+    return state if changed is None or changed is result else _put(state, name, changed)
 
 
 def _apply_result(result: ResultState, body: Body) -> ResultState:
@@ -142,9 +144,10 @@ def _complete(result: ResultState) -> ResultState:
 
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:
-    if result.attempts[started.attempt] is not None:
+    attempt = started.attempt
+    if result.attempts[attempt] is not None or result.running.get(attempt) == started.host:
         return result
-    return replace(result, running={**result.running, started.attempt: started.host})
+    return replace(result, running={**result.running, attempt: started.host})
 
 
 def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
@@ -227,13 +230,15 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:
     """Only what was ordered to go can be stated as gone."""
     gone = set(deleted.attempts) & set(result.doomed)
+    if not gone:
+        return result
     return replace(
         result,
         attempts=_without(result.attempts, gone),
         running=_without(result.running, gone),
         streams=_without(result.streams, gone),
         winners={i: a for i, a in result.winners.items() if a not in gone},
-        deleted=result.deleted + (deleted.objects if gone else 0),
+        deleted=result.deleted + deleted.objects,
     )
 
 

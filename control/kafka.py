@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -79,11 +80,23 @@ class KafkaEventLog:
 
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         self._check_open()
-        for partition in range(self._clients.partitions()):
-            place = Place(self._settings.events_topic, partition)
-            group = f"{self._settings.topic_prefix}-reader"
-            with closing(self._follow(group, place, None, None)) as follower:
+        for place, follower in self._followers():
+            with closing(follower):
                 yield from _read_to_end(follower, place, deadline)
+
+    def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
+        """Records of the topic that are no events, and why; every reader passes them over.
+
+        Raises:
+            Unavailable: the log cannot be read, or not within the deadline.
+        """
+        self._check_open()
+        for place, follower in self._followers():
+            with closing(follower):
+                follower.rejections = []
+                for _ in _read_to_end(follower, place, deadline):
+                    pass
+                yield from follower.rejections
 
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -115,6 +128,12 @@ class KafkaEventLog:
         if (producer := self._clients.forget_producer()) is not None:
             producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
 
+    def _followers(self) -> Iterator[tuple[Place, KafkaFollower]]:
+        """One after the other for each partition, from its oldest record on."""
+        for partition in range(self._clients.partitions()):
+            place = Place(self._settings.events_topic, partition)
+            yield place, self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
+
     def _follow(
         self, group: str, place: Place, job: JobId | None, position: int | None
     ) -> KafkaFollower:
@@ -127,6 +146,15 @@ class KafkaEventLog:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the event log is closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that is no event."""
+
+    partition: int
+    offset: int
+    reason: str
 
 
 class KafkaReceipt:
@@ -172,6 +200,7 @@ class KafkaFollower:
         position: int,
     ) -> None:
         self.rejected = 0
+        self.rejections: list[Rejected] | None = None
         self._job = job
         self._place = place
         self._clients = clients
@@ -253,6 +282,8 @@ class KafkaFollower:
         if self.rejected == 0:
             _LOG.warning("skipped offset %d of %s, and maybe more: %s", offset, self._place, exc)
         self.rejected += 1
+        if self.rejections is not None:
+            self.rejections.append(Rejected(self._place.partition, offset, str(exc)))
 
 
 def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> Iterator[Recorded]:
