@@ -1,7 +1,8 @@
 """What the log says of a job, for a process that neither decides nor is asked often.
 
 Guarantees that what it answers is committed. Reads the job's log from its oldest event at the first
-question, and on from there at the next ones; safe to share between threads.
+question, and on from there at the next ones. Threads may share it: none waits for another one's
+answer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .state import JobState
 
 _EVENTS_MAX = 500
 _POLL_S = 0.2
+_PAUSE_S = 0.02
 
 T = TypeVar("T")
 
@@ -51,17 +53,18 @@ class JobWatch:
     ) -> T | None:
         """The first answer that is not None; None when there was no news of the result for as long
         as a fresh deadline allows."""
-        deadline = fresh()
-        with self._lock:
-            follower = self._open()
-            before = self._ledger.state.results.get(result)
-            while (answer := found(self._ledger.state)) is None:
-                if deadline.passed:
-                    return None
-                self._poll(follower, min(_POLL_S, deadline.left_s))
-                if (now := self._ledger.state.results.get(result)) is not before:
-                    before, deadline = now, fresh()
-            return answer
+        deadline, before = fresh(), None
+        while True:
+            with self._lock:
+                self._poll(self._open(), 0.0)
+                state = self._ledger.state
+            if (answer := found(state)) is not None:
+                return answer
+            if (now := state.results.get(result)) is not before:
+                before, deadline = now, fresh()
+            if deadline.passed:
+                return None
+            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))  # others may ask meanwhile
 
     def close(self) -> None:
         with self._lock:

@@ -2,7 +2,7 @@
 
 Guarantees: an error is one line on stderr and exit code 2; exit code 1 says that something was
 found. Commands that only look write nothing, neither to the log nor to the bucket; `fsck` is one of
-them without `--repair`.
+them without `--repair`, `remove-unused` without `--release`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from ..control import questions
+from ..control.author import Author
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.contract import MasterSettings
 from ..control.errors import HeadgateError, Invalid, Unavailable
-from ..control.events import Recorded
-from ..control.ids import JobId, job_id
+from ..control.events import Recorded, ReleaseRequested
+from ..control.ids import JobId, ResultId, job_id
 from ..control.leases import neglected
 from ..control.log import EventLog
 from ..control.recovery import read_snapshots
@@ -318,6 +320,56 @@ def fsck(
             out.print(*views.mended(mended), sep="\n")
             left = mended.left
     raise typer.Exit(1 if left else 0)
+
+
+@app.command()
+@_targeted
+def available(
+    target: Target,
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+    result: Annotated[str, typer.Option(help="Name of the result.")],
+    partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
+) -> None:
+    """Can a result, or one partition of it, be read whole now? Exit code 1 when it cannot."""
+    with closing(doctor.open_log(target)) as log:
+        found = questions.is_available(_states(log, job)[0], ResultId(result), partition)
+    what = f"result {result}" if partition is None else f"partition {result}/{partition}"
+    out.print(f"{what} of job {job} is {'' if found else 'not '}available")
+    raise typer.Exit(0 if found else 1)
+
+
+@app.command("may-release")
+@_targeted
+def may_release(
+    target: Target,
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+    host: Annotated[str, typer.Option(help="The executor's host, as `headgate events` shows it.")],
+) -> None:
+    """May an executor go without loss? Exit code 1 while attempts of the job run on its host."""
+    with closing(doctor.open_log(target)) as log:
+        running = questions.running_on(_states(log, job)[0], host)
+    for attempt in running:
+        out.print(f"attempt {attempt} runs on {host}")
+    out.print(f"job {job} loses {len(running) or 'nothing'} with {host}")
+    raise typer.Exit(1 if running else 0)
+
+
+@app.command("remove-unused")
+@_targeted
+def remove_unused(
+    target: Target,
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+    keep: Annotated[list[str] | None, typer.Option(help="A result that is in use.")] = None,
+    release: Annotated[bool, typer.Option(help="Ask for their release, not only list.")] = False,
+) -> None:
+    """Which complete results does nobody need? With --release their job's master deletes them."""
+    with closing(doctor.open_log(target)) as log:
+        found = questions.unused(_states(log, job)[0], [ResultId(name) for name in keep or ()])
+        author = Author(job_id(job), f"operator {os.urandom(4).hex()}")
+        for result in found if release else ():
+            asked = author.fact(ReleaseRequested(result, "unused"))
+            log.append(asked).offset(Deadline.after(_READ_S_MAX))
+    out.print(*found, sep="\n")
 
 
 @app.command("master")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..control import questions
 from ..control.contract import (
+    MasterSettings,
     ShuffleDescriptor,
-    ShuffleMasterContext,
     TaskInputsOutputsDescriptor,
 )
 from ..control.errors import Invalid
@@ -17,7 +17,6 @@ from ..control.ids import AttemptId, JobId, ResultId
 from ..control.log import EventLog
 from ..control.master import DriverMaster, Speaker
 from ..control.state import ResultState
-from .blobs import BlobStore
 from .contract import Limits
 from .release import StorageRelease
 
@@ -27,16 +26,14 @@ class StorageMaster(DriverMaster):
 
     def __init__(
         self,
-        context: ShuffleMasterContext,
+        settings: MasterSettings,
         log: EventLog,
-        store: BlobStore,
-        root: str,
+        storage: StorageRelease,
+        speaker: Speaker,
         limits: Limits,
     ) -> None:
-        speaker = Speaker(context.speaker, context.version)
-        release = _Sparing(StorageRelease(store, root), self.cluster_partitions)
-        super().__init__(log, release, context.settings, speaker)
-        self._opened = (log, store)
+        super().__init__(log, _Sparing(storage, self.cluster_partitions), settings, speaker)
+        self._opened = (log, storage)
         self._limits = limits
 
     def close(self) -> None:

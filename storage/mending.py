@@ -36,7 +36,8 @@ class Mended:
 
 
 def sound_jobs(records: Sequence[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
-    """The jobs whose logs are whole and explain themselves, and that are not in another store."""
+    """The jobs whose logs are whole, or begin at a snapshot, and explain themselves, and that are
+    not in another store."""
     sound = {one.job for one in audit(records, snapshots) if one.whole and not one.violation}
     for event in (recorded.event for recorded in records):
         if isinstance(event.body, JobRegistered) and event.body.store not in ("", store):

@@ -39,6 +39,9 @@ class StorageRelease:
         self._store.delete(gone)
         return len(gone)
 
+    def close(self) -> None:
+        self._store.close()
+
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
         """An attempt that never announced its segments is looked up, which is no hot path."""
         if produced is not None:

@@ -14,12 +14,14 @@ from pathlib import Path
 from ..control.contract import ShuffleMasterContext
 from ..control.errors import Invalid
 from ..control.log import EventLog
+from ..control.master import Speaker
 from ..control.memory import MemoryEventLog
 from .blobs import BlobStore
 from .contract import Limits, ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
 from .files import FileBlobStore
 from .master import StorageMaster
+from .release import StorageRelease
 
 OBJECT_STORE = "object-store"
 LOCAL_FILES = "local-files"
@@ -28,15 +30,19 @@ LOCAL_FILES = "local-files"
 @dataclass(frozen=True, slots=True)
 class StorageFactory:
     """Implements `ShuffleServiceFactory`; each master and environment opens its own log and store.
-    `root` is what the names of all objects begin with."""
+    `root` is what the names of all objects begin with, `address` what jobs register as their store,
+    so that nobody deletes in another one for them."""
 
     open_log: Callable[[], EventLog]
     open_store: Callable[[], BlobStore]
     root: str
     limits: Limits
+    address: str = ""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> StorageMaster:
-        return StorageMaster(context, self.open_log(), self.open_store(), self.root, self.limits)
+        storage = StorageRelease(self.open_store(), self.root)
+        speaker = Speaker(context.speaker, context.version, self.address)
+        return StorageMaster(context.settings, self.open_log(), storage, speaker, self.limits)
 
     def create_shuffle_environment(
         self, context: ShuffleEnvironmentContext
@@ -54,7 +60,8 @@ class StorageFactory:
 def local_files(folder: Path, limits: Limits) -> StorageFactory:
     """The `local-files` service in a folder; its log is as old as what is returned."""
     log = _SharedLog()
-    return StorageFactory(lambda: log, lambda: FileBlobStore(folder), "", limits)
+    address = folder.absolute().as_uri()
+    return StorageFactory(lambda: log, lambda: FileBlobStore(folder), "", limits, address)
 
 
 class _SharedLog(MemoryEventLog):

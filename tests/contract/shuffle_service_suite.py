@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,6 +22,7 @@ from headgate.control.contract import (
     TaskInputsOutputsDescriptor,
 )
 from headgate.control.errors import Fenced, HeadgateError, Invalid
+from headgate.control.events import JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.contract import (
     InputGateDeployment,
@@ -90,6 +91,16 @@ class Service:
         found += [upload.name for upload in store.uploads(prefix)]
         store.close()
         return found
+
+    def stores(self, job: JobId) -> list[str]:
+        """What the job has registered as its store, each time."""
+        with closing(self.factory.open_log()) as log:
+            bodies = [
+                one.event.body
+                for one in log.read_all(Deadline.after(WAIT_S))
+                if one.event.job == job
+            ]
+        return [body.store for body in bodies if isinstance(body, JobRegistered)]
 
 
 def register(
@@ -166,6 +177,7 @@ class ShuffleServiceSuite:
         nothing is left."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
+        assert service.stores(job) == [service.factory.address]
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)

@@ -71,6 +71,7 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
             lambda: open_store(url, options)[0],
             settings.topic_prefix,
             LIMITS,
+            url,
         )
         store, root = open_store(url, options)
         assert list(store.list(f"{root}/")) == []

@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Unavailable
-from headgate.control.events import AttemptFailed, Event, JobAccepted, JobRegistered
+from headgate.control.events import (
+    AttemptFailed,
+    Event,
+    JobAccepted,
+    JobRegistered,
+)
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker

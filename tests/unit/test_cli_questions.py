@@ -1,0 +1,45 @@
+"""What an operator asks of a job on the command line."""
+
+from __future__ import annotations
+
+from headgate.control.clock import Deadline
+from headgate.control.events import AttemptStarted, Event, ReleaseRequested
+from headgate.storage.memory import Objects
+
+from .test_cli import JOB, RESULT, KeptLog, attempt, exchange, log, objects, ran
+
+__all__ = ["log", "objects"]  # fixtures, found by their names
+
+
+def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
+    """A result, or one partition of it, is available or not: said, and told by the exit code."""
+    exchange(log, objects, close=False)
+    asked = ("available", "--job", JOB, "--result", RESULT)
+    assert ran(*asked)[:2] == (0, ["result r1 of job j is available"])
+    assert ran(*asked, "--partition", "2")[0] == 0
+    assert ran(*asked, "--partition", "3")[:2] == (1, ["partition r1/3 of job j is not available"])
+
+
+def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objects) -> None:
+    """An attempt that runs on a host is named, with exit code 1."""
+    exchange(log, objects, close=False)
+    assert ran("may-release", "--job", JOB, "--host", "h")[:2] == (
+        0,
+        ["job j loses nothing with h"],
+    )
+    log.append(Event("x", JOB, "", 0, "t", None, AttemptStarted(attempt(0), "h")))
+    code, lines, _ = ran("may-release", "--job", JOB, "--host", "h")
+    assert (code, lines) == (1, ["attempt r1/0/1-9 runs on h", "job j loses 1 with h"])
+
+
+def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, objects: Objects) -> None:
+    """Without --release nothing is written; with it, the release of what is not kept is stated."""
+    exchange(log, objects, close=False)
+    before = len(list(log.read_all(Deadline.after(1.0))))
+    assert ran("remove-unused", "--job", JOB)[:2] == (0, [RESULT])
+    assert ran("remove-unused", "--job", JOB, "--keep", RESULT, "--release")[:2] == (0, [""])
+    assert before == len(list(log.read_all(Deadline.after(1.0))))
+    assert ran("remove-unused", "--job", JOB, "--release")[0] == 0
+    *_, last = log.read_all(Deadline.after(1.0))
+    assert last.event.body == ReleaseRequested(RESULT, "unused")
+    assert ran("available", "--job", JOB, "--result", RESULT)[0] == 1

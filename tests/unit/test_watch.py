@@ -1,0 +1,93 @@
+"""Many threads of a process watch one job: nobody's wait is another one's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.control.author import Author
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.events import JobAccepted, JobRegistered, ResultRegistered
+from headgate.control.ids import JobId, ResultId
+from headgate.control.memory import MemoryEventLog
+from headgate.control.replay import Derived
+from headgate.control.state import JobState
+from headgate.control.watch import JobWatch
+
+JOB, RESULT, OTHER = JobId("j"), ResultId("r1"), ResultId("r2")
+WAIT_S = 5.0
+
+
+class World:
+    """The log of a job that is registered and accepted."""
+
+    def __init__(self) -> None:
+        self.log = MemoryEventLog()
+        self.author = Author(JOB, "driver")
+        self.watch = JobWatch(self.log, JOB)
+        registered = self.author.fact(JobRegistered("", "", ""))
+        at = self.log.append(registered).offset(Deadline.after(WAIT_S))
+        decisions = self.log.open_decisions(JOB)
+        decisions.begin()
+        decisions.write(self.author.decision(Derived(at, 0, registered.id, JobAccepted(1))))
+        decisions.commit(at + 1)
+
+    def register(self, result: ResultId) -> None:
+        self.log.append(self.author.fact(ResultRegistered(result, 1, 1, "", "")))
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.watch.close()
+
+
+def until(result: ResultId, world: World, found: list[bool | None]) -> threading.Thread:
+    """A thread that waits for a result."""
+
+    def known(state: JobState) -> bool | None:
+        return True if result in state.results else None
+
+    def wait() -> None:
+        found.append(world.watch.wait(result, known, lambda: Deadline.after(WAIT_S)))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_a_question_does_not_wait_for_another_ones_answer(world: World) -> None:
+    """While one thread waits for what does not come, another one is answered at once, and again."""
+    found: list[bool | None] = []
+    waiting = until(RESULT, world, found)
+    began = SYSTEM_CLOCK.monotonic_s()
+    for _ in range(5):
+        assert world.watch.state(Deadline.after(WAIT_S)).job == JOB
+    assert SYSTEM_CLOCK.monotonic_s() - began < WAIT_S / 2
+    assert found == []
+    world.register(RESULT)
+    waiting.join()
+    assert found == [True]
+
+
+def test_each_of_two_waits_ends_with_its_own_answer(world: World) -> None:
+    """Whose answer comes first ends first, whoever began to wait first."""
+    first: list[bool | None] = []
+    second: list[bool | None] = []
+    one = until(RESULT, world, first)
+    other = until(OTHER, world, second)
+    world.register(OTHER)
+    other.join(WAIT_S / 2)
+    assert (first, second) == ([], [True])
+    world.register(RESULT)
+    one.join()
+    assert first == [True]
+
+
+def test_a_wait_ends_with_nothing_when_nothing_comes(world: World) -> None:
+    """Without news of its result a wait ends at its deadline, with nothing."""
+    world.register(OTHER)
+    assert world.watch.wait(RESULT, lambda state: None, lambda: Deadline.after(0.1)) is None
