@@ -18,13 +18,15 @@ SESSION = "session"
 class MasterSettings:
     """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction; `mode`
     says who decides for a driver's jobs: the driver, or the group of session masters. A snapshot
-    follows `snapshot_events` facts, and `snapshot_ms` in which the log went on."""
+    follows `snapshot_events` facts, and `snapshot_ms` in which the log went on. A
+    driver that is silent for `lease_ms` may be taken for dead, with 0 never."""
 
     wait_ms: int = 60_000
     step_events_max: int = 500
     mode: str = PER_JOB
     snapshot_events: int = 10_000
     snapshot_ms: int = 3_600_000
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from .kafka_errors import translate, translate_delivery
 from .kafka_group import KafkaMembership
 from .kafka_records import Place, decoded, job_of, produce
 from .kafka_settings import KafkaSettings, TopicSettings
-from .kafka_state import read_state
-from .log import Holder, partition_of
+from .kafka_state import produce_beat, read_beats, read_state
+from .log import Holder
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
 
@@ -86,16 +86,28 @@ class KafkaEventLog:
                 yield from _read_to_end(follower, place, deadline)
 
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
-        self._check_open()
-        if not self._clients.exists(self._settings.state_topic, deadline):
-            return {}  # nobody has prepared the log since there is one
-        count = self._clients.partitions()
-        partitions = range(count) if job is None else (partition_of(job, count),)
-        places = [Place(self._settings.state_topic, number) for number in partitions]
         found: dict[str, bytes] = {}
-        for place in places:
+        for place in self._scanned(self._settings.state_topic, job, deadline):
             found |= read_state(self._clients, place, job, deadline)
         return found
+
+    def beat(self, job: JobId) -> None:
+        self._check_open()
+        (place,) = self._clients.places(self._settings.heartbeats_topic, job)
+        with self._clients.translated(f"saying that the driver of {job} lives"):
+            produce_beat(self._clients.producer(), place, job)
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        found: dict[JobId, int] = {}
+        for place in self._scanned(self._settings.heartbeats_topic, job, deadline):
+            found |= read_beats(self._clients, place, deadline)
+        return {name: at for name, at in found.items() if job in (None, name)}
+
+    def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:
+        """Nothing when nobody has prepared the log since there is such a topic."""
+        self._check_open()
+        there = self._clients.exists(topic, deadline)
+        return self._clients.places(topic, job) if there else []
 
     def close(self) -> None:
         """Deliver what was handed over, within bounds, and give back connections."""

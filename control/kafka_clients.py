@@ -97,9 +97,11 @@ class KafkaClients:
         """Where a job's events are."""
         return Place(self.settings.events_topic, partition_of(job, self.partitions()))
 
-    def state_place(self, job: JobId) -> Place:
-        """Where a job's state is kept."""
-        return Place(self.settings.state_topic, partition_of(job, self.partitions()))
+    def places(self, topic: str, job: JobId | None) -> list[Place]:
+        """Where a job has its records in a topic, or with None where any job has."""
+        count = self.partitions()
+        numbers = range(count) if job is None else (partition_of(job, count),)
+        return [Place(topic, number) for number in numbers]
 
     def consumer(self, group: str) -> Consumer:
         return self._make(Consumer, self.settings.reading(group))

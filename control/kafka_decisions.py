@@ -63,8 +63,10 @@ class KafkaTransactions:
 
     def keep(self, record: StateRecord) -> None:
         assert self._begun, "no step is open"
+        topic = self._clients.settings.state_topic
+        (place,) = self._clients.places(topic, job_of(record.key))
         try:
-            produce_state(self._producer, self._clients.state_place(job_of(record.key)), record)
+            produce_state(self._producer, place, record)
         except KafkaException as exc:
             raise self._dropped(exc, "keep") from exc
 

@@ -15,6 +15,7 @@ from .errors import Invalid
 from .ids import JobId
 
 _DAY_MS = 24 * 60 * 60 * 1000
+BEATS_MS = 2 * _DAY_MS  # for how long a driver's sign of life is kept
 
 _OWNED_WHY = {
     "the settings name the broker": "bootstrap.servers metadata.broker.list",
@@ -127,11 +128,21 @@ class KafkaSettings:
         return f"{self.topic_prefix}.state"
 
     @property
+    def heartbeats_topic(self) -> str:
+        return f"{self.topic_prefix}.heartbeats"
+
+    @property
     def topics(self) -> tuple[Topic, ...]:
         """All that a log consists of; a job has the same partition in each."""
         kept = {"cleanup.policy": "delete", "retention.ms": str(self.topic.retention_ms)}
+        beats = {
+            "cleanup.policy": "delete",
+            "retention.ms": str(BEATS_MS),
+            "message.timestamp.type": "LogAppendTime",
+        }
         return (
             Topic(self.events_topic, MappingProxyType(kept)),
+            Topic(self.heartbeats_topic, MappingProxyType(beats)),
             Topic(self.state_topic, MappingProxyType({"cleanup.policy": "compact"})),
         )
 

@@ -1,4 +1,4 @@
-"""Jobs' state in its compacted topic: the newest record under each key stands.
+"""What is read from its beginning, by key: jobs' state in its compacted topic, drivers' heartbeats.
 
 Assumes what the broker keeps to: it compacts nothing that an open step could still hide, so that
 what a reader of committed records meets, up to where it stalls, is the state behind one step.
@@ -31,24 +31,42 @@ def produce_state(producer: Producer, place: Place, record: StateRecord) -> None
     producer.poll(0)
 
 
+def produce_beat(producer: Producer, place: Place, job: JobId) -> None:
+    try:
+        producer.produce(place.topic, b"", job.encode(), partition=place.partition)
+    except BufferError as exc:
+        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
+    producer.poll(0)
+
+
 def read_state(
     clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline
 ) -> dict[str, bytes]:
     """What stands in one partition of one job, or of all of them."""
     found: dict[str, bytes] = {}
-    group = f"{clients.settings.topic_prefix}-reader"
+    for key, message in _scan(clients, place, deadline):
+        if job not in (None, job_of(key)):
+            continue
+        found.pop(key, None)
+        if (body := message.value()) is not None:
+            found[key] = body
+    return found
+
+
+def read_beats(clients: KafkaClients, place: Place, deadline: Deadline) -> dict[JobId, int]:
+    """When the broker has last heard of each job of one partition."""
+    scanned = _scan(clients, place, deadline)
+    return {JobId(key): message.timestamp()[1] for key, message in scanned}
+
+
+def _scan(clients: KafkaClients, place: Place, deadline: Deadline) -> Iterator[tuple[str, Message]]:
     start = clients.first_offset(place)
-    with closing(clients.consumer(group)) as consumer:
+    with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
         with clients.translated(f"reading {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
         for message in _to_end(consumer, place, deadline):
-            key = _key(message)
-            if key is None or job not in (None, job_of(key)):
-                continue
-            found.pop(key, None)
-            if (body := message.value()) is not None:
-                found[key] = body
-    return found
+            if (key := _key(message)) is not None:
+                yield key, message
 
 
 def _to_end(consumer: Consumer, place: Place, deadline: Deadline) -> Iterator[Message]:

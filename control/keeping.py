@@ -50,7 +50,7 @@ class Keeper:
 
     def end(self, state: JobState) -> tuple[StateRecord, ...]:
         """What leaves nothing of a job that has ended; taken for written."""
-        if not _has_ended(state):
+        if not is_over(state):
             return ()
         records = snapshots.end(self._standing)
         self._standing, self._facts = Standing(), 0
@@ -69,7 +69,7 @@ class Keeper:
 
     def _is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
         state = snapshot.state
-        if state.epoch == 0 or _has_ended(state) or self._position == snapshot.position:
+        if state.epoch == 0 or is_over(state) or self._position == snapshot.position:
             return False
         if now_ms - self._at_ms >= self._settings.snapshot_ms:
             return True
@@ -79,6 +79,6 @@ class Keeper:
         return self._facts >= sum(len(state.results[name].attempts) for name in changed)
 
 
-def _has_ended(state: JobState) -> bool:
+def is_over(state: JobState) -> bool:
     """Nobody speaks for the job, and no object of it is left."""
     return state.closed is not None and not any(r.attempts for r in state.results.values())

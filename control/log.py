@@ -252,5 +252,20 @@ class EventLog(Protocol):
             Unavailable: the log cannot be read, or not within the deadline.
         """
 
+    def beat(self, job: JobId) -> None:
+        """Say that the job's driver lives, without waiting whether it is heard.
+
+        Raises:
+            Unavailable: too much waits to be sent.
+        """
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        """When a job's driver, or with None every job's, was last heard, in milliseconds since 1970
+        by the log's clock; beats are kept for a day or two.
+
+        Raises:
+            Unavailable: the log cannot be read, or not within the deadline.
+        """
+
     def close(self) -> None:
         """Give back connections; the log is not used afterwards."""

@@ -70,6 +70,12 @@ class JobLoop:
         with self._changed:
             return self._state
 
+    @property
+    def works(self) -> bool:
+        """Whether it was neither closed nor stopped by an error, as by a successor."""
+        with self._changed:
+            return self._error is None
+
     def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
         """State a fact; the future holds what was decided on it, empty when nothing follows."""
         event = self._author.fact(body)

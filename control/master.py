@@ -25,6 +25,7 @@ from .events import (
     ReleaseRequested,
     ResultRegistered,
 )
+from .heartbeats import Heart
 from .ids import JobId, ResultId
 from .log import EventLog
 from .loop import JobLoop
@@ -52,14 +53,14 @@ class DriverMaster:
         self._settings = settings
         self._speaker = speaker
         self._loops: dict[JobId, JobLoop] = {}
+        self._hearts: dict[JobId, Heart] = {}
 
     def start(self) -> None:
         """Nothing runs before the first job is registered."""
 
     def close(self) -> None:
-        for loop in self._loops.values():
-            loop.close()
-        self._loops.clear()
+        for job in list(self._loops):
+            self._drop(job)
 
     def register_job(self, context: JobShuffleContext) -> None:
         """Become the job's driver, and its master unless the session has one; both fence whoever
@@ -71,7 +72,9 @@ class DriverMaster:
         self._loops[job] = loop
         loop.start()
         mode, speaker = self._settings.mode, self._speaker
-        registered = JobRegistered(mode, speaker.version, context.application, speaker.store)
+        registered = JobRegistered(
+            mode, speaker.version, context.application, speaker.store, self._settings.lease_ms
+        )
         try:
             loop.wait_until_read("JobRegistered")
             accepted = self._answer(job, registered)
@@ -79,11 +82,15 @@ class DriverMaster:
             self._drop(job)
             raise
         assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
+        if self._settings.lease_ms:
+            heart = Heart(self._log, job, self._settings.lease_ms, lambda: loop.works)
+            self._hearts[job] = heart
+            heart.start()
 
     def unregister_job(self, job_id: JobId) -> None:
         """Release all that the job has, wait until it is deleted, and sweep what is left."""
         self._answer(job_id, JobUnregistered("closed"))
-        self._loop(job_id).wait_for(_all_deleted, "the deletion of every object")
+        self._loop(job_id).wait_for(all_deleted, "the deletion of every object")
         self._storage.sweep(job_id)
         self._drop(job_id)
 
@@ -129,6 +136,8 @@ class DriverMaster:
         return found
 
     def _drop(self, job_id: JobId) -> None:
+        if job_id in self._hearts:
+            self._hearts.pop(job_id).stop()
         if job_id in self._loops:
             self._loops.pop(job_id).close()
 
@@ -171,5 +180,6 @@ def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
     return known if known is not None and known.complete else None
 
 
-def _all_deleted(state: JobState) -> bool | None:
+def all_deleted(state: JobState) -> bool | None:
+    """Whether every object that was ordered to go is gone."""
     return None if any(result.doomed for result in state.results.values()) else True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Condition
 
 from . import codec
-from .clock import Deadline
+from .clock import SYSTEM_CLOCK, Clock, Deadline
 from .errors import Closed
 from .events import Event, Recorded
 from .ids import JobId
@@ -31,7 +31,9 @@ class _Receipt:
 class MemoryEventLog:
     """An event log for the threads of one process."""
 
-    def __init__(self, partitions: int = 4) -> None:
+    def __init__(self, partitions: int = 4, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._beats: dict[JobId, int] = {}
         self._partitions = [Partition(number) for number in range(partitions)]
         self._holders: dict[JobId, MemoryDecisions] = {}
         self._changed = Condition()
@@ -85,6 +87,16 @@ class MemoryEventLog:
         with self._changed:
             stored = {key: body for p in self._partitions for key, body in p.state.items()}
         return {key: body for key, body in stored.items() if job in (None, job_of(key))}
+
+    def beat(self, job: JobId) -> None:
+        self._check_open()
+        with self._changed:
+            self._beats[job] = self._clock.now_ms()
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        self._check_open()
+        with self._changed:
+            return {name: at for name, at in self._beats.items() if job in (None, name)}
 
     def expire(self, job: JobId, before: int) -> None:
         """Forget the head of the partition that holds a job, as retention does."""

@@ -20,18 +20,22 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from ..control.clock import Deadline
+from ..control.clock import SYSTEM_CLOCK, Deadline
+from ..control.contract import MasterSettings
 from ..control.errors import HeadgateError, Invalid, Unavailable
 from ..control.events import Recorded
 from ..control.ids import JobId, job_id
+from ..control.leases import neglected
 from ..control.log import EventLog
 from ..control.recovery import read_snapshots
 from ..control.replay import Snapshot
 from ..control.state import JobState
 from ..storage.fsck import audit, check, fold
 from ..storage.mending import Mender, sound_jobs
+from ..storage.release import StorageRelease
 from . import doctor, masters, stack, views
 from .doctor import Target, Verdict
+from .sweep import sweep
 
 _READ_S_MAX = 60.0
 _POLL_S = 0.5
@@ -324,6 +328,24 @@ def run_master(
 ) -> None:
     """Decide for the jobs of mode `session`, together with other such processes, until SIGTERM."""
     masters.run(target, slot)
+
+
+@app.command("sweep")
+@_targeted
+def run_sweep(target: Target, job: Job = "") -> None:
+    """End the jobs whose drivers were silent for longer than their leases, and delete what is
+    theirs; also what jobs that have ended left behind. Results that outlive their job stay."""
+    store, root = doctor.open_bucket(target)
+    with closing(store), closing(doctor.open_log(target)) as log:
+        snapshots = _snapshots(log, job)
+        beats = log.read_beats(job_id(job) if job else None, Deadline.after(_READ_S_MAX))
+        records = _read(log, job, snapshots)
+        for found in list(neglected(records, snapshots, beats, SYSTEM_CLOCK.now_ms())):
+            if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
+                out.print(views.elsewhere_row(found))
+                continue
+            settings = MasterSettings(mode=found.mode)
+            out.print(views.swept_row(sweep(log, StorageRelease(store, root), found, settings)))
 
 
 def main() -> None:

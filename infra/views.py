@@ -21,11 +21,13 @@ from rich.text import Text
 from ..control import events as ev
 from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
+from ..control.leases import Neglected
 from ..control.state import JobState, ResultState
 from ..storage.fsck import Audit, Findings, Kind
 from ..storage.mending import Mended
 from .doctor import Outcome, Verdict
 from .stack import StackState
+from .sweep import Swept
 
 _FINDINGS_SHOWN = 10
 _LIVES_SHOWN = 12
@@ -360,6 +362,18 @@ def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
     due = sum(one.due for one in found)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
     yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
+
+
+def elsewhere_row(found: Neglected) -> Text:
+    return Text(f"job {found.job}: left alone, its objects are in {found.store}", "yellow")
+
+
+def swept_row(swept: Swept) -> Text:
+    if swept.came_back:
+        return Text(f"job {swept.job}: another driver has attached, left alone", "yellow")
+    why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
+    kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
+    return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
 
 
 def check_row(outcome: Outcome) -> Text:

@@ -165,7 +165,7 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
     worker = services.worker
     release = StorageRelease(services.store, worker.root)
     speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
-    chosen = MasterSettings(settings.wait_ms, mode=settings.mode)
+    chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
     master = DriverMaster(services.log, release, chosen, speaker)
     repairs = Repairs(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...control.contract import PER_JOB, SESSION
 from ...control.errors import Invalid
+from ...control.kafka_settings import BEATS_MS
 
 PREFIX = "spark.headgate."
 PASSED_ON = ("kafka.", "s3.")
@@ -27,6 +28,13 @@ def _at_least(low: int) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _lease(text: str) -> int:
+    number = int(text)
+    if number and not _LEASE_MS_MIN <= number <= BEATS_MS:
+        raise ValueError(f"0, or {_LEASE_MS_MIN} to {BEATS_MS}, for so long heartbeats are kept")
+    return number
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -44,6 +52,7 @@ def _key(name: str, default: Any, read: Callable[[str], Any], doc: str) -> Any:
 
 _MIB = 1 << 20
 _DAY_MS = 86_400_000
+_LEASE_MS_MIN = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,13 @@ class Settings:
     )
     topic_retention_ms: int = _key(
         "topic.retention.ms", 7 * _DAY_MS, _at_least(60_000), "how long the audit is kept"
+    )
+    lease_ms: int = _key(
+        "lease.ms",
+        _DAY_MS,
+        _lease,
+        "a driver silent for so long is taken for dead by `headgate sweep`, which deletes what is "
+        "its job's; 0: never",
     )
     catalyst: str = _key(
         "catalyst",
@@ -132,7 +148,18 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
     for name in sorted(own.keys() - known.keys()):
         raise Invalid(_unknown(name, sorted(known)))
     values = {known[name].name: _value(name, known[name], text) for name, text in own.items()}
-    return Settings(**values, kafka=passed["kafka."], s3=passed["s3."])
+    return _whole(Settings(**values, kafka=passed["kafka."], s3=passed["s3."]))
+
+
+def _whole(settings: Settings) -> Settings:
+    """What only holds between settings: a job must not outlive its log."""
+    if settings.topic_retention_ms <= settings.lease_ms:
+        raise Invalid(
+            f"{PREFIX}topic.retention.ms = {settings.topic_retention_ms} must be longer than "
+            f"{PREFIX}lease.ms = {settings.lease_ms}: the log would forget a job before its lease "
+            "is over"
+        )
+    return settings
 
 
 def _passed(ours: Mapping[str, str], prefix: str) -> Mapping[str, str]:

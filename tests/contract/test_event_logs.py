@@ -18,7 +18,8 @@ from headgate.control.memory import MemoryEventLog
 from headgate.infra import stack
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
-from .event_log_suite import LIMIT_S, EventLogBasics, EventLogSuite, append, decision, fact
+from .event_log_suite import LIMIT_S, append, decision, fact
+from .state_suite import StateBasics, StateSuite
 
 
 def produce_garbage(
@@ -40,9 +41,10 @@ def settings() -> Iterator[KafkaSettings]:
     found = stack.status()
     assert found is not None, "no real stack runs: start one first"
     prefix, topic = f"test-{SYSTEM_CLOCK.now_ms()}", TopicSettings(4, 1, 3_600_000)
-    yield KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S)
+    made = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S)
+    yield made
     admin = AdminClient({"bootstrap.servers": found.bootstrap})
-    for deleted in admin.delete_topics([f"{prefix}.events", f"{prefix}.state"]).values():
+    for deleted in admin.delete_topics([topic.name for topic in made.topics]).values():
         deleted.result(LIMIT_S)
 
 
@@ -52,7 +54,7 @@ def embedded() -> Iterator[EmbeddedStack]:
         yield running
 
 
-class TestMemoryEventLog(EventLogSuite):
+class TestMemoryEventLog(StateSuite):
     @pytest.fixture
     def log(self) -> EventLog:
         return MemoryEventLog(self.PARTITIONS)
@@ -78,7 +80,7 @@ class KafkaFaults:
 
 
 @pytest.mark.real
-class TestKafkaEventLog(KafkaFaults, EventLogSuite):
+class TestKafkaEventLog(KafkaFaults, StateSuite):
     @pytest.fixture
     def log(self, settings: KafkaSettings) -> Iterator[EventLog]:
         log = KafkaEventLog(settings)
@@ -195,7 +197,7 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
         assert capfd.readouterr() == ("", "")
 
 
-class TestEmbeddedEventLog(KafkaFaults, EventLogBasics):
+class TestEmbeddedEventLog(KafkaFaults, StateBasics):
     @pytest.fixture
     def log(self, embedded: EmbeddedStack) -> Iterator[EventLog]:
         settings = KafkaSettings(embedded.bootstrap, request_timeout_s=LIMIT_S, embedded=True)

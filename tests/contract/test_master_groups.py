@@ -46,12 +46,13 @@ class TestKafkaMasterGroup(MasterGroupSuite):
             f"test-{SYSTEM_CLOCK.now_ms()}",
             TopicSettings(self.PARTITIONS, 1, 3_600_000),
         )
-        log = KafkaEventLog(KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S, SESSION))
+        settings = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S, SESSION)
+        log = KafkaEventLog(settings)
         log.prepare(Deadline.after(LIMIT_S))
         yield log
         log.close()
         admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        for deleted in admin.delete_topics([f"{prefix}.events"]).values():
+        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
             deleted.result(LIMIT_S)
 
     def evict(self, log: EventLog, slot: str) -> None:

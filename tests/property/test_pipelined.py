@@ -225,6 +225,12 @@ class Watched:
     def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
         return self.world.log.read_all(deadline)
 
+    def beat(self, job: JobId) -> None:
+        raise AssertionError("no executor speaks for a job")
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        raise AssertionError("no executor takes a job up")
+
     def close(self) -> None:
         """The world goes on with it."""
 

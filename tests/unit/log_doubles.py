@@ -94,6 +94,13 @@ class FaultyLog:
         self.raise_before("read_state")
         return self.inner.read_state(job, deadline)
 
+    def beat(self, job: JobId) -> None:
+        self.raise_before("beat")
+        self.inner.beat(job)
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        return self.inner.read_beats(job, deadline)
+
     def close(self) -> None:
         """Shared by many: its owner closes it."""
 

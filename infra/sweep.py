@@ -1,0 +1,83 @@
+"""Jobs that nobody looks after any more: their leases end, and what is theirs is deleted.
+
+Whoever sweeps a job becomes its master first, which fences a driver that lives after all: that one
+is told so, and its results are gone. Promoted results stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from ..control.author import Author
+from ..control.contract import MasterSettings, PartitionStorage
+from ..control.events import LeaseExpired
+from ..control.ids import JobId, ResultId
+from ..control.keeping import is_over
+from ..control.leases import Neglected
+from ..control.log import EventLog
+from ..control.loop import JobLoop
+from ..control.master import all_deleted
+from ..control.state import JobState
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What became of a job; `kept` are results that outlive it."""
+
+    job: JobId
+    silent_ms: int
+    objects: int
+    kept: int
+    came_back: bool = False
+
+
+class _Heir:
+    """Stands in for the driver, as far as a master asks."""
+
+    application = "headgate sweep"
+
+    def __init__(self, job: JobId) -> None:
+        self.job_id = job
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        _LOG.warning("job %s is not swept: %s", self.job_id, error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """Nobody is left who could, or would read it."""
+
+
+def sweep(
+    log: EventLog, storage: PartitionStorage, found: Neglected, settings: MasterSettings
+) -> Swept:
+    """End a neglected job, and wait until what was ordered to go is gone.
+
+    Raises:
+        Fenced: a driver has attached meanwhile.
+        Unavailable: log, session master or store did not answer in time.
+    """
+    author = Author(found.job, f"sweep {os.urandom(4).hex()}")
+    loop = JobLoop(_Heir(found.job), log, storage, settings, author)
+    loop.start()
+    with closing(loop):
+        loop.wait_until_read("LeaseExpired")
+        if loop.state.epoch != found.state.epoch:
+            return Swept(found.job, found.silent_ms, 0, 0, came_back=True)
+        if loop.state.closed is None:
+            reason = f"its driver was silent for {found.silent_ms // 1000} s"
+            loop.ask(LeaseExpired(reason)).result(settings.wait_ms / 1000)
+        loop.wait_for(all_deleted, "the deletion of every object")
+        state = loop.state
+        more = storage.sweep(found.job) if is_over(state) else 0
+        kept = sum(1 for result in state.results.values() if result.kept)
+        objects = _deleted(state) - _deleted(found.state) + more
+        return Swept(found.job, found.silent_ms, objects, kept)
+
+
+def _deleted(state: JobState) -> int:
+    return sum(result.deleted for result in state.results.values())

@@ -1,0 +1,141 @@
+"""What every event log promises of what it keeps by key: jobs' state, and when they were heard."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Fenced
+from headgate.control.ids import JobId
+from headgate.control.log import Decisions, EventLog, StateRecord
+
+from .event_log_suite import (
+    LIMIT_S,
+    EventLogBasics,
+    EventLogSuite,
+    append,
+    decision,
+    fact,
+    names,
+    read,
+    same_partition,
+)
+
+
+def standing(log: EventLog, job: JobId | None) -> dict[str, bytes]:
+    return log.read_state(job, Deadline.after(LIMIT_S))
+
+
+def assert_stands(log: EventLog, job: JobId | None, expected: dict[str, bytes]) -> None:
+    """Soon: a commit is confirmed a moment before its records can be read."""
+    deadline = Deadline.after(LIMIT_S)
+    while standing(log, job) != expected and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.01)
+    assert expected == standing(log, job)
+
+
+class StateBasics(EventLogBasics):
+    def test_the_newest_state_stands(self, log: EventLog, job: JobId) -> None:
+        """Each key has what was kept last, and what was taken back is gone."""
+        assert_stands(log, job, {})
+        with closing(log.open_decisions(job)) as decisions:
+            self.keep(decisions, {job: b"1", f"{job}/r": b"r1", f"{job}/s": b"s1"})
+            self.keep(decisions, {job: b"2", f"{job}/s": None})
+            assert_stands(log, job, {job: b"2", f"{job}/r": b"r1"})
+            self.keep(decisions, {job: None, f"{job}/r": None})
+        assert_stands(log, job, {})
+
+    def test_state_is_each_jobs_own(self, log: EventLog, job: JobId) -> None:
+        """Another job's state is not seen, wherever it is, except by who asks for all."""
+        others = [same_partition(job, self.PARTITIONS), *(JobId(f"{job}{n}") for n in range(4))]
+        for one in (job, *others):
+            with closing(log.open_decisions(one)) as decisions:
+                self.keep(decisions, {one: one.encode(), f"{one}/r": b"r"})
+        for one in (job, *others):
+            assert_stands(log, one, {one: one.encode(), f"{one}/r": b"r"})
+        everything = standing(log, None)
+        assert {one: one.encode() for one in (job, *others)}.items() <= everything.items()
+
+    @staticmethod
+    def keep(decisions: Decisions, state: dict[str, bytes | None]) -> None:
+        """One step that keeps these."""
+        decisions.begin()
+        for key, body in state.items():
+            decisions.keep(StateRecord(key, body))
+        decisions.commit(0)
+
+    def test_beats_tell_who_was_heard_last(self, log: EventLog, job: JobId) -> None:
+        """The newest beat of each job, by a clock that is about ours, and each job's own."""
+        others = [same_partition(job, self.PARTITIONS), JobId(f"{job}-else")]
+        assert {} == log.read_beats(job, Deadline.after(LIMIT_S))
+        before = SYSTEM_CLOCK.now_ms()
+        for one in (job, *others):
+            log.beat(one)
+        first = self.heard(log, job, before - 1_000)
+        SYSTEM_CLOCK.sleep_s(0.005)
+        log.beat(job)
+        assert abs(self.heard(log, job, first) - SYSTEM_CLOCK.now_ms()) < 5_000
+        for one in others:
+            assert self.heard(log, one, 0) > 0
+        assert {job, *others} <= log.read_beats(None, Deadline.after(LIMIT_S)).keys()
+
+    @staticmethod
+    def heard(log: EventLog, job: JobId, after_ms: int) -> int:
+        """When the job was heard, once that is later than told."""
+        deadline = Deadline.after(LIMIT_S)
+        while (found := log.read_beats(job, deadline)).get(job, 0) <= after_ms:
+            assert found.keys() <= {job}
+            assert not deadline.passed, "the beat is heard"
+            SYSTEM_CLOCK.sleep_s(0.01)
+        return found[job]
+
+
+class StateSuite(StateBasics, EventLogSuite):
+    def test_state_of_a_dropped_step_never_stands(self, log: EventLog, job: JobId) -> None:
+        """What an open or a dropped step keeps, or takes back, changes nothing."""
+        start = append(log, fact(job, "fact"))
+        with closing(log.open_decisions(job)) as decisions:
+            self.keep(decisions, {job: b"1", f"{job}/r": b"r1"})
+            decisions.begin()
+            decisions.write(decision(job, "dropped"))
+            decisions.keep(StateRecord(job, b"2"))
+            decisions.keep(StateRecord(f"{job}/r", None))
+            decisions.keep(StateRecord(f"{job}/s", b"s2"))
+            self.await_stall(log, job, decisions_first=start + 1)
+            assert_stands(log, job, {job: b"1", f"{job}/r": b"r1"})
+            decisions.abort()
+            assert_stands(log, job, {job: b"1", f"{job}/r": b"r1"})
+            self.keep(decisions, {job: b"3"})
+            assert_stands(log, job, {job: b"3", f"{job}/r": b"r1"})
+
+    def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
+        """With a step's decisions its state stands too."""
+        append(log, fact(job, "fact"))
+        with closing(log.open_decisions(job)) as decisions, closing(log.follow(job)) as follower:
+            decisions.begin()
+            decisions.keep(StateRecord(job, b"1"))
+            decisions.write(decision(job, "d"))
+            decisions.commit(1)
+            assert names(read(follower, 2)) == ["fact", "d"]
+            assert_stands(log, job, {job: b"1"})
+
+    def test_a_fenced_holder_keeps_nothing(self, log: EventLog, job: JobId) -> None:
+        """The successor's state stands, whatever the former holder still tries."""
+        former = log.open_decisions(job)
+        former.begin()
+        former.keep(StateRecord(job, b"old"))
+        with closing(log.open_decisions(job)) as successor:
+            assert_stands(log, job, {})
+            self.keep(successor, {job: b"new"})
+            with pytest.raises(Fenced):
+                self.keep_on(former, job)
+            former.close()
+            assert_stands(log, job, {job: b"new"})
+
+    @staticmethod
+    def keep_on(holder: Decisions, job: JobId) -> None:
+        """The rest of the step of somebody who does not know yet that he is fenced."""
+        holder.keep(StateRecord(f"{job}/r", b"old"))
+        holder.commit(1)

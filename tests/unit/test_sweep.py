@@ -1,0 +1,253 @@
+"""Drivers that are silent: their leases, who notices, and what becomes of their objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from headgate.control.author import Author
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Fenced, Unavailable
+from headgate.control.events import (
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    PromoteRequested,
+)
+from headgate.control.heartbeats import Heart
+from headgate.control.ids import JobId
+from headgate.control.leases import Neglected, neglected
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryEventLog
+from headgate.control.recovery import read_snapshots
+from headgate.control.steps import JobSteps
+from headgate.infra.sweep import sweep
+
+from .log_doubles import Fault, FaultyLog
+from .test_loop import (
+    JOB,
+    OPENING,
+    RESULT,
+    SETTINGS,
+    Job,
+    OrderedStorage,
+    attempt,
+    audited,
+    bodies,
+    in_a_hurry,
+    produced,
+)
+from .test_steps import StoppedClock, drive
+
+__all__ = ["in_a_hurry"]
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+
+LEASE_MS = 60_000
+LIVED: tuple[Fact, ...] = (
+    JobRegistered("per-job", "0", "tests", lease_ms=LEASE_MS),
+    *OPENING[1:],
+    produced(0, 1),
+    produced(1, 2),
+)
+
+
+@dataclass
+class SweptStorage(OrderedStorage):
+    """Counts what is swept by its job's prefix."""
+
+    swept: list[JobId] = field(default_factory=list)
+
+    def sweep(self, job: JobId) -> int:
+        self.swept.append(job)
+        return 1
+
+
+@dataclass
+class World:
+    """A log whose driver has done its work at a time that the test moves on from."""
+
+    clock: StoppedClock = field(default_factory=lambda: StoppedClock(SYSTEM_CLOCK.now_ms()))
+
+    def __post_init__(self) -> None:
+        self.log = MemoryEventLog(clock=self.clock)
+        self.storage = SweptStorage(self.log)
+
+    def live(self, *facts: Fact, settings: MasterSettings = SETTINGS) -> None:
+        """A driver that states facts and decides on them, and is gone without a word."""
+        author = Author(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
+        with closing(JobSteps.open(self.log, author, settings)) as steps:
+            for fact in facts:
+                self.log.append(author.fact(fact))
+                for _ in range(4):
+                    steps.step(0.0)
+
+    def neglected(self) -> list[Neglected]:
+        deadline = Deadline.after(1.0)
+        snapshots = read_snapshots(self.log, None, deadline)
+        beats = self.log.read_beats(None, deadline)
+        records = self.log.read_all(deadline)
+        return list(neglected(records, snapshots, beats, self.clock.at_ms))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_silent_driver_is_noticed_when_its_lease_is_over(world: World) -> None:
+    """Not a millisecond before; and a heartbeat is as good as an event."""
+    world.live(*LIVED)
+    world.clock.at_ms += LEASE_MS
+    assert [] == world.neglected()
+    world.log.beat(JOB)
+    world.clock.at_ms += LEASE_MS
+    assert [] == world.neglected()
+    world.clock.at_ms += 1
+    (found,) = world.neglected()
+    assert (JOB, "per-job", LEASE_MS + 1) == (found.job, found.mode, found.silent_ms)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, snapshot_events=2)])
+def test_what_a_dead_driver_left_is_deleted(world: World, settings: MasterSettings) -> None:
+    """Its lease ends in the log, every object goes after that is decided, and the job is swept and
+    found no more; from the whole log or from a snapshot, its head gone."""
+    world.live(*LIVED, settings=settings)
+    snapshots = read_snapshots(world.log, JOB, Deadline.after(1.0))
+    for snapshot in snapshots.values():
+        world.log.expire(JOB, snapshot.position)
+    assert (settings is SETTINGS) is (not snapshots)
+    world.clock.at_ms += 2 * LEASE_MS
+    (found,) = world.neglected()
+    swept = sweep(world.log, world.storage, found, SETTINGS)
+    assert (2 + 1, 0, False) == (swept.objects, swept.kept, swept.came_back)
+    assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
+    assert (set(), [JOB]) == (world.storage.early, world.storage.swept)
+    assert [] == world.neglected()
+    assert {} == world.log.read_state(JOB, Deadline.after(1.0))
+    assert any(isinstance(body, LeaseExpired) for body in bodies(world.log))
+    if not snapshots:
+        assert "its driver was silent for 120 s" == audited(world.log).state.closed
+
+
+def test_a_promoted_result_outlives_its_driver(world: World) -> None:
+    """What was promoted is not deleted, and not swept away with the job's prefix."""
+    world.live(*LIVED, PromoteRequested(RESULT, 0))
+    world.clock.at_ms += 2 * LEASE_MS
+    (found,) = world.neglected()
+    swept = sweep(world.log, world.storage, found, SETTINGS)
+    assert (0, 1) == (swept.objects, swept.kept)
+    assert (set(), []) == (world.storage.deleted, world.storage.swept)
+    assert [] == world.neglected()
+
+
+def test_what_an_ended_job_left_is_deleted(world: World) -> None:
+    """A job whose master died between the order to delete and the deletion, at any time."""
+    world.live(*LIVED, JobUnregistered("closed"))
+    (found,) = world.neglected()
+    assert 0 == found.silent_ms
+    assert 3 == sweep(world.log, world.storage, found, SETTINGS).objects
+    assert "closed" == audited(world.log).state.closed
+    assert [] == world.neglected()
+
+
+def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
+    """Who has attached since the log was read has another epoch: nothing of it is touched."""
+    world.live(*LIVED)
+    world.clock.at_ms += 2 * LEASE_MS
+    (found,) = world.neglected()
+    world.live(LIVED[0])
+    assert sweep(world.log, world.storage, found, SETTINGS).came_back
+    assert audited(world.log).state.registered
+    assert set() == world.storage.deleted
+
+
+def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
+    """A driver that lives after all decides nothing any more, and is told."""
+    world.live(*LIVED)
+    author = Author(JOB, "silent", world.clock)
+    with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
+        drive(steps, world.log, world.storage)
+        world.clock.at_ms += 2 * LEASE_MS
+        (found,) = world.neglected()
+        sweep(world.log, world.storage, found, SETTINGS)
+        with pytest.raises(Fenced):
+            drive(steps, world.log, world.storage)
+
+
+def test_a_job_without_a_lease_never_ends(world: World) -> None:
+    """With `lease_ms` 0 silence means nothing; and a log that explains nothing proves nothing."""
+    world.live(*OPENING)
+    world.clock.at_ms += 1_000 * LEASE_MS
+    assert [] == world.neglected()
+    world.live(LIVED[0])
+    world.clock.at_ms += 2 * LEASE_MS
+    assert [JOB] == [found.job for found in world.neglected()]
+    with closing(world.log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        forged = Author(JOB, "forger", world.clock).fact(LeaseExpired(""))
+        decisions.write(replace(forged, basis=0))
+        decisions.commit(0)
+    world.clock.at_ms += 2 * LEASE_MS
+    assert [] == world.neglected()
+
+
+# Heartbeats
+
+
+@pytest.fixture
+def beating() -> Iterator[MemoryEventLog]:
+    log = MemoryEventLog()
+    storage = OrderedStorage(log)
+    settings = replace(SETTINGS, lease_ms=60)
+    master = DriverMaster(log, storage, settings, Speaker("driver", "0"))
+    master.register_job(Job())
+    yield log
+    master.close()
+
+
+def beat_of(log: EventLog) -> int:
+    return log.read_beats(JOB, Deadline.after(1.0)).get(JOB, 0)
+
+
+def await_beat(log: EventLog, after_ms: int) -> int:
+    deadline = Deadline.after(3.0)
+    while beat_of(log) <= after_ms:
+        assert not deadline.passed, "the heart beats"
+        SYSTEM_CLOCK.sleep_s(0.005)
+    return beat_of(log)
+
+
+def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> None:
+    """Thrice in a lease, until it is closed or fenced: a zombie keeps nothing alive."""
+    first = await_beat(beating, 0)
+    assert await_beat(beating, first) - first < 1_000
+    registered = bodies(beating)[0]
+    assert isinstance(registered, JobRegistered)
+    assert 60 == registered.lease_ms
+    with closing(JobSteps.open(beating, Author(JOB, "successor"), SETTINGS)) as successor:
+        beating.append(Author(JOB, "successor").fact(LIVED[0]))
+        for _ in range(4):
+            successor.step(0.0)
+        SYSTEM_CLOCK.sleep_s(0.5)
+        silent = beat_of(beating)
+        SYSTEM_CLOCK.sleep_s(0.2)
+        assert silent == beat_of(beating)
+
+
+def test_a_beat_that_fails_is_followed_by_the_next() -> None:
+    """A log that is away for a moment does not end the heart."""
+    log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
+    heart = Heart(log, JOB, 30, lambda: True)
+    heart.start()
+    await_beat(log, 0)
+    heart.stop()
+    last = beat_of(log)
+    SYSTEM_CLOCK.sleep_s(0.05)
+    assert last == beat_of(log)
