@@ -17,10 +17,11 @@ from .state import JobState
 @dataclass(frozen=True, slots=True)
 class Neglected:
     """A job to look after. `silent_ms` is how long its driver was not heard, 0 when it has said
-    that it ends."""
+    that it ends; `store` is where its objects are, empty when nobody said."""
 
     state: JobState
     mode: str
+    store: str
     silent_ms: int
 
     @property
@@ -62,11 +63,12 @@ def neglected(
 
 
 def _judged(replay: Replay, silent_ms: int) -> Neglected | None:
-    state, mode = replay.state, replay.mode or PER_JOB
-    if state.epoch == 0 or is_over(state):
+    state, said = replay.state, replay.registered
+    if said is None or is_over(state):
         return None
+    mode = replay.mode or PER_JOB
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
-        return Neglected(state, mode, 0) if doomed else None
-    late = 0 < replay.lease_ms < silent_ms
-    return Neglected(state, mode, silent_ms) if late else None
+        return Neglected(state, mode, said.store, 0) if doomed else None
+    late = 0 < said.lease_ms < silent_ms
+    return Neglected(state, mode, said.store, silent_ms) if late else None

@@ -34,14 +34,14 @@ class Derived:
 class Snapshot:
     """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
     is the offset of the job's first event, which may be gone from the log since; `mode` is that of
-    its first registration, `lease_ms` that of its last."""
+    its first registration, `registered` is its last."""
 
     state: JobState
     due: tuple[Derived, ...]
     position: int
     first: int
     mode: str | None = None
-    lease_ms: int = 0
+    registered: JobRegistered | None = None
 
 
 class Replay:
@@ -52,7 +52,7 @@ class Replay:
         self.due: deque[Derived] = deque(() if start is None else start.due)
         self.first = None if start is None else start.first
         self.mode = None if start is None else start.mode
-        self.lease_ms = 0 if start is None else start.lease_ms
+        self.registered = None if start is None else start.registered
         self.start = start
         self.facts = 0
         self.decisions = 0
@@ -71,7 +71,7 @@ class Replay:
     def snapshot(self, position: int) -> Snapshot:
         """What another replay may start with at `position`, behind all that was observed."""
         first = position if self.first is None else self.first
-        return Snapshot(self.state, tuple(self.due), position, first, self.mode, self.lease_ms)
+        return Snapshot(self.state, tuple(self.due), position, first, self.mode, self.registered)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
         """Take in the next event; what follows from it is due until the log shows it.
@@ -92,7 +92,7 @@ class Replay:
             )
         if isinstance(body, JobRegistered):
             self.mode = self.mode or body.mode
-            self.lease_ms = body.lease_ms
+            self.registered = body
         self.facts += 1
         self.state, decisions = step(self.state, body)
         derived = tuple(

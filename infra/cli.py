@@ -395,9 +395,11 @@ def run_sweep(target: Target, job: Job = "") -> None:
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(_READ_S_MAX))
         records = _read(log, job, snapshots)
         for found in list(neglected(records, snapshots, beats, SYSTEM_CLOCK.now_ms())):
+            if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
+                out.print(views.elsewhere_row(found))
+                continue
             settings = MasterSettings(mode=found.mode)
-            swept = sweep(log, StorageRelease(store, root), found, settings)
-            out.print(views.swept_row(swept))
+            out.print(views.swept_row(sweep(log, StorageRelease(store, root), found, settings)))
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from rich.text import Text
 from ..control import events as ev
 from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
+from ..control.leases import Neglected
 from ..control.state import JobState, ResultState
 from ..storage.fsck import Audit, Findings, Kind
 from ..storage.mending import Mended
@@ -361,6 +362,10 @@ def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
     due = sum(one.due for one in found)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
     yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
+
+
+def elsewhere_row(found: Neglected) -> Text:
+    return Text(f"job {found.job}: left alone, its objects are in {found.store}", "yellow")
 
 
 def swept_row(swept: Swept) -> Text:

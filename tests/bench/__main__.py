@@ -6,10 +6,10 @@ import argparse
 
 from rich.console import Console
 
-from . import exchange, fixed, memory, transfer
+from . import exchange, fixed, memory, recovery, transfer
 from .places import session
 
-_ALL = ["exchange", "fixed", "transfer", "memory"]
+_ALL = ["exchange", "fixed", "transfer", "memory", "recovery"]
 
 
 def main() -> None:
@@ -18,11 +18,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--places", nargs="+", default=["real", "embedded"])
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
+    parser.add_argument("--events", type=int, default=1_000_000)
     chosen = parser.parse_args()
     console = Console(width=120)
     if "transfer" in chosen.tables:
         console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
-    if set(chosen.tables) <= {"transfer"}:
+    if "recovery" in chosen.tables:
+        console.print(recovery.run(chosen.events))
+    if set(chosen.tables) <= {"transfer", "recovery"}:
         return
     spark = session()
     if "exchange" in chosen.tables:

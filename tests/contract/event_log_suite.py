@@ -22,7 +22,7 @@ from headgate.control.events import (
     Recorded,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.log import Decisions, EventLog, Follower, StateRecord, partition_of
+from headgate.control.log import Decisions, EventLog, Follower, partition_of
 
 LIMIT_S = 20.0
 QUIET_S = 0.3
@@ -62,18 +62,6 @@ def read_to_end(follower: Follower) -> list[Recorded]:
         assert not deadline.passed, f"the reader stands at {follower.position()}"
         found += follower.poll(100, deadline.left_s)
     return found
-
-
-def standing(log: EventLog, job: JobId | None) -> dict[str, bytes]:
-    return log.read_state(job, Deadline.after(LIMIT_S))
-
-
-def assert_stands(log: EventLog, job: JobId | None, expected: dict[str, bytes]) -> None:
-    """Soon: a commit is confirmed a moment before its records can be read."""
-    deadline = Deadline.after(LIMIT_S)
-    while standing(log, job) != expected and not deadline.passed:
-        SYSTEM_CLOCK.sleep_s(0.01)
-    assert expected == standing(log, job)
 
 
 def same_partition(job: JobId, partitions: int) -> JobId:
@@ -210,35 +198,6 @@ class EventLogBasics:
         for one in jobs:
             assert [event.id for event in found if event.job == one] == ["a", "b"]
 
-    def test_the_newest_state_stands(self, log: EventLog, job: JobId) -> None:
-        """Each key has what was kept last, and what was taken back is gone."""
-        assert_stands(log, job, {})
-        with closing(log.open_decisions(job)) as decisions:
-            self.keep(decisions, {job: b"1", f"{job}/r": b"r1", f"{job}/s": b"s1"})
-            self.keep(decisions, {job: b"2", f"{job}/s": None})
-            assert_stands(log, job, {job: b"2", f"{job}/r": b"r1"})
-            self.keep(decisions, {job: None, f"{job}/r": None})
-        assert_stands(log, job, {})
-
-    def test_state_is_each_jobs_own(self, log: EventLog, job: JobId) -> None:
-        """Another job's state is not seen, wherever it is, except by who asks for all."""
-        others = [same_partition(job, self.PARTITIONS), *(JobId(f"{job}{n}") for n in range(4))]
-        for one in (job, *others):
-            with closing(log.open_decisions(one)) as decisions:
-                self.keep(decisions, {one: one.encode(), f"{one}/r": b"r"})
-        for one in (job, *others):
-            assert_stands(log, one, {one: one.encode(), f"{one}/r": b"r"})
-        everything = standing(log, None)
-        assert {one: one.encode() for one in (job, *others)}.items() <= everything.items()
-
-    @staticmethod
-    def keep(decisions: Decisions, state: dict[str, bytes | None]) -> None:
-        """One step that keeps these."""
-        decisions.begin()
-        for key, body in state.items():
-            decisions.keep(StateRecord(key, body))
-        decisions.commit(0)
-
     def test_prepare_may_be_repeated(self, log: EventLog) -> None:
         """Preparing a log that exists with the same settings changes nothing and succeeds."""
         log.prepare(Deadline.after(LIMIT_S))
@@ -310,53 +269,6 @@ class EventLogSuite(EventLogBasics):
             assert names(events) == ["fact", "kept"]
             assert start + 3 == events[1].offset
             assert read_to_end(follower) == []
-
-    def test_state_of_a_dropped_step_never_stands(self, log: EventLog, job: JobId) -> None:
-        """What an open or a dropped step keeps, or takes back, changes nothing."""
-        start = append(log, fact(job, "fact"))
-        with closing(log.open_decisions(job)) as decisions:
-            self.keep(decisions, {job: b"1", f"{job}/r": b"r1"})
-            decisions.begin()
-            decisions.write(decision(job, "dropped"))
-            decisions.keep(StateRecord(job, b"2"))
-            decisions.keep(StateRecord(f"{job}/r", None))
-            decisions.keep(StateRecord(f"{job}/s", b"s2"))
-            self.await_stall(log, job, decisions_first=start + 1)
-            assert_stands(log, job, {job: b"1", f"{job}/r": b"r1"})
-            decisions.abort()
-            assert_stands(log, job, {job: b"1", f"{job}/r": b"r1"})
-            self.keep(decisions, {job: b"3"})
-            assert_stands(log, job, {job: b"3", f"{job}/r": b"r1"})
-
-    def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
-        """With a step's decisions its state stands too."""
-        append(log, fact(job, "fact"))
-        with closing(log.open_decisions(job)) as decisions, closing(log.follow(job)) as follower:
-            decisions.begin()
-            decisions.keep(StateRecord(job, b"1"))
-            decisions.write(decision(job, "d"))
-            decisions.commit(1)
-            assert names(read(follower, 2)) == ["fact", "d"]
-            assert_stands(log, job, {job: b"1"})
-
-    def test_a_fenced_holder_keeps_nothing(self, log: EventLog, job: JobId) -> None:
-        """The successor's state stands, whatever the former holder still tries."""
-        former = log.open_decisions(job)
-        former.begin()
-        former.keep(StateRecord(job, b"old"))
-        with closing(log.open_decisions(job)) as successor:
-            assert_stands(log, job, {})
-            self.keep(successor, {job: b"new"})
-            with pytest.raises(Fenced):
-                self.keep_on(former, job)
-            former.close()
-            assert_stands(log, job, {job: b"new"})
-
-    @staticmethod
-    def keep_on(holder: Decisions, job: JobId) -> None:
-        """The rest of the step of somebody who does not know yet that he is fenced."""
-        holder.keep(StateRecord(f"{job}/r", b"old"))
-        holder.commit(1)
 
     def test_an_empty_step_commits(self, log: EventLog, job: JobId) -> None:
         """A step without decisions takes no offset, and the next one works."""

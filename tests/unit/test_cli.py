@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from headgate.control.clock import Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Unavailable
 from headgate.control.events import (
@@ -58,12 +59,16 @@ class Context:
 
 
 def exchange(
-    log: EventLog, objects: Objects, close: bool, settings: MasterSettings | None = None
+    log: EventLog,
+    objects: Objects,
+    close: bool,
+    settings: MasterSettings | None = None,
+    place: str = "",
 ) -> None:
     """One exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
     settings = settings or MasterSettings()
-    master = DriverMaster(log, StorageRelease(store, "root"), settings, Speaker("d", "0"))
+    master = DriverMaster(log, StorageRelease(store, "root"), settings, Speaker("d", "0", place))
     master.start()
     master.register_job(Context())
     environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())
@@ -216,6 +221,30 @@ def test_a_log_without_its_head_is_verified_from_its_snapshot(
     code, lines, _ = ran("audit", "verify")
     assert code == 1
     assert "JobAccepted(epoch=2)" in lines[0]
+
+
+def test_sweep_ends_a_silent_job_and_deletes_its_objects(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was not heard for its lease: its results are released, its objects go, and a
+    second sweep finds nothing. One whose objects are in another store is left alone."""
+    settings = MasterSettings(lease_ms=60_000)
+    exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
+    here = ("--store", "s3://bucket/root/")
+    assert (0, []) == ran("sweep", *here)[:2]
+    later = SYSTEM_CLOCK.now_ms() + 61_000
+    monkeypatch.setattr(cli, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: later))
+    assert {} != objects
+    code, lines, _ = ran("sweep", "--store", "s3://another/root")
+    assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
+    code, lines, _ = ran("sweep", "--job", JOB, *here)
+    assert code == 0
+    assert len(lines) == 1
+    assert lines[0].startswith("job j: driver silent for 6")
+    assert lines[0].endswith("3 objects deleted")
+    assert {} == objects
+    assert (0, []) == ran("sweep", *here)[:2]
+    assert ran("audit", "verify")[0] == ran("fsck")[0] == 0
 
 
 def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Objects) -> None:

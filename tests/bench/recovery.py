@@ -1,0 +1,184 @@
+"""How long a master takes to take up a job of a million events, from its snapshot and without.
+
+One job on one partition of a real broker: exchanges of 1,000 map partitions read by 200 reducers,
+each released when ten later ones are there. The log is written as a master would have left it,
+snapshots included, every 10,000 facts. What is measured is everything until the next master may
+decide: fencing, reading the state, following the log to its end.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+from confluent_kafka.admin import AdminClient
+from rich.table import Table
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Unavailable
+from headgate.control.events import (
+    AttemptStarted,
+    Consumed,
+    Deleted,
+    Event,
+    Fact,
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    Recorded,
+    Released,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.kafka import KafkaEventLog
+from headgate.control.kafka_settings import KafkaSettings, TopicSettings
+from headgate.control.keeping import Keeper
+from headgate.control.log import Receipt
+from headgate.control.replay import Derived, Replay
+from headgate.control.snapshots import Standing
+from headgate.control.steps import JobSteps
+from headgate.infra import stack
+
+MAPS, REDUCERS, ALIVE = 1_000, 200, 10
+INDEX_BYTES = 2_400  # what 200 subpartitions take in an event
+LIMIT_S = 600.0
+JOB = JobId("recovery")
+
+
+class Forgetful(KafkaEventLog):
+    """The same log for a master that finds no snapshot."""
+
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        return {}
+
+
+def exchange(number: int, noise: random.Random) -> Iterator[Fact]:
+    name = ResultId(f"1-{number:04d}")
+    yield ResultRegistered(name, MAPS, REDUCERS, "", "repartition")
+    yield PartitionRegistered(name, 0, MAPS)
+    for index in range(MAPS):
+        attempt = AttemptId(PartitionId(name, index), 1, number * MAPS + index)
+        yield AttemptStarted(attempt, "host")
+        segment = SegmentSummary(0, 1 << 20, 10_000, 1, noise.randbytes(INDEX_BYTES))
+        yield Produced(attempt, (segment,), 1)
+    for reducer in range(REDUCERS):
+        yield Consumed(name, reducer, 1, reducer, 50_000, 1 << 20, 8)
+    if number >= ALIVE:
+        yield ReleaseRequested(ResultId(f"1-{number - ALIVE:04d}"), "asked for")
+
+
+def facts(noise: random.Random) -> Iterator[Fact]:
+    yield JobRegistered("per-job", "0", "bench")
+    number = 0
+    while True:
+        yield from exchange(number, noise)
+        number += 1
+
+
+class Scribe:
+    """Writes what a driver, its tasks and its master would have written."""
+
+    def __init__(self, log: KafkaEventLog) -> None:
+        self._log = log
+        self._decisions = log.open_decisions(JOB)
+        self._author = Author(JOB, "bench")
+        self._keeper = Keeper(MasterSettings(), Standing(), 0, 0)
+        self._replay = Replay(JOB)
+        self._last: Receipt | None = None
+        self.events = 0
+        self.snapshots = 0
+
+    def write(self, fact: Fact) -> None:
+        derived = self._append(self._author.fact(fact))
+        for one in derived:
+            self._append(self._author.decision(one))
+        for one in derived:
+            if isinstance(one.decision, Released):
+                body = Deleted(one.decision.result, one.decision.attempts, MAPS)
+                self._append(self._author.fact(body))
+        records = self._keeper.records(self._replay.snapshot(self.events), 0)
+        if records:
+            self._confirm()
+            self._decisions.begin()
+            for record in records:
+                self._decisions.keep(record)
+            self._decisions.commit(self.events)
+            self.snapshots += 1
+
+    def close(self) -> None:
+        self._confirm()
+        self._decisions.close()
+
+    def _append(self, event: Event) -> tuple[Derived, ...]:
+        while True:
+            try:
+                self._last = self._log.append(event)
+                break
+            except Unavailable:  # the client's queue is full
+                self._confirm()
+        recorded = Recorded(self.events, event)
+        self.events += 1
+        self._keeper.observe(recorded)
+        return self._replay.observe(recorded)
+
+    def _confirm(self) -> None:
+        if self._last is not None:
+            assert self._last.offset(Deadline.after(LIMIT_S)) == self.events - 1
+
+
+def run(events: int) -> Table:
+    found = stack.status()
+    assert found is not None, "start the stack first: make stack"
+    prefix, topic = f"bench-{time.time_ns()}", TopicSettings(1, 1, 86_400_000)
+    settings = KafkaSettings(found.bootstrap, prefix, topic)
+    table = Table("recovery", "events", "read", "seconds", "state MiB", "results")
+    table.title = f"a master takes up a job; load average before {os.getloadavg()[0]:.1f}"
+    try:
+        with closing(KafkaEventLog(settings)) as log:
+            log.prepare(Deadline.after(LIMIT_S))
+            written = fill(log, events)
+            for kind in (KafkaEventLog, Forgetful):
+                table.add_row(*measured(kind(settings), written))
+    finally:
+        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+            deleted.result(LIMIT_S)
+    return table
+
+
+def fill(log: KafkaEventLog, events: int) -> int:
+    noise = random.Random(7)
+    with closing(Scribe(log)) as scribe:
+        for fact in facts(noise):
+            scribe.write(fact)
+            if scribe.events >= events:
+                return scribe.events
+    raise AssertionError("facts do not end")
+
+
+def measured(log: KafkaEventLog, events: int) -> tuple[str, ...]:
+    gc.collect()
+    with closing(log):
+        state_bytes = sum(map(len, log.read_state(JOB, Deadline.after(LIMIT_S)).values()))
+        began_s = time.perf_counter()
+        with closing(JobSteps.open(log, Author(JOB, "next"), MasterSettings())) as steps:
+            first = steps._follower.position()
+            while (outcome := steps.step(1.0)).state is None:
+                pass
+        took_s = time.perf_counter() - began_s
+    return (
+        "from its snapshot" if first else "from the first event",
+        f"{events:,}",
+        f"{events - first:,}",
+        f"{took_s:.1f}",
+        f"{state_bytes / (1 << 20):.1f}",
+        f"{len(outcome.state.results)}",
+    )
