@@ -49,3 +49,15 @@ class AttemptId:
 
     def __str__(self) -> str:
         return f"{self.partition}/{self.epoch}-{self.task}"
+
+
+def partition_id(text: str) -> PartitionId:
+    """The partition that `result/index` names.
+
+    Raises:
+        Invalid: the text is of another form.
+    """
+    result, _, index = text.rpartition("/")
+    if not result or not index.isdecimal():
+        raise Invalid(f"partition {text!r}: write result/index, for example 1-0001/3")
+    return PartitionId(ResultId(result), int(index))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -26,7 +25,7 @@ from .kafka_group import KafkaMembership
 from .kafka_records import Place, decoded, job_of, produce
 from .kafka_settings import KafkaSettings, TopicSettings
 from .kafka_state import produce_beat, read_beats, read_state
-from .log import Holder
+from .log import Holder, Rejected
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
 
@@ -146,15 +145,6 @@ class KafkaEventLog:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("the event log is closed")
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A record that is no event."""
-
-    partition: int
-    offset: int
-    reason: str
 
 
 class KafkaReceipt:

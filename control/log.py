@@ -46,6 +46,15 @@ def job_of(key: str) -> JobId:
     return JobId(key.split("/")[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that is no event."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
 class Receipt(Protocol):
     """What an append gives back: the promise of a place in the log."""
 

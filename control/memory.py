@@ -12,12 +12,12 @@ from threading import Condition
 
 from . import codec
 from .clock import SYSTEM_CLOCK, Clock, Deadline
-from .errors import Closed
+from .errors import Closed, Corrupt
 from .events import Event, Recorded
 from .ids import JobId
-from .log import Holder, job_of, partition_of
+from .log import Holder, Rejected, job_of, partition_of
 from .memory_group import MemoryGroup, MemoryMembership
-from .memory_partitions import Entry, MemoryTransactions, Partition, decoded
+from .memory_partitions import Entry, MemoryTransactions, Partition, decoded, event_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,17 @@ class MemoryEventLog:
             for offset, entry in enumerate(entries, partition.first):
                 if entry.readable and (event := decoded(entry, offset)) is not None:
                     yield Recorded(offset, event)
+
+    def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
+        """Records that are no events, and why."""
+        self._check_open()
+        for partition in self._partitions:
+            for offset, entry in enumerate(partition.entries[partition.first :], partition.first):
+                try:
+                    if entry.readable:
+                        event_of(entry)
+                except Corrupt as exc:
+                    yield Rejected(partition.number, offset, str(exc))
 
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
         self._check_open()

@@ -152,12 +152,21 @@ class MemoryTransactions:
 
 def decoded(entry: Entry, offset: int) -> Event | None:
     try:
-        if entry.job is None or entry.record is None:
-            raise Corrupt("record has no headers")
-        event = _decode(entry.record)
-        if event.job != entry.job:
-            raise Corrupt(f"record of {event.job} has the headers of {entry.job}")
-        return event
+        return event_of(entry)
     except Corrupt as exc:
         _LOG.warning("skipped offset %d: %s", offset, exc)
         return None
+
+
+def event_of(entry: Entry) -> Event:
+    """The event of a record.
+
+    Raises:
+        Corrupt: it is none.
+    """
+    if entry.job is None or entry.record is None:
+        raise Corrupt("record has no headers")
+    event = codec.decode(entry.record)
+    if event.job != entry.job:
+        raise Corrupt(f"record of {event.job} has the headers of {entry.job}")
+    return event

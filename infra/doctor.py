@@ -28,7 +28,6 @@ from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
 from ..control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
-from ..control.log import EventLog
 from ..control.replay import Replay
 from ..storage.blobs import BlobStore, ByteRange
 from ..storage.layout import Layout
@@ -61,7 +60,7 @@ class Target:
     s3: Mapping[str, str] = field(default_factory=dict)
 
 
-def open_log(target: Target) -> EventLog:
+def open_log(target: Target) -> KafkaEventLog:
     """Raises: Invalid when no broker is named or an option cannot be used."""
     if not target.broker:
         raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")

@@ -22,7 +22,9 @@ from ..control import events as ev
 from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.leases import Neglected
+from ..control.log import Rejected
 from ..control.state import JobState, ResultState
+from ..control.why import Made
 from ..storage.fsck import Audit, Findings, Kind
 from ..storage.mending import Mended
 from .doctor import Outcome, Verdict
@@ -402,3 +404,20 @@ def stack_settings(state: StackState, store: str) -> Iterator[Text]:
     yield Text(f"spark.headgate.store        {store}")
     yield Text(f"spark.headgate.s3.endpoint  {state.endpoint}")
     yield Text("spark.python.unix.domain.socket.enabled  true")
+
+
+def made_row(made: Made) -> Text:
+    """One attempt at a partition, on two lines."""
+    end = "green" if made.outcome == "is the partition" else "yellow"
+    offsets = ", ".join(map(str, made.offsets))
+    return Text.assemble(
+        (f"attempt {made.attempt}: ", "bold"),
+        (made.outcome, end),
+        f"\n  {made.reason}",
+        (f" [offsets {offsets}]", "dim"),
+    )
+
+
+def rejected_row(record: Rejected) -> Text:
+    where = f"partition {record.partition}, offset {record.offset}: "
+    return Text.assemble((where, "bold"), (record.reason, "red"))

@@ -25,7 +25,7 @@ from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryDecisions, MemoryEventLog
 from headgate.control.recovery import read_snapshots
-from headgate.infra import cli, doctor, stack
+from headgate.infra import cli, cli_jobs, doctor, stack
 from headgate.infra.daemons import Daemon
 from headgate.infra.doctor import Target
 from headgate.infra.stack import StackState
@@ -233,7 +233,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     here = ("--store", "s3://bucket/root/")
     assert (0, []) == ran("sweep", *here)[:2]
     later = SYSTEM_CLOCK.now_ms() + 61_000
-    monkeypatch.setattr(cli, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: later))
+    monkeypatch.setattr(cli_jobs, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: later))
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
     assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])

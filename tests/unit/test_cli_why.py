@@ -1,0 +1,67 @@
+"""The commands that explain: why, lost, and what was refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headgate.control.events import Event, JobRegistered, Lost, Reproduce
+from headgate.control.ids import AttemptId, JobId
+from headgate.storage.memory import Objects
+
+from .test_cli import JOB, RESULT, KeptLog, exchange, log, objects, ran
+
+__all__ = ["log", "objects"]  # fixtures, found by their names
+
+
+def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
+    """An operator's word is in the log, the next master orders the partition again, and `why`
+    tells who said what."""
+    exchange(log, objects, close=False)
+    code, lines, _ = ran("lost", f"{RESULT}/1", "--job", JOB, "--evidence", "disk pulled")
+    assert (code, len(lines)) == (0, 1)
+    (fact,) = [r for r in log.follow(JOB).poll(500, 0) if isinstance(r.event.body, Lost)]
+    assert f"attempt {RESULT}/1/1-1 is stated as lost, at offset {fact.offset}" == lines[0]
+    exchange(log, objects, close=False)
+    orders = [r.event.body for r in log.follow(JOB).poll(500, 0)]
+    assert [(1,)] == [body.partitions for body in orders if isinstance(body, Reproduce)]
+    code, lines, _ = ran("why", f"{RESULT}/1", "--job", JOB)
+    assert code == 0
+    assert lines[0].startswith(f"attempt {RESULT}/1/1-1: was superseded: {RESULT}/1: ")
+    assert "its map stage was run" in lines[1]
+
+
+def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
+    """A partition that nobody made, or that is named wrongly, is an error in one line."""
+    exchange(log, objects, close=False)
+    for arguments, said in (
+        (("why", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
+        (("why", "nine", "--job", JOB), "write result/index"),
+        (("lost", "r1/9", "--job", JOB, "--evidence", "x"), "no consumable partition r1/9"),
+    ):
+        code, _, error = ran(*arguments)
+        assert (code, bool(re.search(said, error.replace("\n", " ")))) == (2, True), error
+
+
+def test_rejected(log: KeptLog, objects: Objects) -> None:
+    """Garbage, and facts that nothing follows from, are shown; what did something is not."""
+    exchange(log, objects, close=False)
+    assert ran("events", "--rejected")[1] == []
+    log._put(JOB, JOB, b"no event")
+    foreign = JobId("nobody")
+    log.append(Event("x", foreign, "", 0, "t", None, Lost(next(iter_attempts(log)), "o", "404")))
+    log.append(Event("y", JobId("new"), "", 0, "t", None, JobRegistered("per-job", "0", "a")))
+    code, lines, _ = ran("events", "--rejected")
+    text = "\n".join(lines)
+    assert code == 0
+    assert "record is no event of a known version" in text
+    assert "job nobody" in text
+    assert "Lost" in text
+    assert "JobRegistered" not in text
+
+
+def iter_attempts(log: KeptLog) -> Iterator[AttemptId]:
+    for recorded in log.follow(JOB).poll(500, 0):
+        attempt = getattr(recorded.event.body, "attempt", None)
+        if attempt is not None:
+            yield attempt
