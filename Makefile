@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real bench lock java
+.PHONY: help setup demo test lint types stack stack-down test-real bench simulate lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,12 @@ test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and lea
 
 bench: stack  ## Headgate against Spark's own shuffle, on the local stack
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+SEEDS ?= 1000
+START ?= 0
+
+simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=1000 START=0)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) $(ARGS)
 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .ids import AttemptId, JobId, PartitionId, ResultId
-from .state import ResultState
+from .state import JobState, ResultState
 
 PER_JOB = "per-job"
 SESSION = "session"
@@ -155,5 +155,7 @@ class PartitionStorage(Protocol):
         """Delete what attempts at a result wrote, and all that belongs to a released one; returns
         how many objects that were. May be repeated."""
 
-    def sweep(self, job: JobId) -> int:
-        """Delete whatever a job that has ended left behind, and return how many objects."""
+    def sweep(self, closed: JobState) -> int:
+        """Delete whatever a job that has ended left behind, and return how many objects. A later
+        driver of the job may be at work meanwhile: what it writes, and what outlives the job, is
+        left alone."""

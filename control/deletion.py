@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .author import Author
 from .clock import Deadline
 from .contract import PartitionStorage
-from .errors import HeadgateError, Retryable
+from .errors import HeadgateError, OutcomeUnknown, Retryable
 from .events import Decision, Deleted, Recorded, Released, Superseded
 from .ids import AttemptId, ResultId
 from .ledger import Answer
@@ -43,7 +43,7 @@ class Deletion:
             objects = storage.delete(self.author.job, self.result, self.attempts)
             event = self.author.fact(Deleted(self.name, self.attempts, objects))
             log.append(event).offset(deadline)
-        except Retryable:
+        except (Retryable, OutcomeUnknown):
             self.orders.failed.append(self)
         except Exception as exc:
             unforeseen = None if isinstance(exc, HeadgateError) else exc

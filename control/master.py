@@ -90,8 +90,9 @@ class DriverMaster:
     def unregister_job(self, job_id: JobId) -> None:
         """Release all that the job has, wait until it is deleted, and sweep what is left."""
         self._answer(job_id, JobUnregistered("closed"))
-        self._loop(job_id).wait_for(all_deleted, "the deletion of every object")
-        self._storage.sweep(job_id)
+        closed = self._loop(job_id).wait_for(all_deleted, "the deletion of every object")
+        if closed.closed is not None:  # else a later driver speaks for the job
+            self._storage.sweep(closed)
         self._drop(job_id)
 
     def register_partition_with_producer(
@@ -180,6 +181,6 @@ def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
     return known if known is not None and known.complete else None
 
 
-def all_deleted(state: JobState) -> bool | None:
-    """Whether every object that was ordered to go is gone."""
-    return None if any(result.doomed for result in state.results.values()) else True
+def all_deleted(state: JobState) -> JobState | None:
+    """The state, when every object that was ordered to go is gone."""
+    return None if any(result.doomed for result in state.results.values()) else state

@@ -31,7 +31,6 @@ from ..control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
 from ..control.replay import Replay
 from ..storage.blobs import BlobStore, ByteRange
 from ..storage.layout import Layout
-from ..storage.release import StorageRelease
 from ..storage.stores import open_store
 
 _ANSWER_S_MAX = 10.0
@@ -322,9 +321,8 @@ class _Bucket:
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
         self._target = target
         self._opening = opening
-        self._store, self._root = self._open()
-        self._job = job
-        self._prefix = Layout(self._root, job).prefix
+        self._store, root = self._open()
+        self._prefix = Layout(root, job).prefix
 
     def reach(self) -> str:
         self._store.check(_deadline())
@@ -391,7 +389,9 @@ class _Bucket:
         return self._opening.enter_context(closing(store)), root
 
     def _clear(self) -> None:
-        StorageRelease(self._store, self._root).sweep(self._job)
+        for upload in list(self._store.uploads(self._prefix)):
+            self._store.abort(upload)
+        self._store.delete([stat.name for stat in self._store.list(self._prefix)])
 
 
 def _bucket_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[str, Check]:

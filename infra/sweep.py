@@ -16,7 +16,6 @@ from ..control.author import Author
 from ..control.contract import MasterSettings, PartitionStorage
 from ..control.events import LeaseExpired
 from ..control.ids import JobId, ResultId
-from ..control.keeping import is_over
 from ..control.leases import Neglected
 from ..control.log import EventLog
 from ..control.loop import JobLoop
@@ -73,7 +72,7 @@ def sweep(
             loop.ask(LeaseExpired(reason)).result(settings.wait_ms / 1000)
         loop.wait_for(all_deleted, "the deletion of every object")
         state = loop.state
-        more = storage.sweep(found.job) if is_over(state) else 0
+        more = storage.sweep(state) if state.closed is not None else 0
         kept = sum(1 for result in state.results.values() if result.kept)
         objects = _deleted(state) - _deleted(found.state) + more
         return Swept(found.job, found.silent_ms, objects, kept)

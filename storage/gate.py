@@ -134,8 +134,12 @@ class SegmentGate:
                 window = self._fetch(piece)
 
     def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
-        """The slice's bytes; those that do not match are read once more before they count."""
-        body = self._cut(piece, window)
+        """The slice's bytes; those that do not match are read once more before they count, and so
+        is an answer that ended too early."""
+        try:
+            body = self._cut(piece, window)
+        except Corrupt:
+            body = memoryview(b"")
         if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
             self._neighbours.forget(piece.source.name, piece.window)
         expected, found = int(piece.source.checksums[piece.at]), xxhash.xxh3_64_intdigest(body)

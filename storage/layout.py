@@ -47,6 +47,15 @@ class Layout:
         ours = name.startswith(self.prefix) and len(parts) > 2
         return ResultId(parts[1]) if ours else None
 
+    def owner(self, name: str) -> tuple[ResultId, int | None] | None:
+        """The result that an object of the job is of, and the epoch that wrote it, None for a
+        manifest; nothing when the name is none of these."""
+        parts = name.removeprefix(self.prefix).split("/")
+        if len(parts) == 4 and parts[2] == _MANIFEST:
+            return ResultId(parts[1]), None
+        epoch = parts[3].partition("-")[0] if len(parts) == 5 else ""
+        return (ResultId(parts[1]), int(epoch)) if epoch.isdecimal() else None
+
     def _folder(self, result: ResultId, part: str) -> str:
         shard = zlib.crc32(f"{result}/{part}".encode()) % _SHARDS
         return f"{self.prefix}{shard:02x}/{result}/{part}/"

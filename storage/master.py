@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from ..control import questions
 from ..control.contract import (
@@ -13,10 +12,9 @@ from ..control.contract import (
 )
 from ..control.errors import Invalid
 from ..control.events import PromoteRequested, ReleaseRequested, StopTrackingRequested
-from ..control.ids import AttemptId, JobId, ResultId
+from ..control.ids import JobId, ResultId
 from ..control.log import EventLog
 from ..control.master import DriverMaster, Speaker
-from ..control.state import ResultState
 from .contract import Limits
 from .release import StorageRelease
 
@@ -32,7 +30,7 @@ class StorageMaster(DriverMaster):
         speaker: Speaker,
         limits: Limits,
     ) -> None:
-        super().__init__(log, _Sparing(storage, self.cluster_partitions), settings, speaker)
+        super().__init__(log, storage, settings, speaker)
         self._opened = (log, storage)
         self._limits = limits
 
@@ -66,17 +64,3 @@ class StorageMaster(DriverMaster):
         for result in found:
             self._answer(job_id, ReleaseRequested(result, "unused"))
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Sparing:
-    """Implements `PartitionStorage`: the sweep at a job's end leaves what outlives the job."""
-
-    release: StorageRelease
-    kept: Callable[[JobId], Collection[ResultId]]
-
-    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        return self.release.delete(job, result, attempts)
-
-    def sweep(self, job: JobId) -> int:
-        return self.release.sweep(job, self.kept(job))

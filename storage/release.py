@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..control.events import Produced
 from ..control.ids import AttemptId, JobId, ResultId
-from ..control.state import ResultState
+from ..control.state import JobState, ResultState
 from . import shards
 from .blobs import BlobStore
 from .layout import Layout
@@ -28,16 +28,15 @@ class StorageRelease:
         self._store.delete(gone)
         return len(gone)
 
-    def sweep(self, job: JobId, kept: Collection[ResultId] = ()) -> int:
-        """Delete all of a job but the results that outlive it."""
-        layout = Layout(self._root, job)
+    def sweep(self, closed: JobState) -> int:
+        layout = Layout(self._root, closed.job)
         for upload in list(self._store.uploads(layout.prefix)):
-            if layout.result_of(upload.name) not in kept:
+            if _is_over(closed, layout.owner(upload.name)):
                 self._store.abort(upload)
-        names = [stat.name for stat in self._store.list(layout.prefix)]
-        gone = [name for name in names if layout.result_of(name) not in kept]
-        self._store.delete(gone)
-        return len(gone)
+        found = (stat.name for stat in self._store.list(layout.prefix))
+        names = [name for name in found if _is_over(closed, layout.owner(name))]
+        self._store.delete(names)
+        return len(names)
 
     def close(self) -> None:
         self._store.close()
@@ -47,3 +46,14 @@ class StorageRelease:
         if produced is not None:
             return [layout.segment(attempt, segment.number) for segment in produced.segments]
         return [stat.name for stat in self._store.list(layout.attempt(attempt))]
+
+
+def _is_over(closed: JobState, owner: tuple[ResultId, int | None] | None) -> bool:
+    """Whether an object is of a released result, or of one that the job never had, under an epoch
+    that has ended: what it does not know, a later epoch may have begun."""
+    if owner is None:
+        return False
+    result, epoch = owner
+    if (known := closed.results.get(result)) is not None:
+        return known.released is not None
+    return epoch is not None and epoch <= closed.epoch

@@ -366,21 +366,15 @@ def test_another_schema_is_found() -> None:
 @pytest.mark.parametrize("limits", [LIMITS, JOINED])
 @pytest.mark.parametrize("nth", range(1, 7))
 def test_one_bad_answer_does_not_stay(effect: Effect, limits: Limits, nth: int) -> None:
-    """An answer damaged on its way is read again, or an error; later readers get every row."""
+    """An answer that was flipped or cut short on its way is read again: every reader gets every
+    row, and nothing is reported as lost."""
     whole = sound("lz4")
     plan = FaultPlan((PlannedFault(Operation.GET, nth, effect),))
     store = FaultyBlobStore(MemoryBlobStore(dict(whole.objects)), plan)
-    errors = 0
     with opened(whole, store, limits=limits) as written:
         for _ in range(2):
             for at in range(SUBPARTITIONS):
-                try:
-                    assert whole.rows[at] == written.read(at, 1, whole.manifest)
-                except Corrupt:
-                    errors += 1
-        assert errors <= 1
-        for at in range(SUBPARTITIONS):
-            assert whole.rows[at] == written.read(at, 1, whole.manifest)
+                assert whole.rows[at] == written.read(at, 1, whole.manifest)
     assert store.calls(Operation.GET) >= nth
 
 

@@ -96,7 +96,7 @@ class OrderedStorage:
         self.deleted.update(attempts)
         return len(attempts)
 
-    def sweep(self, job: JobId) -> int:
+    def sweep(self, closed: JobState) -> int:
         return 0
 
 

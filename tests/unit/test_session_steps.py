@@ -36,7 +36,7 @@ from headgate.control.log import EventLog, partition_of
 from headgate.control.memory import MemoryEventLog
 from headgate.control.replay import Replay
 from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.state import ResultState
+from headgate.control.state import JobState, ResultState
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import RESULT, attempt, produced
@@ -66,7 +66,7 @@ class Storage:
         self.deleted += [(job, one) for one in attempts]
         return len(attempts)
 
-    def sweep(self, job: JobId) -> int:
+    def sweep(self, closed: JobState) -> int:
         return 0
 
 

@@ -167,6 +167,18 @@ def test_an_attempt_is_handed_out_once_until_it_is_gone() -> None:
         assert (attempt(0, 7),) == again.attempts
 
 
+def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
+    """`Deleted` without a confirmation may be nowhere: it is stated again, by the same master."""
+    log = FaultyLog(MemoryEventLog())
+    storage = OrderedStorage(log)
+    state_facts(log, *OPENING, produced(0, 1), produced(0, 2))
+    log.fault = Fault("append", log.calls["append"] + 1, OutcomeUnknown("no confirmation"))
+    with closing(opened(log)) as steps:
+        state = drive(steps, log, storage)[-1].state
+        assert state is not None
+        assert () == state.results[RESULT].doomed
+
+
 def test_a_successors_decision_ends_the_steps() -> None:
     """Steps that read a successor's decision raise `Fenced`, though they had nothing to commit."""
     log = MemoryEventLog()

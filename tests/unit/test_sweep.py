@@ -26,6 +26,7 @@ from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryEventLog
 from headgate.control.recovery import read_snapshots
+from headgate.control.state import JobState
 from headgate.control.steps import JobSteps
 from headgate.infra.sweep import sweep
 
@@ -64,8 +65,8 @@ class SweptStorage(OrderedStorage):
 
     swept: list[JobId] = field(default_factory=list)
 
-    def sweep(self, job: JobId) -> int:
-        self.swept.append(job)
+    def sweep(self, closed: JobState) -> int:
+        self.swept.append(closed.job)
         return 1
 
 
@@ -137,13 +138,13 @@ def test_what_a_dead_driver_left_is_deleted(world: World, settings: MasterSettin
 
 
 def test_a_promoted_result_outlives_its_driver(world: World) -> None:
-    """What was promoted is not deleted, and not swept away with the job's prefix."""
+    """What was promoted is not deleted; the sweep knows it, and takes the rest."""
     world.live(*LIVED, PromoteRequested(RESULT, 0))
     world.clock.at_ms += 2 * LEASE_MS
     (found,) = world.neglected()
     swept = sweep(world.log, world.storage, found, SETTINGS)
-    assert (0, 1) == (swept.objects, swept.kept)
-    assert (set(), []) == (world.storage.deleted, world.storage.swept)
+    assert (1, 1) == (swept.objects, swept.kept)
+    assert (set(), [JOB]) == (world.storage.deleted, world.storage.swept)
     assert [] == world.neglected()
 
 

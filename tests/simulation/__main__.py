@@ -1,0 +1,88 @@
+"""Many seeds on all processors: `python -m tests.simulation --seeds 1000 --start 0`.
+
+Prints seeds a second, the faults that were met, and the seeds of violations; ends with 1 when there
+are any. `--trace SEED` tells one world line by line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+
+from headgate.control.clock import SYSTEM_CLOCK
+
+from .world import HOLES, Outcome, simulate
+
+SHOWN_S = 30.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--trace", type=int, metavar="SEED")
+    parser.add_argument("--holes", nargs="*", default=(), choices=HOLES)
+    given = parser.parse_args()
+    holes = frozenset(given.holes)
+    logging.disable(logging.WARNING)  # a world is full of what would be worth one
+    if given.trace is not None:
+        return tell(simulate(given.trace, tell=True, holes=holes))
+    with multiprocessing.Pool(given.processes, ease_collection) as pool:
+        seeds = range(given.start, given.start + given.seeds)
+        worlds = partial(simulate, holes=holes)
+        return report(pool.imap_unordered(worlds, seeds, chunksize=20), given.seeds)
+
+
+def ease_collection() -> None:
+    """Worlds are full of cycles: look for garbage less often than Python would."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
+def tell(outcome: Outcome) -> int:
+    print(*outcome.told, sep="\n")
+    print(*outcome.violations, sep="\n")
+    return 1 if outcome.violations else 0
+
+
+def report(outcomes: Iterable[Outcome], seeds: int) -> int:
+    begun_s = shown_s = SYSTEM_CLOCK.monotonic_s()
+    faults: Counter[str] = Counter()
+    wrong: list[int] = []
+    for number, outcome in enumerate(shown(outcomes, wrong), 1):
+        faults += outcome.faults
+        now_s = SYSTEM_CLOCK.monotonic_s()
+        if now_s - shown_s > SHOWN_S or number == seeds:
+            shown_s = now_s
+            rate = number / (now_s - begun_s)
+            print(
+                f"{number:,} of {seeds:,} seeds, {rate:.1f} seeds/s, "
+                f"{faults.total():,} faults, {len(wrong)} violations",
+                flush=True,
+            )
+    for kind, number in sorted(faults.items()):
+        print(f"{number:>10,} {kind}")
+    print(f"seeds of violations: {sorted(wrong) or 'none'}")
+    return 1 if wrong else 0
+
+
+def shown(outcomes: Iterable[Outcome], wrong: list[int]) -> Iterator[Outcome]:
+    """The outcomes as they come, each violation told at once."""
+    for outcome in outcomes:
+        if outcome.violations:
+            wrong.append(outcome.seed)
+        for violation in islice(outcome.violations, 3):
+            print(f"seed {outcome.seed}: {violation}", flush=True)
+        yield outcome
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

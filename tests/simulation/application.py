@@ -1,0 +1,396 @@
+"""A driver: registers, has map tasks and reader tasks run, tries again what failed, closes.
+
+It does with the product's ledger, manifest and release what a driver in the engine does, and as
+the engine does it: a failed or silent task is run again elsewhere under another number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TypeAlias, TypeVar
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import ShuffleDescriptor
+from headgate.control.errors import Corrupt, Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
+from headgate.control.events import (
+    Decision,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    PartitionRegistered,
+    ReleaseRequested,
+    ResultRegistered,
+)
+from headgate.control.events import Lost as Gone
+from headgate.control.ids import AttemptId, PartitionId, ResultId
+from headgate.control.ledger import Ledger
+from headgate.control.state import JobState, ResultState
+from headgate.storage.layout import Layout
+from headgate.storage.manifest import Manifest, build
+from headgate.storage.release import StorageRelease
+from headgate.storage.segment import checksum
+from headgate.storage.tidings import Known, known
+
+from .broker import SimFollower, SimLog
+from .machines import WAIT_S, Exchange, Executor, World
+from .oracle import JOB, ROOT
+from .scheduler import Actor, Process, SimClock
+
+T = TypeVar("T")
+
+Run: TypeAlias = Callable[[Executor, int], object]
+
+TRIES_MAX = 12
+SILENT_MS = 20_000.0  # a task that says nothing for so long is run elsewhere
+STAGE_S = 0.2
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Executors that are replaced when they die, and the numbers of tasks, which never repeat."""
+
+    world: World
+    executors: list[Executor] = field(default_factory=list)
+    numbers: count[int] = field(default_factory=partial(count, 1))
+    names: count[int] = field(default_factory=count)
+
+    def executor(self) -> Executor:
+        """An idle one: a worker runs one task at a time."""
+        self.executors = [one for one in self.executors if not one.process.dead]
+        idle = [one for one in self.executors if not one.busy]
+        if not idle:
+            idle = [Executor(self.world, Process(f"executor-{next(self.names)}"))]
+            self.executors += idle
+        found = self.world.scheduler.random.choice(idle)
+        found.busy = True
+        return found
+
+
+@dataclass(eq=False)
+class Task:
+    """One unit of a stage and whoever works at it."""
+
+    run: Run
+    doubled: bool = False
+    actors: list[tuple[Actor, float]] = field(default_factory=list)
+    done: bool = False
+
+
+class NotWhole(Exception):
+    """A result that was complete is not any more."""
+
+
+class JobHasFailed(Exception):
+    """The master has given the job up, and says why."""
+
+
+class Application:
+    def __init__(self, world: World, cluster: Cluster, process: Process) -> None:
+        self.world = world
+        self.cluster = cluster
+        self.process = process
+        self.finished = False
+        self.epoch = 0
+        self._dice = world.scheduler.random
+        self._clock = SimClock(world.scheduler, process)
+        self._log = SimLog(world.broker, process)
+        self._store = world.bucket.client(self._clock)
+        self._author = Author(JOB, process.name, self._clock)
+        self._ledger = Ledger(JOB)
+        self._answers: dict[str, tuple[Decision, ...]] = {}
+        self._follower: SimFollower | None = None
+        self._live: list[Exchange] = []
+        self._ended: dict[PartitionId, AttemptId] = {}
+
+    def run(self) -> None:
+        """A job from attach to close.
+
+        Raises:
+            Fenced, Unavailable: it came to no end.
+        """
+        answer = self._ask(JobRegistered("per-job", "0", self.process.name))
+        assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
+        self.epoch = answer[0].epoch
+        try:
+            for number in range(self._dice.randint(1, 3)):
+                self._exchange(number)
+        except JobHasFailed:
+            self.world.scheduler.note("the job has failed")
+        self._close()
+        self.finished = True
+
+    def _exchange(self, number: int) -> None:
+        """Produce a result, from another one or from nothing, and have it read, once or twice."""
+        dice = self._dice
+        source = dice.choice([None, *self._live])
+        exchange = Exchange(
+            ResultId(f"r{self.epoch}-{number}"),
+            source.subpartitions if source else dice.randint(1, 3),
+            dice.randint(1, 3),
+            dice.random() < 0.7,
+            source,
+            self._follower.position() if self._follower else 0,
+        )
+        self._register(exchange)
+        self._live.append(exchange)
+        may_wait = exchange.deterministic or "early" in self.world.holes
+        early = may_wait and source is None and dice.random() < 0.4
+        for _ in range(dice.choice((1, 1, 2))):
+            self._until_read(exchange, early)
+            early = False
+        if dice.random() < 0.5:
+            self._ask(ReleaseRequested(exchange.name, "asked for"))
+            self._live.remove(exchange)
+
+    def _register(self, exchange: Exchange) -> None:
+        inputs = (exchange.source.name,) if exchange.source else ()
+        self._tell(
+            ResultRegistered(
+                exchange.name,
+                exchange.partitions,
+                exchange.subpartitions,
+                "",
+                "",
+                inputs,
+                exchange.deterministic,
+            )
+        )
+        self._ask(PartitionRegistered(exchange.name, 0, exchange.partitions))
+
+    def _until_read(self, exchange: Exchange, early: bool) -> None:
+        for _ in range(TRIES_MAX):
+            try:
+                if early:
+                    self._stage([*self._maps(exchange).values(), *self._readers(exchange)])
+                    early = False
+                else:
+                    self._make_whole()
+                    self._stage(self._readers(exchange))
+                return
+            except NotWhole:
+                early = False
+            except (Lost, Corrupt) as exc:
+                self.world.scheduler.note(f"missed: {exc}")
+                early = False
+                if not self.world.chaos.bad_answers():
+                    self.world.oracle.missed([one.name for one in self._live], exc)
+                self._state_losses()
+        raise Unavailable(f"{exchange.name} never came to an end")
+
+    def _make_whole(self) -> None:
+        """Run map tasks until every result that is wanted is complete, sources first."""
+        for _ in range(TRIES_MAX):
+            for exchange in self._live:
+                if not self._result(exchange).complete:
+                    self._stage([*self._maps(exchange).values()])
+                    self._wait(partial(self._all_settled, exchange), f"the maps of {exchange.name}")
+            if all(self._result(exchange).complete for exchange in self._live):
+                return
+        raise Unavailable("results are lost faster than they are made")
+
+    def _all_settled(self, exchange: Exchange, state: JobState) -> bool | None:
+        return (
+            True if all(map(partial(self._settled, exchange), range(exchange.partitions))) else None
+        )
+
+    def _settled(self, exchange: Exchange, index: int) -> bool:
+        """Whether it is decided what became of the attempt that came to its end last."""
+        result = self._ledger.state.results[exchange.name]
+        attempt = self._ended.get(PartitionId(exchange.name, index))
+        return index in result.winners or attempt is None or attempt in result.superseded
+
+    def _result(self, exchange: Exchange) -> ResultState:
+        self._check_failed()
+        return self._ledger.state.results[exchange.name]
+
+    def _manifest(self, exchange: Exchange) -> Manifest:
+        result = self._result(exchange)
+        if not result.complete:
+            raise NotWhole(exchange.name)
+        return build(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
+
+    def _descriptor(self, exchange: Exchange) -> ShuffleDescriptor:
+        return ShuffleDescriptor(
+            JOB, exchange.name, exchange.partitions, exchange.subpartitions, self.epoch
+        )
+
+    def _maps(self, exchange: Exchange) -> dict[int, Run]:
+        """A task for each partition that nobody has won."""
+        won = self._result(exchange).winners
+        source = exchange.source
+        manifest = self._manifest(source) if source in self._live else None
+        return {
+            index: partial(self._map, exchange, PartitionId(exchange.name, index), manifest)
+            for index in range(exchange.partitions)
+            if index not in won
+        }
+
+    def _map(
+        self,
+        exchange: Exchange,
+        partition: PartitionId,
+        manifest: Manifest | None,
+        executor: Executor,
+        number: int,
+    ) -> None:
+        attempt = AttemptId(partition, self.epoch, number)
+        executor.write(exchange, attempt, manifest)
+        self._ended[partition] = attempt
+
+    def _readers(self, exchange: Exchange) -> list[Run]:
+        """Tasks that read all subpartitions; what is not known yet they hear from the log."""
+        result = self._result(exchange)
+        descriptor, layout = self._descriptor(exchange), Layout(ROOT, JOB)
+        found = known(descriptor, result, layout, self._store)
+        width = self._dice.choice((1, 1, 2))
+        firsts = range(0, exchange.subpartitions, width)
+        parts = [range(at, min(at + width, exchange.subpartitions)) for at in firsts]
+        return [partial(self._reader, exchange, found, part) for part in parts]
+
+    def _reader(
+        self,
+        exchange: Exchange,
+        found: Known,
+        part: range,
+        executor: Executor,
+        number: int,
+    ) -> None:
+        executor.read(exchange, found.manifest, part, number, found)
+
+    def _state_losses(self) -> None:
+        """Look at every object that readers need, and state those that are not as announced."""
+        for exchange in self._live:
+            result = self._result(exchange)
+            for index in sorted(result.winners):
+                produced = result.produced(index)
+                for segment in produced.segments:
+                    name = Layout(ROOT, JOB).segment(produced.attempt, segment.number)
+                    if evidence := self._evidence(name, segment.checksum):
+                        self._ask(Gone(produced.attempt, name, evidence))
+
+    def _evidence(self, name: str, expected: int) -> str:
+        """Why an object is taken for lost: it is not there, or its bytes are wrong twice."""
+        for _ in range(2):
+            try:
+                found = checksum(self._store.get(name))
+            except Lost:
+                return "404"
+            if found == expected:
+                return ""
+        return f"checksum {found}"
+
+    def _stage(self, runs: list[Run]) -> None:
+        """Run every unit until one try of each has succeeded; what readers meanwhile wait for is
+        made again."""
+        tasks, repairs = [Task(run) for run in runs], dict[PartitionId, Task]()
+        while not all(task.done for task in tasks):
+            for task in (*tasks, *repairs.values()):
+                self._see_to(task)
+            if not all(task.done for task in tasks):
+                self._take(STAGE_S)
+                self._repair(repairs)
+
+    def _repair(self, repairs: dict[PartitionId, Task]) -> None:
+        """One more task for each partition that was there, is not any more, and has none."""
+        self._check_failed()
+        for exchange in self._live:
+            result = self._ledger.state.results[exchange.name]
+            if result.completions and not result.complete:
+                for index, run in self._maps(exchange).items():
+                    partition = PartitionId(exchange.name, index)
+                    known = repairs.get(partition)
+                    if known is None or (known.done and self._settled(exchange, index)):
+                        repairs[partition] = Task(run)
+
+    def _see_to(self, task: Task) -> None:
+        now_ms = self.world.scheduler.now_ms
+        for actor, _ in task.actors:
+            if actor.over and not task.done:
+                if actor.error is None:
+                    task.done = True
+                elif isinstance(actor.error, (Lost, Corrupt)):
+                    raise actor.error
+        alive = [a for a, since in task.actors if not a.over and now_ms - since < SILENT_MS]
+        if task.done or (alive and not task.doubled):
+            return
+        task.doubled = not task.actors and self.world.chaos.strikes("second attempt")
+        if len(task.actors) >= TRIES_MAX:
+            raise Unavailable("a task has failed too often")
+        self._check_fence()
+        executor, number = self.cluster.executor(), next(self.cluster.numbers)
+        actor = self.world.scheduler.spawn(
+            f"task-{number} on {executor.process.name}",
+            executor.process,
+            lambda: executor.work(task.run, number),
+        )
+        task.actors.append((actor, now_ms))
+
+    def _close(self) -> None:
+        self._ask(JobUnregistered("closed"))
+        closed = self._wait(_all_deleted, "every object to be deleted")
+        if closed.closed is not None:
+            StorageRelease(self._store, ROOT).sweep(closed)
+
+    def _tell(self, body: Fact) -> list[str]:
+        """State a fact until the log has confirmed it; the names under which it was stated."""
+        names: list[str] = []
+        for _ in range(TRIES_MAX):
+            self._check_fence()
+            event = self._author.fact(body)
+            names.append(event.id)
+            try:
+                self._log.append(event).offset(self._deadline())
+                return names
+            except (Retryable, OutcomeUnknown):
+                self._clock.sleep_s(1.0)
+        raise Unavailable(f"{body} could not be stated")
+
+    def _ask(self, body: Fact) -> tuple[Decision, ...]:
+        names = self._tell(body)
+        self._wait(lambda _: True if names[-1] in self._answers else None, f"{body} to be decided")
+        return self._answers[names[-1]]
+
+    def _wait(self, found: Callable[[JobState], T | None], what: str) -> T:
+        """The first answer that is not None on the settled state."""
+        deadline = self._deadline(3.0)
+        while (answer := found(self._ledger.state)) is None:
+            if deadline.passed:
+                raise Unavailable(f"waited too long for {what}")
+            self._take(2.0)
+            self._check_fence()
+        return answer
+
+    def _take(self, timeout_s: float) -> None:
+        """Read on in the log."""
+        try:
+            if self._follower is None:
+                self._follower = self._log.follow(JOB, None)
+            records = self._follower.poll(50, timeout_s)
+        except Retryable:
+            self._clock.sleep_s(0.5)
+            return
+        for recorded in records:
+            self._ledger.observe(recorded)
+        for answer in self._ledger.settle():
+            if answer.by == self.process.name:
+                self._answers[answer.cause] = answer.decisions
+
+    def _check_failed(self) -> None:
+        if self._ledger.state.failed is not None:
+            raise JobHasFailed(self._ledger.state.failed)
+
+    def _check_fence(self) -> None:
+        if self.epoch and self._ledger.state.epoch > self.epoch:
+            raise Fenced(f"epoch {self._ledger.state.epoch} has begun")
+
+    def _deadline(self, times: float = 1.0) -> Deadline:
+        return Deadline.after(times * WAIT_S, self._clock)
+
+
+def _all_deleted(state: JobState) -> JobState | None:
+    return None if any(result.doomed for result in state.results.values()) else state

@@ -1,0 +1,311 @@
+"""The log as a job meets it: the product's log in memory, behind a broker that has bad days.
+
+Keeps what Kafka keeps: one producer's records stay in order and are not repeated, those of several
+interleave as they please; an unconfirmed record may or may not be there, or come late; a step
+without an answer is settled by whoever opens the decisions next, and dropped when open too long.
+Assumes, unless `usurpers`, that no replaced driver's wish to release or to close gets through: the
+product cannot tell who states it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from headgate.control.clock import Deadline
+from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
+from headgate.control.events import Event, JobRegistered, Recorded
+from headgate.control.ids import JobId
+from headgate.control.log import Decisions, Follower, Holder, Membership, StateRecord
+from headgate.control.memory import MemoryEventLog
+
+from .faults import Chaos
+from .oracle import JOB, Oracle
+from .scheduler import Process, Scheduler, Signal
+
+REQUEST_MS = 8_000.0
+OPEN_MS_MAX = 10_000.0
+OTHER = JobId("another-job")
+
+
+class Broker:
+    """What all processes share."""
+
+    def __init__(
+        self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle, usurpers: bool = False
+    ) -> None:
+        self.scheduler = scheduler
+        self.chaos = chaos
+        self.oracle = oracle
+        self.usurpers = usurpers
+        self.memory = MemoryEventLog(1)
+        self.changed = Signal(scheduler)
+        self.back_ms = 0.0
+        self._watcher = self.memory.follow(JOB)
+        self._others = 0
+
+    @property
+    def down(self) -> bool:
+        return self.scheduler.now_ms < self.back_ms
+
+    def meet(self) -> None:
+        """One visit to the broker: it may be that it goes away just now."""
+        if self.chaos.strikes("broker outage"):
+            self.back_ms = self.scheduler.now_ms + 20_000.0 * self.scheduler.random.random()
+        if self.chaos.strikes("foreign record"):
+            self._others += 1
+            body = JobRegistered("per-job", "0", "another")
+            self.memory.append(Event(f"{self._others}", OTHER, "", 0, "another", None, body))
+
+    def take(self, event: Event) -> int:
+        offset = self.memory.append(event).offset(Deadline.after(0.0))
+        self.scheduler.note(f"{offset} {event.id} {event.body}")
+        self.show()
+        return offset
+
+    def show(self) -> None:
+        """Something may have become visible: the oracle sees it first."""
+        self.oracle.read_log(self._watcher.poll(1000, 0))
+        self.changed.fire()
+
+
+@dataclass(eq=False)
+class SimReceipt:
+    """The client's own limit on a delivery is shorter than any wait for it."""
+
+    signal: Signal
+    at: int | None = None
+    error: Exception | None = None
+
+    def offset(self, deadline: Deadline) -> int:
+        if self.at is None and self.error is None:
+            self.signal.wait(REQUEST_MS, "receipt")
+        if self.error is not None:
+            raise self.error
+        if self.at is None:
+            raise OutcomeUnknown("no confirmation in time")
+        return self.at
+
+    def settle(self, at: int | None, error: Exception | None) -> None:
+        self.at, self.error = at, error
+        self.signal.fire()
+
+
+@dataclass(eq=False)
+class _Record:
+    event: Event
+    receipt: SimReceipt
+    due_ms: float
+    confirmed: bool = True
+
+
+@dataclass(eq=False)
+class SimLog:
+    """One process's client: one idempotent producer, any number of readers."""
+
+    broker: Broker
+    process: Process
+    queue: deque[_Record] = field(default_factory=deque)
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Nothing to make ready."""
+
+    def append(self, fact: Event) -> SimReceipt:
+        scheduler, chaos = self.broker.scheduler, self.broker.chaos
+        scheduler.pause(f"append {fact.kind}")
+        self.broker.meet()
+        if chaos.strikes("append refused"):
+            raise Unavailable("the producer's queue is full")
+        receipt = SimReceipt(Signal(scheduler))
+        due_ms = scheduler.now_ms + 3.0 * scheduler.random.random()
+        if chaos.strikes("record delayed"):
+            due_ms += 300.0 * scheduler.random.random()
+        if chaos.strikes("append arrives late"):
+            due_ms += REQUEST_MS * (1.0 + 2.0 * scheduler.random.random())
+        if chaos.strikes("append never arrives"):
+            return receipt
+        due_ms = max(due_ms, self.queue[-1].due_ms) if self.queue else due_ms
+        self.queue.append(_Record(fact, receipt, due_ms, not chaos.strikes("confirmation lost")))
+        scheduler.later(due_ms - scheduler.now_ms, self._deliver)
+        return receipt
+
+    def _deliver(self) -> None:
+        """The broker takes the oldest record; it comes later when the broker is away."""
+        broker = self.broker
+        if not self.queue:
+            return
+        if broker.down:
+            broker.scheduler.later(broker.back_ms - broker.scheduler.now_ms + 1.0, self._deliver)
+            return
+        if self.process.dead and broker.scheduler.random.random() < 0.5:
+            self.queue.clear()  # it died before these were sent
+            return
+        record = self.queue.popleft()
+        if broker.oracle.usurps(record.event) and not broker.usurpers:
+            return
+        at = broker.take(record.event)
+        if record.confirmed and not self.process.dead:
+            broker.scheduler.later(
+                2.0 * broker.scheduler.random.random(), lambda: record.receipt.settle(at, None)
+            )
+
+    def follow(self, job: JobId, position: int | None = 0) -> SimFollower:
+        self._visit("follow", "log unreadable")
+        return SimFollower(self.broker, self.broker.memory.follow(job, position))
+
+    def open_decisions(self, job: JobId) -> SimDecisions:
+        self._visit("open decisions", "log unreadable")
+        inner = self.broker.memory.open_decisions(job)
+        self.broker.show()
+        opened = SimDecisions(self.broker, job, inner, self.process)
+        self.broker.oracle.opened(job, opened)
+        return opened
+
+    def join(self, slot: str, holder: Holder) -> Membership:
+        raise AssertionError("masters here decide for one job")
+
+    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+        self._visit("read state", "log unreadable")
+        return self.broker.memory.read_state(job, deadline)
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        return self.broker.memory.read_all(deadline)
+
+    def beat(self, job: JobId) -> None:
+        raise AssertionError("no lease is asked for here")
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        raise AssertionError("no lease is asked for here")
+
+    def close(self) -> None:
+        """The broker is everybody's."""
+
+    def _visit(self, what: str, fault: str) -> None:
+        self.broker.scheduler.pause(what)
+        self.broker.meet()
+        if self.broker.down or self.broker.chaos.strikes(fault):
+            raise Unavailable(f"{what}: the broker does not answer")
+
+
+@dataclass(eq=False)
+class SimFollower:
+    broker: Broker
+    inner: Follower
+    rejected: int = 0
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        broker, scheduler = self.broker, self.broker.scheduler
+        scheduler.pause("poll")
+        if broker.chaos.strikes("log unreadable"):
+            raise Unavailable("the log cannot be read")
+        deadline_ms = scheduler.now_ms + 1000.0 * timeout_s
+        limit = scheduler.random.randint(1, limit)
+        while True:
+            before = self.inner.position()
+            found = [] if broker.down else self.inner.poll(limit, 0)
+            left_ms = deadline_ms - scheduler.now_ms
+            if found or before < self.inner.position() or left_ms <= 0:
+                return found
+            broker.changed.wait(left_ms, "poll")
+
+    def position(self) -> int:
+        return self.inner.position()
+
+    def end(self) -> int:
+        self.broker.scheduler.pause("end")
+        if self.broker.down or self.broker.chaos.strikes("log unreadable"):
+            raise Unavailable("the log does not answer")
+        return self.inner.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class SimDecisions:
+    """Steps that may be refused, dropped, or end without an answer."""
+
+    def __init__(self, broker: Broker, job: JobId, inner: Decisions, process: Process) -> None:
+        self._broker = broker
+        self._job = job
+        self._inner = inner
+        self._process = process
+        self._step = 0
+        self._open = False
+        self._written: list[Event] = []
+
+    def begin(self) -> None:
+        self._visit("begin", "begin refused")
+        self._inner.begin()
+        self._open, self._written = True, []
+        self._step += 1
+        step = self._step
+        self._broker.scheduler.later(OPEN_MS_MAX, lambda: self._time_out(step))
+
+    def write(self, decision: Event) -> None:
+        self._visit(f"write {decision.kind}", "write refused")
+        self._inner.write(decision)
+        self._written.append(decision)
+
+    def keep(self, record: StateRecord) -> None:
+        self._visit("keep", "write refused")
+        self._inner.keep(record)
+
+    def commit(self, position: int) -> None:
+        chaos = self._broker.chaos
+        self._visit("commit", None)
+        if chaos.strikes("commit dropped") or self._broker.down:
+            self._end(self._inner.abort)
+            raise Unavailable("the step was dropped")
+        if chaos.strikes("commit unknown, dropped"):
+            self._end(self._inner.abort)
+            raise OutcomeUnknown("no answer to the commit")
+        if chaos.strikes("commit unknown, open"):
+            self._arrives_late(position)
+            raise OutcomeUnknown("no answer to the commit")
+        self._done(position)
+        if chaos.strikes("commit unknown, done"):
+            raise OutcomeUnknown("no answer to the commit")
+
+    def abort(self) -> None:
+        self._visit("abort", None)
+        self._end(self._inner.abort)
+
+    def close(self) -> None:
+        if not self._process.dead:
+            self._end(self._inner.close)
+
+    def _done(self, position: int) -> None:
+        self._end(lambda: self._inner.commit(position))
+        self._broker.oracle.committed(self._job, self, self._written)
+
+    def _end(self, act: Callable[[], None]) -> None:
+        self._open = False
+        act()
+        self._broker.show()
+
+    def _arrives_late(self, position: int) -> None:
+        """The commit is on its way; unless a successor is faster, it takes effect."""
+        step = self._step
+
+        def arrive() -> None:
+            if self._open and self._step == step:
+                with suppress(Fenced):
+                    self._done(position)
+
+        self._broker.scheduler.later(3_000.0 * self._broker.scheduler.random.random(), arrive)
+
+    def _time_out(self, step: int) -> None:
+        """The coordinator drops a step that is open too long, and fences whoever opened it."""
+        if self._open and self._step == step and self._broker.oracle.holds(self._job, self):
+            self._open = False
+            self._broker.oracle.opened(self._job, None)
+            self._broker.memory.open_decisions(self._job)
+            self._broker.show()
+
+    def _visit(self, what: str, fault: str | None) -> None:
+        self._broker.scheduler.pause(what)
+        self._broker.meet()
+        if fault is not None and (self._broker.down or self._broker.chaos.strikes(fault)):
+            raise Unavailable(f"{what}: the broker does not answer")

@@ -1,0 +1,115 @@
+"""The store as a process meets it: the product's store in memory, each step a turn of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+
+from headgate.control.clock import Clock, Deadline
+from headgate.control.errors import Unavailable
+from headgate.storage.blobs import BlobStat, ByteRange, Bytes, PendingUpload
+from headgate.storage.counts import RequestCounts
+from headgate.storage.faults import FaultyBlobStore
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.puts import Answer, Stored
+from headgate.storage.retries import RetrySettings
+
+from .faults import Chaos, StorePlan
+from .oracle import Oracle
+from .scheduler import Scheduler
+
+RETRIES = RetrySettings(tries_max=5, limit_s=30.0)
+
+
+class Bucket:
+    """What all processes share."""
+
+    def __init__(self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle) -> None:
+        self.scheduler = scheduler
+        self.chaos = chaos
+        self.oracle = oracle
+        self.objects: Objects = {}
+
+    def client(self, clock: Clock) -> FaultyBlobStore:
+        """One process's store."""
+        return FaultyBlobStore(_Door(self), StorePlan(self.chaos), RETRIES, clock)
+
+
+class _Door:
+    """Implements the steps of a store; others may come in between before and after each."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._inner = MemoryBlobStore(bucket.objects)
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._inner.requests
+
+    def check(self, deadline: Deadline) -> None:
+        self._turn("check")
+
+    def put(self, name: str, body: Bytes, write_id: str) -> None:
+        raise AssertionError("puts are made of steps")
+
+    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        self._turn(f"put {name}")
+        kept = memoryview(bytes(body))
+        if self._bucket.chaos.strikes("put arrives late"):
+            delay_ms = 20_000.0 * self._bucket.scheduler.random.random()
+            self._bucket.scheduler.later(delay_ms, partial(self._arrive, name, kept, write_id))
+            return Answer.SILENT
+        answer = self._create(name, kept, write_id)
+        self._turn(f"{answer.value} {name}")
+        return answer
+
+    def _create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        """What the store does when the request is there."""
+        answer = self._inner.create(name, body, write_id)
+        self._bucket.scheduler.note(f"{answer.value} {name}")
+        return answer
+
+    def _arrive(self, name: str, body: memoryview, write_id: str) -> None:
+        self._create(name, body, write_id)
+
+    def look(self, name: str) -> Stored | None:
+        self._turn(f"look {name}")
+        return self._inner.look(name)
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        self._turn(f"get {name}")
+        return self._inner.get(name, span)
+
+    def size_bytes(self, name: str) -> int | None:
+        self._turn(f"size {name}")
+        return self._inner.size_bytes(name)
+
+    def delete(self, names: Collection[str]) -> None:
+        ordered = list(names)
+        self._turn(f"delete {len(ordered)}")
+        half = self._bucket.chaos.strikes("half deleted")
+        gone = ordered[: len(ordered) // 2] if half else ordered
+        for name in gone:
+            self._bucket.oracle.deletes(name)
+            self._bucket.scheduler.note(f"gone {name}")
+        self._inner.delete(gone)
+        self._turn("deleted")
+        if half:
+            raise Unavailable("connection reset")
+
+    def list(self, prefix: str) -> Iterator[BlobStat]:
+        self._turn(f"list {prefix}")
+        return self._inner.list(prefix)
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        self._turn("uploads")
+        return self._inner.uploads(prefix)
+
+    def abort(self, upload: PendingUpload) -> None:
+        self._turn("abort")
+
+    def close(self) -> None:
+        """The bucket is everybody's."""
+
+    def _turn(self, what: str) -> None:
+        self._bucket.scheduler.pause(what)

@@ -1,0 +1,114 @@
+"""What can go wrong, how often, and how often it did.
+
+Every place where something may fail asks `strikes` with the kind of fault. A seed chooses which
+kinds happen in its world at all and how often; or exactly the n-th chance is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headgate.control.errors import Throttled, Unavailable
+from headgate.storage.faults import Effect, FaultPlan, Operation, PlannedFault
+
+from .scheduler import Scheduler
+
+RATES = {
+    # of the log
+    "append refused": 0.01,
+    "append never arrives": 0.01,
+    "append arrives late": 0.02,
+    "confirmation lost": 0.02,
+    "record delayed": 0.10,
+    "broker outage": 0.003,
+    "log unreadable": 0.005,
+    "begin refused": 0.01,
+    "write refused": 0.01,
+    "commit dropped": 0.02,
+    "commit unknown, done": 0.02,
+    "commit unknown, dropped": 0.02,
+    "commit unknown, open": 0.02,
+    "foreign record": 0.05,
+    # of the store
+    "throttled": 0.02,
+    "store unavailable": 0.02,
+    "put request lost": 0.03,
+    "put answer lost": 0.05,
+    "put arrives late": 0.02,
+    "bytes cut short": 0.02,
+    "bytes flipped": 0.02,
+    "half deleted": 0.05,
+    "object lost": 0.003,
+    "object damaged": 0.003,
+    # of the machines
+    "process killed": 0.001,
+    "process frozen": 0.001,
+    "clock jump": 0.002,
+    "second attempt": 0.25,
+    "second master": 0.05,
+    "second driver": 0.05,
+    "task given up": 0.03,
+}
+_STORE = {
+    Operation.CREATE: {
+        "put request lost": Effect.LOSE_REQUEST,
+        "put answer lost": Effect.LOSE_ANSWER,
+    },
+    Operation.GET: {"bytes cut short": Effect.TRUNCATE, "bytes flipped": Effect.FLIP},
+}
+
+
+class Chaos:
+    """The faults of one world: `nth` takes just that chance and leaves all others."""
+
+    def __init__(self, scheduler: Scheduler, nth: int | None = None, calm: bool = False) -> None:
+        self._scheduler = scheduler
+        self._nth = nth
+        self.chances = 0
+        self.quiet = False
+        self.struck: Counter[str] = Counter()
+        dice = scheduler.random
+        self._rates = {
+            kind: 0.0 if calm or dice.random() < 0.4 else rate * dice.choice((0.5, 1.0, 3.0))
+            for kind, rate in RATES.items()
+        }
+
+    def strikes(self, kind: str) -> bool:
+        """Whether this fault happens here and now."""
+        if self.quiet:
+            return False
+        self.chances += 1
+        if self._nth is None:
+            rate = self._rates[kind]
+            hit = rate > 0.0 and self._scheduler.random.random() < rate
+        else:
+            hit = self.chances == self._nth
+        if hit:
+            self.struck[kind] += 1
+            self._scheduler.note(f"! {kind}")
+        return hit
+
+    def bad_answers(self) -> bool:
+        """Whether bytes were broken on their way: twice in a row, and a reader says so."""
+        return bool(self.struck["bytes cut short"] + self.struck["bytes flipped"])
+
+
+class StorePlan(FaultPlan):
+    """What the store's steps meet, asked at each of them."""
+
+    __slots__ = ("_chaos",)
+
+    def __init__(self, chaos: Chaos) -> None:
+        super().__init__()
+        object.__setattr__(self, "_chaos", chaos)
+
+    def at(self, operation: Operation, nth: int) -> PlannedFault | None:
+        chaos: Chaos = self._chaos  # type: ignore[attr-defined]
+        if chaos.strikes("throttled"):
+            return PlannedFault(operation, nth, error=Throttled("503", retry_after_s=0.2))
+        if chaos.strikes("store unavailable"):
+            return PlannedFault(operation, nth, error=Unavailable("connection reset"))
+        for kind, effect in _STORE.get(operation, {}).items():
+            if chaos.strikes(kind):
+                return PlannedFault(operation, nth, effect)
+        return None

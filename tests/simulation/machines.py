@@ -1,0 +1,171 @@
+"""The processes of one job: executors that come and go, masters that follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Corrupt, Fenced, OutcomeUnknown, Retryable
+from headgate.control.ids import AttemptId, ResultId
+from headgate.control.steps import JobSteps
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.manifest import Manifest
+from headgate.storage.means import Means
+from headgate.storage.release import StorageRelease
+from headgate.storage.tidings import Known
+
+from .broker import Broker, SimLog
+from .bucket import Bucket
+from .faults import Chaos
+from .oracle import JOB, ROOT, Oracle, Row
+from .scheduler import Process, Scheduler, SimClock, SimExecutor
+
+SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", pa.int32())])
+WAIT_S = 30.0
+LIMITS = Limits(100, 700, 2, 600, 2_000, 1)
+
+
+@dataclass(frozen=True)
+class World:
+    """What all processes of a world share."""
+
+    scheduler: Scheduler
+    chaos: Chaos
+    oracle: Oracle
+    broker: Broker
+    bucket: Bucket
+    holes: frozenset[str] = frozenset()
+
+
+class GivenUp(Exception):
+    """The user's code failed in a task."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One result; with a source, its map tasks read that result."""
+
+    name: ResultId
+    partitions: int
+    subpartitions: int
+    deterministic: bool
+    source: Exchange | None
+    position: int  # of the log, before anything was said of it
+
+
+class Executor:
+    """One machine's worker process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.busy = False
+        clock = SimClock(world.scheduler, process)
+        self.environment = ObjectStoreEnvironment(
+            JOB,
+            SimLog(world.broker, process),
+            world.bucket.client(clock),
+            ROOT,
+            LIMITS,
+            Means(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
+        )
+
+    def work(self, run: Callable[[Executor, int], object], number: int) -> object:
+        try:
+            return run(self, number)
+        finally:
+            self.busy = False
+
+    def write(self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None) -> int:
+        """A map task, as a worker runs it; with a manifest it reads what it writes."""
+        world = self.world
+        given = world.oracle.given.setdefault(attempt, {})
+        deployment = ResultPartitionDeployment(attempt, exchange.subpartitions, SCHEMA, "none")
+        writer = self.environment.create_result_partition_writer(deployment, self.process.name)
+        try:
+            for rows, targets in self._rows(exchange, attempt, manifest):
+                for row, target in zip(rows, targets, strict=True):
+                    given.setdefault(target, []).append(row)
+                columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
+                writer.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(targets))
+                world.scheduler.pause("rows")
+            if world.chaos.strikes("task given up"):
+                raise GivenUp(str(attempt))
+            return writer.finish().rows
+        except BaseException as exc:
+            writer.abort(type(exc).__name__)
+            raise
+
+    def _rows(
+        self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None
+    ) -> Iterator[tuple[list[Row], list[int]]]:
+        """What the user's code makes: the same at every attempt, or not."""
+        index, tag, dice = attempt.partition.index, attempt.task, self.world.scheduler.random
+        if exchange.deterministic:
+            tag, dice = 0, self.world.scheduler.dice(f"{exchange.name}/{index}")
+        if manifest is not None:
+            assert exchange.source is not None, "what is read has a source"
+            rows = self.read(exchange.source, manifest, range(index, index + 1), attempt.task)
+            batches = [range(len(rows))]
+        else:
+            sizes = [dice.randint(1, 9) for _ in range(dice.choice((0, 1, 1, 2, 3)))]
+            batches = [range(sum(sizes[:at]), sum(sizes[: at + 1])) for at in range(len(sizes))]
+        for numbers in filter(None, batches):
+            targets = [dice.randrange(exchange.subpartitions) for _ in numbers]
+            yield [(index, number, tag) for number in numbers], targets
+
+    def read(
+        self,
+        exchange: Exchange,
+        manifest: Manifest,
+        part: range,
+        task: int,
+        known: Known | None = None,
+    ) -> list[Row]:
+        """A reader task; a gate that has come to its end has given what it must."""
+        deployment = InputGateDeployment(manifest, SCHEMA, part.start, len(part), task)
+        if known is not None:
+            unknown, told, position = known.unknown, known.told, exchange.position
+            deployment = replace(deployment, unknown=unknown, told=told, position=position)
+        rows: list[Row] = []
+        for batch in self.environment.create_input_gate(deployment):
+            rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            self.world.scheduler.pause("batch")
+        self.world.oracle.read(exchange.name, exchange.partitions, part, rows)
+        return rows
+
+
+def lead(world: World, process: Process) -> None:
+    """A master, until somebody else is."""
+    scheduler = world.scheduler
+    clock = SimClock(scheduler, process)
+    log = SimLog(world.broker, process)
+    storage = StorageRelease(world.bucket.client(clock), ROOT)
+    author = Author(JOB, process.name, clock)
+    deleter = SimExecutor(scheduler, process, "delete")
+    while True:
+        try:
+            settings = MasterSettings(
+                step_events_max=scheduler.random.randint(1, 5),
+                snapshot_events=scheduler.random.choice((3, 10, 1_000)),
+            )
+            with closing(JobSteps.open(log, author, settings)) as steps:
+                while True:
+                    for deletion in steps.step(5.0).deletions:
+                        deleter.submit(deletion.run, storage, log, Deadline.after(WAIT_S, clock))
+        except (Retryable, OutcomeUnknown) as exc:
+            scheduler.note(f"starts over: {type(exc).__name__}")
+            clock.sleep_s(0.5)
+        except Fenced:
+            return
+        except Corrupt as exc:
+            world.oracle.violated(f"the log does not explain itself: {exc}")
+            return

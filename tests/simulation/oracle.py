@@ -1,0 +1,214 @@
+"""What must hold, told by a model that shares no code with the product.
+
+It knows the rows that each attempt was given, reads the committed log for itself, sees every delete
+and every reader's rows, and collects violations. Names of objects it takes apart by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headgate.control.events import (
+    Body,
+    Consumable,
+    Event,
+    Fact,
+    JobAccepted,
+    JobFailed,
+    JobRegistered,
+    JobUnregistered,
+    Produced,
+    Recorded,
+    Released,
+    ReleaseRequested,
+    Superseded,
+    TrackingStopped,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+
+ROOT = "root"
+JOB = JobId("job")
+PREFIX = f"{ROOT}/{JOB}/"
+
+Row = tuple[int, int, int]  # partition, number, task
+
+
+@dataclass
+class Told:
+    """What the log has said of one partition so far."""
+
+    consumable: list[AttemptId] = field(default_factory=list)
+    superseded: set[AttemptId] = field(default_factory=set)
+    winner: AttemptId | None = None
+    read: list[AttemptId] = field(default_factory=list)  # what all readers so far may have read
+
+
+class Oracle:
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.given: dict[AttemptId, dict[int, list[Row]]] = {}
+        self.damaged: set[str] = set()
+        self.bad_answers: Callable[[], bool] = lambda: False
+        self.events: list[Recorded] = []
+        self.epoch = 0
+        self.closed = False
+        self.released: set[str] = set()
+        self._closed_epoch = 0
+        self._told: dict[tuple[str, int], Told] = {}
+        self._holders: dict[JobId, object] = {}
+
+    def violated(self, what: str) -> None:
+        self.violations.append(what)
+
+    # what the log shows
+
+    def opened(self, job: JobId, holder: object) -> None:
+        self._holders[job] = holder
+
+    def holds(self, job: JobId, holder: object) -> bool:
+        return self._holders.get(job) is holder
+
+    def committed(self, job: JobId, holder: object, decisions: Sequence[Event]) -> None:
+        """A step became visible."""
+        if decisions and not self.holds(job, holder):
+            self.violated(f"a fenced master committed {[str(d.body) for d in decisions]}")
+
+    def read_log(self, records: Sequence[Recorded]) -> None:
+        """The committed events that came since the last time."""
+        for recorded in records:
+            self.events.append(recorded)
+            self._observe(recorded)
+
+    def told(self, result: str, partition: int) -> Told:
+        return self._told.setdefault((result, partition), Told())
+
+    def _observe(self, recorded: Recorded) -> None:
+        event = recorded.event
+        body, basis = event.body, -1 if event.basis is None else event.basis
+        match body:
+            case JobAccepted():
+                self.epoch, self.closed = body.epoch, False
+            case JobUnregistered():
+                self.closed, self._closed_epoch = True, self.epoch
+            case Superseded():
+                self._supersede(body.attempt)
+            case Consumable():
+                self._consumable(body.attempt, basis)
+            case TrackingStopped():
+                for attempt in body.attempts:
+                    self._stop(attempt)
+            case JobFailed() if not self.harmed():
+                self.violated(f"the job failed for no reason: {body.reason}")
+            case Released():
+                self._released(body.result, basis)
+
+    def _of(self, attempt: AttemptId) -> Told:
+        return self.told(attempt.partition.result, attempt.partition.index)
+
+    def _supersede(self, attempt: AttemptId) -> None:
+        told = self._of(attempt)
+        told.superseded.add(attempt)
+        if attempt == told.winner:
+            self.violated(f"{attempt} was superseded although readers read it")
+
+    def _stop(self, attempt: AttemptId) -> None:
+        """A winner does not count any more, which only harm can justify."""
+        told = self._of(attempt)
+        if attempt != told.winner or not self.harmed():
+            self.violated(f"{attempt} was given up, and {told.winner} is the partition")
+        told.winner = None
+
+    def _consumable(self, attempt: AttemptId, basis: int) -> None:
+        told, epoch = self._of(attempt), len(self._before(basis, JobRegistered))
+        if attempt not in [body.attempt for body in self._at(basis) if isinstance(body, Produced)]:
+            self.violated(f"{attempt} is consumable on another basis, {basis}")
+        if told.winner is not None:
+            self.violated(f"{attempt} is consumable beside {told.winner}")
+        if attempt in told.superseded:
+            self.violated(f"{attempt} is consumable and superseded")
+        if attempt.epoch != epoch:
+            self.violated(f"{attempt} is consumable in epoch {epoch}")
+        told.winner = attempt
+        told.consumable.append(attempt)
+
+    def _released(self, result: str, basis: int) -> None:
+        """Only the driver that speaks for the job at that time may give a result away."""
+        by = [one.event.by for one in self.events if one.offset == basis]
+        driver = self._before(basis, JobRegistered)[-1].by
+        if by != [driver]:
+            self.violated(f"{result} was released by {by}, and {driver} speaks for the job")
+        self.released.add(result)
+
+    def _before(self, offset: int, kind: type[Fact]) -> list[Event]:
+        earlier = (one.event for one in self.events if one.offset < offset)
+        return [event for event in earlier if isinstance(event.body, kind)]
+
+    def _at(self, offset: int) -> list[Body]:
+        return [one.event.body for one in self.events if one.offset == offset]
+
+    def usurps(self, event: Event) -> bool:
+        """Whether a driver that was replaced gives away what is not its own any more."""
+        if not isinstance(event.body, (ReleaseRequested, JobUnregistered)):
+            return False
+        drivers = [e.event.by for e in self.events if isinstance(e.event.body, JobRegistered)]
+        return drivers[-1] != event.by
+
+    # what the store is told
+
+    def deletes(self, name: str) -> None:
+        """An object is about to go."""
+        if not name.startswith(PREFIX):
+            self.violated(f"{name} is outside of the job's prefix")
+            return
+        _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
+        if result in self.released or partition == "manifest":
+            if result not in self.released:
+                self.violated(f"{name} was deleted before its result was released")
+            return
+        epoch, task = map(int, rest[0].split("-"))
+        attempt = AttemptId(PartitionId(ResultId(result), int(partition)), epoch, task)
+        told = self._of(attempt)
+        if attempt == told.winner:
+            self.violated(f"{name} was deleted although readers need it")
+        elif attempt not in told.superseded and not self.closed:
+            self.violated(f"{name} was deleted without an order")
+
+    # what readers get
+
+    def read(self, result: str, partitions: int, subpartitions: range, rows: list[Row]) -> None:
+        """A reader came to its end with these rows."""
+        for partition in range(partitions):
+            got = sorted(row for row in rows if row[0] == partition)
+            told = self.told(result, partition)
+            fits = [a for a in told.consumable if got == self._expected(a, subpartitions)]
+            if not fits:
+                self.violated(
+                    f"a reader of {result}/{subpartitions} got {got} of partition {partition}, "
+                    f"and {[str(a) for a in told.consumable]} were consumable"
+                )
+            elif told.read and not set(fits) & set(told.read):
+                self.violated(f"readers of {result}/{partition} got {told.read} and {fits}")
+            told.read = [a for a in fits if not told.read or a in told.read]
+        if strangers := [row for row in rows if row[0] not in range(partitions)]:
+            self.violated(f"a reader of {result} got rows of nobody: {strangers}")
+
+    def _expected(self, attempt: AttemptId, subpartitions: range) -> list[Row]:
+        given = self.given[attempt]
+        return sorted(row for sub in subpartitions for row in given.get(sub, []))
+
+    def harmed(self) -> bool:
+        """Whether anything was lost or broken at all, be it on its way."""
+        return bool(self.damaged) or self.bad_answers()
+
+    def missed(self, results: Sequence[str], error: Exception) -> None:
+        """A reader of one of these was told that something is gone or broken."""
+        harmed = any(f"/{result}/" in name for result in results for name in self.damaged)
+        over = any(_epoch_of(result) <= self._closed_epoch for result in results)
+        if not harmed and not over and not self.released.intersection(results):
+            self.violated(f"a reader of {results} failed for no reason: {error}")
+
+
+def _epoch_of(result: str) -> int:
+    """The application names a result after its epoch."""
+    return int(result[1:].split("-")[0])

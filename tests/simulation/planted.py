@@ -1,0 +1,142 @@
+"""Bugs of each class, put into the product's own functions: the simulation has to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from headgate.control import lifecycle
+from headgate.control.errors import Lost
+from headgate.control.events import Produced, Recorded, SegmentSummary
+from headgate.control.fold import apply
+from headgate.control.ids import AttemptId
+from headgate.control.lifecycle import decide
+from headgate.control.memory_partitions import MemoryTransactions
+from headgate.control.replay import Derived, Replay
+from headgate.control.state import JobState, ResultState
+from headgate.storage import gate, puts, writer
+from headgate.storage.channels import Channels
+from headgate.storage.gate import SegmentGate
+from headgate.storage.plan import Slice
+from headgate.storage.puts import Answer, Stored, Verdict
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def drop_a_segment(patch: pytest.MonkeyPatch) -> None:
+    """A partition of several segments is announced without the last one."""
+
+    def without_last(
+        attempt: AttemptId, segments: tuple[SegmentSummary, ...], content: int
+    ) -> Produced:
+        return Produced(attempt, segments[:-1] if len(segments) > 1 else segments, content)
+
+    patch.setattr(writer, "Produced", without_last)
+
+
+def skip_the_fence_of_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    """What tasks of a replaced driver produce counts."""
+    refusal = lifecycle._refusal
+
+    def lenient(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
+        reason = refusal(state, result, attempt)
+        return None if reason is not None and reason.startswith("epoch ") else reason
+
+    patch.setattr(lifecycle, "_refusal", lenient)
+
+
+def skip_the_fence_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    """A replaced master's steps are committed."""
+    patch.setattr(MemoryTransactions, "_check_fence", lambda self: None)
+
+
+def delete_too_early(patch: pytest.MonkeyPatch) -> None:
+    """What has been read once by everybody is taken for not needed any more."""
+    doomed = ResultState.doomed
+
+    def and_consumed(self: ResultState) -> tuple[AttemptId, ...]:
+        everybody = len(self.consumed) == self.registered.subpartitions
+        return tuple(sorted(self.attempts)) if everybody else doomed.__get__(self)
+
+    patch.setattr(ResultState, "doomed", property(and_consumed))
+
+
+def mix_attempts(patch: pytest.MonkeyPatch) -> None:
+    """The manifest names any attempt that has produced, not the one that won."""
+
+    def any_produced(self: ResultState, partition: int) -> Produced:
+        there = [p for a, p in sorted(self.attempts.items()) if a.partition.index == partition]
+        return next(produced for produced in there if produced is not None)
+
+    patch.setattr(ResultState, "produced", any_produced)
+
+
+def take_unknown_for_empty(patch: pytest.MonkeyPatch) -> None:
+    """Partitions that nobody has announced are not waited for."""
+    patch.setattr(Channels, "ended", property(lambda self: True))
+
+
+def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
+    """An object that is gone has no rows."""
+    checked, decoded = SegmentGate._checked, gate._decoded
+
+    def forgiving(
+        self: SegmentGate, piece: Slice, window: Future[memoryview]
+    ) -> tuple[Slice, memoryview]:
+        try:
+            return checked(self, piece, window)
+        except Lost:
+            return piece, memoryview(b"")
+
+    def of_nothing(piece: Slice, body: memoryview, schema: bytes) -> object:
+        return decoded(piece, body, schema) if len(body) else iter(())
+
+    patch.setattr(SegmentGate, "_checked", forgiving)
+    patch.setattr(gate, "_decoded", of_nothing)
+
+
+def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
+    """A decision takes effect where it is recorded, not where it was made."""
+
+    def observe(self: Replay, recorded: Recorded) -> tuple[Derived, ...]:
+        if recorded.event.basis is not None:
+            self._match(recorded)
+            self.state = apply(self.state, recorded.event.body)
+            return ()
+        self.facts += 1
+        body = recorded.event.body
+        decisions = decide(self.state, body)  # type: ignore[arg-type]
+        self.state = apply(self.state, body)
+        derived = tuple(
+            Derived(recorded.offset, ordinal, recorded.event.id, decision)
+            for ordinal, decision in enumerate(decisions)
+        )
+        self.due.extend(derived)
+        return derived
+
+    patch.setattr(Replay, "observe", observe)
+
+
+def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
+    """No answer to a put is taken for a yes."""
+    settle = puts.settle
+
+    def trusting(answer: Answer, found: Stored | None, mine: Stored) -> Verdict:
+        return Verdict.DONE if answer is Answer.SILENT else settle(answer, found, mine)
+
+    patch.setattr(puts, "settle", trusting)
+
+
+PLANTED: tuple[Plant, ...] = (
+    drop_a_segment,
+    skip_the_fence_of_an_epoch,
+    skip_the_fence_of_the_log,
+    delete_too_early,
+    mix_attempts,
+    take_unknown_for_empty,
+    take_missing_for_empty,
+    ignore_the_basis,
+    believe_a_lost_answer,
+)

@@ -1,0 +1,78 @@
+"""Whole jobs from one seed each: what must hold does, and the same seed tells the same story."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .planted import PLANTED, Plant
+from .world import Outcome, simulate
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 100
+BLOCK = 20
+PLANTED_SEEDS_MAX = 1000
+SMALL = 5  # a seed whose job is small: each of its calls is made to fail once
+SHARES = 4
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
+def test_what_must_hold_does(start: int) -> None:
+    """No seed breaks a guarantee; the seeds that do are named."""
+    outcomes = [simulate(seed) for seed in range(start, start + BLOCK)]
+    assert {} == {one.seed: one.violations for one in outcomes if one.violations}
+    assert sum(one.faults.total() for one in outcomes) > BLOCK
+
+
+def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
+    """Without faults a job comes to its end at once, and its own deletions leave nothing."""
+    outcome = simulate(1, calm=True)
+    assert () == outcome.violations
+    assert 0 == outcome.faults.total()
+    assert 0 == outcome.left
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_each_call_may_fail(share: int) -> None:
+    """A small job comes to its end whichever of all chances for a fault is taken, one by one."""
+    chances = simulate(SMALL, nth=0).chances
+    assert chances > 300
+    outcomes = [simulate(SMALL, nth=n) for n in range(1 + share, chances + 1, SHARES)]
+    assert {} == {n: one.violations for n, one in enumerate(outcomes) if one.violations}
+    assert all(1 == one.faults.total() for one in outcomes)
+
+
+def test_one_seed_has_one_history() -> None:
+    """Two runs of a seed have the same trace, also in another process that hashes otherwise."""
+    seeds = (3, 8, 21)
+    told = [simulate(seed).trace for seed in seeds]
+    assert told == [simulate(seed).trace for seed in seeds]
+    assert len(set(told)) == len(seeds)
+    code = (
+        f"from tests.simulation.world import simulate as s; print(*[s(n).trace for n in {seeds}])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told == done.stdout.split()
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_seen(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of each class breaks a guarantee within a thousand seeds."""
+    plant(monkeypatch)
+    assert first_violation() is not None, f"{plant.__doc__} Nobody noticed."
+
+
+def first_violation() -> Outcome | None:
+    outcomes = map(simulate, range(PLANTED_SEEDS_MAX))
+    return next((one for one in outcomes if one.violations), None)

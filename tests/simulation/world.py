@@ -1,0 +1,208 @@
+"""A world from a seed, run to its end, and what is found there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headgate.control.clock import Deadline
+from headgate.control.errors import HeadgateError
+from headgate.storage.fsck import audit, fold
+from headgate.storage.release import StorageRelease
+
+from .application import Application, Cluster
+from .broker import OTHER, Broker
+from .bucket import Bucket
+from .faults import Chaos
+from .machines import GivenUp, World, lead
+from .oracle import JOB, PREFIX, ROOT, Oracle
+from .scheduler import Actor, Process, Scheduler, SimClock, Stuck
+
+QUIET_MS = 90_000.0
+FROZEN_MS_MAX = 40_000.0
+JUMP_MS_MAX = 3_600_000.0
+DRIVERS_MAX = 5
+SETTLE_MS = 120_000.0
+HOLES = {
+    "usurpers": "a driver that was replaced releases results and closes the job",
+    "early": "readers that wait for partitions begin on a result that is not deterministic",
+}  # what the product is known not to withstand: closed unless asked for
+NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/0/1-0/0")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: int
+    trace: str
+    faults: Counter[str]
+    chances: int
+    steps: int
+    events: int
+    left: int
+    violations: tuple[str, ...]
+    told: tuple[str, ...] = ()
+
+
+class Operator:
+    """Sees that there is a driver and a master until the job is closed; never dies."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.process = Process("operator")
+        self.left = 0  # what the last sweep found, a while after the close
+        self._cluster = Cluster(world)
+        self._masters: list[tuple[Actor, Process]] = []
+        self._drivers: list[tuple[Actor, Application]] = []
+
+    def run(self) -> None:
+        """Until a driver has closed the job, then until everybody else has come to an end."""
+        scheduler = self.world.scheduler
+        while not any(app.finished for _, app in self._drivers):
+            self._keep_master()
+            self._keep_driver()
+            scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
+        fall_quiet(self.world)
+        until_ms = scheduler.now_ms + SETTLE_MS
+        while scheduler.now_ms < until_ms:
+            self._keep_master()
+            scheduler.pause("settle", 5_000.0)
+        storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
+        records = self.world.broker.memory.read_all(Deadline.after(1.0))
+        self.left = sum(storage.sweep(state) for state in fold(records) if state.job == JOB)
+
+    def _keep_master(self) -> None:
+        alive = [p for a, p in self._masters if not a.over and self._lively(p)]
+        if alive and not self.world.chaos.strikes("second master"):
+            return
+        process = Process(f"master-{len(self._masters)}")
+        actor = self.world.scheduler.spawn(process.name, process, lambda: lead(self.world, process))
+        self._masters.append((actor, process))
+
+    def _keep_driver(self) -> None:
+        alive = [app for a, app in self._drivers if not a.over and self._lively(app.process)]
+        if alive and not self.world.chaos.strikes("second driver"):
+            return
+        if len(self._drivers) >= DRIVERS_MAX:
+            fall_quiet(self.world)
+        if len(self._drivers) >= 2 * DRIVERS_MAX:
+            raise Stuck(f"{len(self._drivers)} drivers have come to no end")
+        process = Process(f"driver-{len(self._drivers)}")
+        app = Application(self.world, self._cluster, process)
+        self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
+
+    def _lively(self, process: Process) -> bool:
+        return not process.dead and process.thaws_ms - self.world.scheduler.now_ms < 3_000.0
+
+
+def simulate(
+    seed: int,
+    nth: int | None = None,
+    calm: bool = False,
+    tell: bool = False,
+    holes: frozenset[str] = frozenset(),
+) -> Outcome:
+    """Run one world; `nth` takes just that chance for a fault, `holes` are opened (see `HOLES`)."""
+    scheduler = Scheduler(seed)
+    scheduler.told = [] if tell else None
+    chaos = Chaos(scheduler, nth, calm)
+    oracle = Oracle()
+    oracle.bad_answers = chaos.bad_answers
+    broker = Broker(scheduler, chaos, oracle, "usurpers" in holes)
+    bucket = Bucket(scheduler, chaos, oracle)
+    world = World(scheduler, chaos, oracle, broker, bucket, holes)
+    for name in NEIGHBOURS:
+        bucket.objects[name] = b"theirs", "theirs"
+    operator = Operator(world)
+    scheduler.hazard = _hazard(world)
+    scheduler.later(QUIET_MS, lambda: fall_quiet(world))
+    running = scheduler.spawn("operator", operator.process, operator.run)
+    try:
+        scheduler.run(lambda: running.over)
+        if running.error is not None:
+            raise running.error
+    except Stuck as exc:
+        oracle.violated(f"no end: {exc}")
+    finally:
+        scheduler.hazard = lambda process: None
+        scheduler.end()
+    for name, error in scheduler.failures:
+        if not isinstance(error, (HeadgateError, GivenUp, Stuck)):
+            oracle.violated(f"{name} ended with {error!r}")
+    if not oracle.violations:
+        _check_end(world)
+    return Outcome(
+        seed,
+        scheduler.trace,
+        chaos.struck,
+        chaos.chances,
+        scheduler.steps,
+        len(oracle.events),
+        operator.left,
+        tuple(oracle.violations),
+        tuple(scheduler.told or ()),
+    )
+
+
+def _hazard(world: World) -> Callable[[Process], None]:
+    """What may befall a process at each of its waits."""
+    scheduler, chaos = world.scheduler, world.chaos
+
+    def meet(process: Process) -> None:
+        if process.name == "operator" or process.dead:
+            return
+        if chaos.strikes("process killed"):
+            scheduler.kill(process)
+        elif chaos.strikes("process frozen"):
+            process.thaws_ms = scheduler.now_ms + FROZEN_MS_MAX * scheduler.random.random()
+            scheduler.pause("thawed", 0.0)
+        elif chaos.strikes("clock jump"):
+            process.skew_ms += JUMP_MS_MAX * (2 * scheduler.random.random() - 1)
+        elif chaos.strikes("object lost"):
+            _damage(world, lambda body: None)
+        elif chaos.strikes("object damaged"):
+            _damage(world, _flipped)
+
+    return meet
+
+
+def _damage(world: World, harm: Callable[[bytes], bytes | None]) -> None:
+    """Somebody deletes or overwrites an object that is none of theirs."""
+    objects = world.bucket.objects
+    names = sorted(name for name in objects if name.startswith(PREFIX))
+    if names:
+        name = world.scheduler.random.choice(names)
+        world.oracle.damaged.add(name)
+        world.scheduler.note(f"harm {name}")
+        body, write_id = objects.pop(name)
+        if (harmed := harm(body)) is not None:
+            objects[name] = harmed, write_id
+
+
+def _flipped(body: bytes) -> bytes:
+    middle = len(body) // 2
+    return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+
+
+def fall_quiet(world: World) -> None:
+    world.chaos.quiet = True
+    world.broker.back_ms = 0.0
+    world.scheduler.note("quiet")
+
+
+def _check_end(world: World) -> None:
+    """After the close, and the sweep a while later, nothing of the job is left."""
+    objects, oracle = world.bucket.objects, world.oracle
+    left = [name for name in objects if name.startswith(PREFIX)]
+    if left:
+        oracle.violated(f"left behind: {left}")
+    for name in NEIGHBOURS:
+        if objects.get(name) != (b"theirs", "theirs"):
+            oracle.violated(f"{name} was touched")
+    if kept := world.broker.memory.read_state(JOB, Deadline.after(1.0)):
+        oracle.violated(f"state is kept of a job that is over: {sorted(kept)}")
+    for audited in audit(world.broker.memory.read_all(Deadline.after(1.0))):
+        if audited.job != OTHER and (audited.violation or audited.due):
+            oracle.violated(f"audit: {audited}")

@@ -1,0 +1,61 @@
+"""The sweep after a job's end: what it takes, and what belongs to others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headgate.control.events import ResultRegistered
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.state import JobState, ResultState
+from headgate.storage.layout import Layout
+from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.release import StorageRelease
+
+JOB = JobId("job")
+LAYOUT = Layout("root", JOB)
+MINE, KEPT, NEWER = ResultId("mine"), ResultId("kept"), ResultId("newer")
+REGISTERED = ResultState(ResultRegistered(MINE, 1, 1, "", ""))
+CLOSED = JobState(
+    JOB,
+    2,
+    {MINE: replace(REGISTERED, released="closed"), KEPT: replace(REGISTERED, expires_ms=0)},
+    "closed",
+)
+
+
+def segment(result: ResultId, epoch: int, job: JobId = JOB) -> str:
+    return Layout("root", job).segment(AttemptId(PartitionId(result, 0), epoch, 7), 0)
+
+
+GONE = (
+    segment(MINE, 2),
+    segment(MINE, 1),
+    segment(ResultId("never-registered"), 2),
+    LAYOUT.manifest(MINE, 0),
+)
+LEFT = (
+    segment(NEWER, 3),
+    LAYOUT.manifest(NEWER, 0),
+    segment(KEPT, 2),
+    LAYOUT.manifest(KEPT, 0),
+    segment(MINE, 2, JobId("job-2")),
+    "root/job/notes",
+)
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_what_the_job_left_behind_goes(name: str) -> None:
+    """Whatever was written for a released result, or under an epoch that is over, is swept."""
+    objects: Objects = {name: (b"", "")}
+    assert 1 == StorageRelease(MemoryBlobStore(objects), "root").sweep(CLOSED)
+    assert {} == objects
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_others_need_stays(name: str) -> None:
+    """A driver that sweeps late finds what its successor writes, and what outlives the job."""
+    objects: Objects = {name: (b"", "")}
+    assert 0 == StorageRelease(MemoryBlobStore(objects), "root").sweep(CLOSED)
+    assert {name} == objects.keys()
