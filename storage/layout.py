@@ -38,8 +38,8 @@ class Layout:
         """Where a result's manifest shards are."""
         return self._folder(result, _MANIFEST)
 
-    def manifest(self, result: ResultId, shard: int) -> str:
-        return f"{self.manifests(result)}{shard}"
+    def manifest(self, result: ResultId, version: int, shard: int) -> str:
+        return f"{self.manifests(result)}{version}-{shard}"
 
     def result_of(self, name: str) -> ResultId | None:
         """The result that one of the job's objects belongs to; None when it is no name of ours."""

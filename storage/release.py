@@ -23,8 +23,9 @@ class StorageRelease:
         layout = Layout(self._root, job)
         gone = [name for a in attempts for name in self._names(layout, a, result.attempts[a])]
         if result.released is not None:
-            said = result.registered
-            gone += shards.names(layout, said.result, result.written.segments, said.subpartitions)
+            said, segments = result.registered, result.written.segments
+            for version in range(1, result.completions + 1):
+                gone += shards.names(layout, said.result, segments, said.subpartitions, version)
         self._store.delete(gone)
         return len(gone)
 

@@ -1,7 +1,7 @@
 """Manifests too large to travel with a task: cut by subpartitions into objects of their own.
 
-A reader fetches only the shard that it needs. The names follow from the numbers of segments and
-subpartitions alone, so that a release can delete them by name.
+A reader fetches only the shard that it needs. The names follow from a few numbers that the log has,
+so that a release can delete them by name.
 """
 
 from __future__ import annotations
@@ -59,20 +59,22 @@ def firsts(segments: int, subpartitions: int) -> range:
     return range(0, subpartitions, max(1, _SHARD_BYTES // entry_bytes))
 
 
-def names(layout: Layout, result: ResultId, segments: int, subpartitions: int) -> list[str]:
-    """The names of a result's manifest shards."""
+def names(
+    layout: Layout, result: ResultId, segments: int, subpartitions: int, version: int
+) -> list[str]:
+    """The names of a result's manifest shards; it has another version each time it is complete."""
     count = len(firsts(segments, subpartitions))
-    return [layout.manifest(result, shard) for shard in range(count)]
+    return [layout.manifest(result, version, shard) for shard in range(count)]
 
 
 def store_manifest(
-    store: BlobStore, layout: Layout, manifest: Manifest
+    store: BlobStore, layout: Layout, manifest: Manifest, version: int
 ) -> Manifest | StoredManifest:
     """The manifest as tasks take it: itself when small, else a reference to what was stored."""
     cuts = firsts(len(manifest.sources), manifest.count)
     if not cuts:
         return manifest
-    placed = names(layout, manifest.result, len(manifest.sources), manifest.count)
+    placed = names(layout, manifest.result, len(manifest.sources), manifest.count, version)
     sums = []
     for name, first in zip(placed, cuts, strict=True):
         body = encode(manifest.part(first, min(cuts.step, manifest.count - first)))

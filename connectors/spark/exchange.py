@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
 from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
-from ...control.master import DriverMaster
 from ...control.state import JobState, ResultState
 from ...storage.blobs import BlobStore
 from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
+from ...storage.master import StorageMaster
 from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor
 from .repairs import Repairs
@@ -46,7 +46,7 @@ class Exchange:
 class Means:
     """What the exchanges of a job work with."""
 
-    master: DriverMaster
+    master: StorageMaster
     store: BlobStore
     worker: WorkerSettings
     settings: Settings
@@ -121,7 +121,8 @@ class Exchanger:
     def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest | StoredManifest:
         state = self.means.master.await_complete(descriptor)
         layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
-        return store_manifest(store, layout, build(descriptor, state, layout, store))
+        manifest = build(descriptor, state, layout, store)
+        return store_manifest(store, layout, manifest, state.completions)
 
     @contextmanager
     def _described(self, text: str) -> Iterator[None]:

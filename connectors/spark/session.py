@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping
+from contextlib import closing
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -15,13 +16,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from ...control import __version__
-from ...control.contract import MasterSettings
+from ...control.contract import MasterSettings, ShuffleDescriptor
 from ...control.errors import Closed, Invalid
-from ...control.ids import JobId, ResultId, job_id
-from ...control.master import DriverMaster, Speaker
+from ...control.ids import JobId, PartitionId, ResultId, job_id
+from ...control.master import Speaker
+from ...control.why import Made, why
+from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
 from .catalyst import open_door
-from .exchange import Exchange, Exchanger, Means
+from .exchange import Exchanger, Means
 from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
@@ -29,6 +32,8 @@ from .settings import Settings, read_settings
 from .shipping import cause, probe, ship
 
 _LOG = logging.getLogger("headgate")
+_EVENTS_MAX = 500
+_POLL_S = 0.5
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
@@ -39,8 +44,8 @@ class Headgate:
         self._exchanger = exchanger
         self._services = services
         self._numbers = count(1)
-        self._exchanges: weakref.WeakKeyDictionary[DataFrame, Exchange]
-        self._exchanges = weakref.WeakKeyDictionary()
+        self._descriptors: weakref.WeakKeyDictionary[DataFrame, ShuffleDescriptor]
+        self._descriptors = weakref.WeakKeyDictionary()
         self._closed = False
 
     @property
@@ -63,7 +68,7 @@ class Headgate:
         self._services.require_whole_log()
         result = ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
         exchange = self._exchanger.run(df, n, columns, result)
-        self._exchanges[exchange.frame] = exchange
+        self._descriptors[exchange.frame] = exchange.descriptor
         return exchange.frame
 
     def read(self, result: str) -> DataFrame:
@@ -75,7 +80,7 @@ class Headgate:
         """
         self._require_open()
         exchange = self._exchanger.read(ResultId(result))
-        self._exchanges[exchange.frame] = exchange
+        self._descriptors[exchange.frame] = exchange.descriptor
         return exchange.frame
 
     def results(self) -> tuple[ResultReport, ...]:
@@ -92,17 +97,64 @@ class Headgate:
         Raises:
             Invalid: the DataFrame is none of these, or was released before.
         """
+        descriptor = self._descriptor_of(df)
+        del self._descriptors[df]
+        self._exchanger.means.repairs.forget(descriptor.result)
+        self._exchanger.means.master.release_partition_externally(descriptor)
+
+    def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
+        """Let what is stored for a DataFrame outlive this job, until a point in time (milliseconds
+        since 1970) or for ever; a later driver of the same `spark.headgate.job.id` reads it by the
+        name that is returned, and releases it.
+
+        Raises:
+            Invalid: the DataFrame is none that `repartition` or `read` returned, or was released.
+        """
+        descriptor = self._descriptor_of(df)
+        self._exchanger.means.master.promote_partitions(descriptor, expires_ms)
+        return descriptor.result
+
+    def stop_tracking(self, df: DataFrame, reason: str) -> ResultId:
+        """Leave what is stored for a DataFrame to somebody else, who has to delete it.
+
+        Raises:
+            Invalid: as for `promote`.
+        """
+        descriptor = self._descriptor_of(df)
+        self._exchanger.means.master.stop_tracking_partitions(descriptor, reason)
+        return descriptor.result
+
+    def is_available(self, result: str, partition: int | None = None) -> bool:
+        """Whether a result, or one partition of it, can be read whole now."""
+        return self._exchanger.means.master.is_available(self.job, ResultId(result), partition)
+
+    def may_release_executor(self, host: str) -> bool:
+        """Whether this job loses nothing with the executors of a host."""
+        return self._exchanger.means.master.may_release_executor(self.job, host)
+
+    def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
+        """Release every result but those of these DataFrames and what was promoted; returns which.
+        What was derived from a DataFrame that is not named can no longer be read.
+
+        Raises:
+            Invalid: as for `promote`.
+        """
         self._require_open()
-        exchange = self._exchanges.pop(df, None)
-        if exchange is None:
-            raise Invalid(
-                "release takes a DataFrame that repartition or read returned, and takes it once"
-            )
-        self._exchanger.means.repairs.forget(exchange.descriptor.result)
-        self._exchanger.means.master.release_partition_externally(exchange.descriptor)
+        held = {self._descriptor_of(df).result for df in in_use}
+        return self._exchanger.means.master.remove_unused(self.job, held)
+
+    def why(self, result: str, partition: int) -> tuple[Made, ...]:
+        """Every attempt at a partition: why it was made, and what became of it."""
+        self._require_open()
+        with closing(self._services.log.follow(self.job, None)) as follower:
+            records, end = [], follower.end()
+            while follower.position() < end:
+                records += follower.poll(_EVENTS_MAX, _POLL_S)
+        return why(records, PartitionId(ResultId(result), partition))
 
     def close(self) -> None:
-        """Release all that the job has and wait until it is deleted; later calls do nothing."""
+        """Release all that the job has but what was promoted, and wait until it is deleted; later
+        calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -123,6 +175,14 @@ class Headgate:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
+        self._require_open()
+        if (descriptor := self._descriptors.get(df)) is None:
+            raise Invalid(
+                "this takes a DataFrame that repartition or read returned and that is not released"
+            )
+        return descriptor
 
     def _require_open(self) -> None:
         if self._closed:
@@ -166,7 +226,7 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
     release = StorageRelease(services.store, worker.root)
     speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
     chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
-    master = DriverMaster(services.log, release, chosen, speaker)
+    master = StorageMaster(chosen, services.log, release, speaker, worker.limits)
     repairs = Repairs(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )

@@ -92,7 +92,7 @@ OPENING: tuple[Fact, ...] = (
     PartitionRegistered(RESULTS[1], 0, 1),
 )
 NAMES = [LAYOUT.segment(attempt, number) for attempt in ATTEMPTS for number in range(3)] + [
-    LAYOUT.manifest(RESULTS[0], 0),
+    LAYOUT.manifest(RESULTS[0], 1, 0),
     f"{LAYOUT.prefix}00/r9/0/1-1/0",
     f"{LAYOUT.prefix}notes",
 ]

@@ -116,7 +116,7 @@ def test_objects_that_were_ordered_to_go_are_leftovers() -> None:
     names = [LAYOUT.segment(WON, 0), LAYOUT.segment(LATE, 0)]
     assert [(Kind.LEFTOVER, names[1])] == kinds(compare(states(*late), listed(*names), ROOT))
     released = states(*late, ReleaseRequested(RESULT, "t"))
-    everything = [*names, LAYOUT.manifest(RESULT, 0)]
+    everything = [*names, LAYOUT.manifest(RESULT, 1, 0)]
     assert [(Kind.LEFTOVER, name) for name in everything] == kinds(
         compare(released, listed(*everything), ROOT)
     )

@@ -39,7 +39,7 @@ def same(expected: Manifest, actual: Manifest) -> None:
 def test_a_small_manifest_travels() -> None:
     """What fits a task's closure is stored nowhere."""
     store, whole = MemoryBlobStore(), manifest(8, 200)
-    assert whole is shards.store_manifest(store, LAYOUT, whole)
+    assert whole is shards.store_manifest(store, LAYOUT, whole, 1)
     assert [] == list(store.list(""))
 
 
@@ -47,7 +47,7 @@ def test_a_small_manifest_travels() -> None:
 def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) -> None:
     """A shard holds exactly the part of the manifest that its readers need."""
     store, whole = MemoryBlobStore(), manifest(sources, subpartitions)
-    stored = shards.store_manifest(store, LAYOUT, whole)
+    stored = shards.store_manifest(store, LAYOUT, whole, 1)
     assert isinstance(stored, shards.StoredManifest)
     for subpartition in range(0, subpartitions, 7):
         shard = shards.load_shard(store, stored, subpartition)
@@ -58,15 +58,28 @@ def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) ->
 def test_a_release_knows_the_names() -> None:
     """The names of the shards follow from two numbers that the log has."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    shards.store_manifest(store, LAYOUT, whole)
+    shards.store_manifest(store, LAYOUT, whole, 1)
     expected = sorted(stat.name for stat in store.list(""))
-    assert expected == sorted(shards.names(LAYOUT, RESULT, 100, 500))
+    assert expected == sorted(shards.names(LAYOUT, RESULT, 100, 500, 1))
+
+
+def test_a_repaired_result_has_another_manifest() -> None:
+    """What took the place of a lost partition is found under other names; the same is, under the
+    same."""
+    store, before, after = MemoryBlobStore(), manifest(100, 500), manifest(101, 500)
+    first = shards.store_manifest(store, LAYOUT, before, 1)
+    assert first == shards.store_manifest(store, LAYOUT, before, 1)
+    second = shards.store_manifest(store, LAYOUT, after, 2)
+    assert isinstance(first, shards.StoredManifest)
+    assert isinstance(second, shards.StoredManifest)
+    same(after.part(0, second.width), shards.load_shard(store, second, 0))
+    same(before.part(0, first.width), shards.load_shard(store, first, 0))
 
 
 def test_a_damaged_shard_is_found() -> None:
     """A shard whose bytes are not those that were stored is `Corrupt`, by name."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    stored = shards.store_manifest(store, LAYOUT, whole)
+    stored = shards.store_manifest(store, LAYOUT, whole, 1)
     assert isinstance(stored, shards.StoredManifest)
     body = bytearray(store.get(stored.names[0]))
     body[100] ^= 1

@@ -33,13 +33,13 @@ GONE = (
     segment(MINE, 2),
     segment(MINE, 1),
     segment(ResultId("never-registered"), 2),
-    LAYOUT.manifest(MINE, 0),
+    LAYOUT.manifest(MINE, 1, 0),
 )
 LEFT = (
     segment(NEWER, 3),
-    LAYOUT.manifest(NEWER, 0),
+    LAYOUT.manifest(NEWER, 1, 0),
     segment(KEPT, 2),
-    LAYOUT.manifest(KEPT, 0),
+    LAYOUT.manifest(KEPT, 1, 0),
     segment(MINE, 2, JobId("job-2")),
     "root/job/notes",
 )

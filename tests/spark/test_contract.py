@@ -1,0 +1,111 @@
+"""What the whole contract offers to a session: results that outlive a job, and questions."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, Invalid
+from headgate.connectors.spark.session import attach_session
+from headgate.infra.embedded import EmbeddedStack, start_embedded
+
+from .conftest import Place, build_session
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An embedded stack that drivers come and go on."""
+
+    stack: EmbeddedStack
+
+    @property
+    def bootstrap(self) -> str:
+        return self.stack.bootstrap
+
+    @property
+    def endpoint(self) -> str:
+        return self.stack.endpoint
+
+    @property
+    def bucket(self) -> str:
+        return self.stack.bucket
+
+    def close(self) -> None:
+        """The stack goes when the tests do."""
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = build_session(Place("embedded", {}), "local[2]")
+    session.conf.set("spark.headgate.job.id", "contract")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with start_embedded() as started:
+        yield started
+
+
+def attached(spark: SparkSession, stack: EmbeddedStack) -> Headgate:
+    return attach_session(spark, lambda: Kept(stack))
+
+
+def orders(spark: SparkSession) -> DataFrame:
+    return spark.range(0, 300, 1, 2).select((F.col("id") % 7).alias("k"), F.col("id").alias("v"))
+
+
+def rows(df: DataFrame) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, df.collect()))
+
+
+def test_a_promoted_result_outlives_its_job(spark: SparkSession, stack: EmbeddedStack) -> None:
+    """It is read by a later driver, though its job was closed, and goes when it is released; what
+    was not promoted is gone with the job."""
+    with attached(spark, stack) as hg:
+        kept, dropped = hg.repartition(orders(spark), 3, "k"), hg.repartition(orders(spark), 3, "v")
+        name = hg.promote(kept)
+        other = hg.results()[-1].result
+        assert hg.is_available(other)
+        del dropped
+    with attached(spark, stack) as hg:
+        assert not hg.is_available(other)
+        assert hg.is_available(name, 1)
+        again = hg.read(name)
+        assert rows(orders(spark)) == rows(again)
+        hg.release(again)
+        assert not hg.is_available(name)
+        with pytest.raises(Invalid, match="not released"):
+            hg.promote(again)
+
+
+def test_what_nobody_holds_is_removed(spark: SparkSession, stack: EmbeddedStack) -> None:
+    """What is not named as in use is released; what is stays, and so does what was promoted."""
+    with attached(spark, stack) as hg:
+        held = hg.repartition(orders(spark), 3, "k")
+        promoted, unused = (hg.repartition(orders(spark), 3, "v") for _ in range(2))
+        hg.promote(promoted)
+        assert (hg.results()[-1].result,) == hg.remove_unused(held)
+        assert rows(orders(spark)) == rows(held) == rows(promoted)
+        hg.release(promoted)
+        with pytest.raises(PySparkException, match="Lost"):
+            unused.collect()
+
+
+def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: EmbeddedStack) -> None:
+    """After the map stage nothing is lost with any host; every partition was made once."""
+    with attached(spark, stack) as hg:
+        out = hg.repartition(orders(spark), 3, "k")
+        assert hg.may_release_executor(socket.gethostname())
+        (made,) = hg.why(hg.results()[-1].result, 0)
+        assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
+        assert len(rows(out)) == 300
