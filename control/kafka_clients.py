@@ -129,6 +129,10 @@ class KafkaClients:
         behind its long poll."""
         return self._offset(place, _LATEST)
 
+    def written_offset(self, place: Place) -> int:
+        """Behind the newest record, also one that readers of committed records cannot reach yet."""
+        return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
     def prepare(self, deadline: Deadline) -> None:
         """Reach the broker, then create the topics or compare them.
 
@@ -244,22 +248,29 @@ class KafkaClients:
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
 
-    def _offset(self, place: Place, spec: OffsetSpec) -> int:
+    def _offset(
+        self,
+        place: Place,
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> int:
         deadline = Deadline.after(self.settings.request_timeout_s)
         while True:
             try:
                 with self.translated(f"asking for the offsets of {place}"):
-                    return self._ask_offset(place, spec, deadline)
+                    return self._ask_offset(place, spec, isolation, deadline)
             except Unavailable:
                 if deadline.passed:
                     raise
                 self._forget_admin()  # it would go on asking a partition's former leader
                 deadline.clock.sleep_s(_PAUSE_S)
 
-    def _ask_offset(self, place: Place, spec: OffsetSpec, deadline: Deadline) -> int:
+    def _ask_offset(
+        self, place: Place, spec: OffsetSpec, isolation: IsolationLevel, deadline: Deadline
+    ) -> int:
         there = TopicPartition(place.topic, place.partition)
         futures = self.admin().list_offsets(
-            {there: spec}, isolation_level=IsolationLevel.READ_COMMITTED, **self._limit(deadline)
+            {there: spec}, isolation_level=isolation, **self._limit(deadline)
         )
         offset = int(self._ask(futures[there], deadline).offset)
         if offset < 0:  # the client's way to say that it had no answer

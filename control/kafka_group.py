@@ -95,7 +95,7 @@ class KafkaMembership(KafkaTransactions):
         held = self._held[partition]
         if held.end is None and self._is_settled(partition, held):
             place = Place(self._clients.settings.events_topic, partition)
-            held.end = self._clients.end_offset(place)
+            held.end = self._clients.written_offset(place)
         return held.end
 
     def commit(self, positions: Mapping[int, int]) -> None:
@@ -138,8 +138,8 @@ class KafkaMembership(KafkaTransactions):
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places]
         consumer.incremental_assign(starts)
-        # Not asked for later: the coordinator takes the step of an outsider as it takes anybody's,
-        # and the client makes a member one in the background, before it calls `_revoked`.
+        # Not asked for later: the coordinator takes a step that names no member at all, and the
+        # client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
         for place in places:
             self._held[place.partition] = _Held()

@@ -138,6 +138,14 @@ class Transactions(Protocol):
 class Decisions(Transactions, Protocol):
     """The one place that a job's decisions come from."""
 
+    def end(self) -> int:
+        """Behind which position the holder may decide: all that a former one has committed lies
+        before it, also behind a step of another job that is still open.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
     def commit(self, position: int) -> None:
         """Make visible what is in the step, and that the facts before `position` are decided.
 
@@ -189,8 +197,9 @@ class Membership(Transactions, Protocol):
         """The offset behind all that `poll` has passed of a partition that is held."""
 
     def end(self, partition: int) -> int | None:
-        """Behind which position the member may decide for a partition that it holds: from there on
-        no former holder commits anything. None while one still can.
+        """Behind which position the member may decide for a partition that it holds: all that a
+        former holder has committed lies before it, also behind a step that is still open, and no
+        former holder commits anything more. None while one still can.
 
         Raises:
             Unavailable: the log does not answer.

@@ -184,6 +184,11 @@ class MemoryDecisions(MemoryTransactions):
 
     def __init__(self, job: JobId, partitions: list[Partition], changed: Condition) -> None:
         super().__init__(partitions, changed, f"job {job}")
+        self._partition = partitions[partition_of(job, len(partitions))]
+
+    def end(self) -> int:
+        with self._changed:
+            return len(self._partition.entries)
 
     def commit(self, position: int) -> None:
         with self._changed:

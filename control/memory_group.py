@@ -90,7 +90,7 @@ class MemoryMembership(MemoryTransactions):
 
     def end(self, partition: int) -> int | None:
         with self._changed:
-            return self._partitions[partition].stable_end
+            return len(self._partitions[partition].entries)
 
     def commit(self, positions: Mapping[int, int]) -> None:
         with self._changed:

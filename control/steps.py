@@ -49,7 +49,7 @@ class JobSteps:
         self._decisions = decisions
         self._follower = start.follower
         self._step_events_max = settings.step_events_max
-        self._end = start.follower.end()
+        self._end = start.follower.end() if decisions is None else decisions.end()
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
         self._accepted = False

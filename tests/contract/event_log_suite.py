@@ -352,6 +352,30 @@ class EventLogSuite(EventLogBasics):
             with closing(log.follow(name)) as follower:
                 assert [f"of {name}"] == names(read_to_end(follower))
 
+    def test_a_successor_is_told_of_decisions_behind_an_open_step(
+        self, log: EventLog, job: JobId
+    ) -> None:
+        """What a former holder committed behind another job's open step cannot be read yet: the
+        successor's `end` lies behind it all the same."""
+        at = append(log, fact(job, "fact"))
+        with closing(log.open_decisions(same_partition(job, self.PARTITIONS))) as theirs:
+            theirs.begin()
+            theirs.write(decision(same_partition(job, self.PARTITIONS), "open"))
+            self.await_stall(log, job, decisions_first=at + 1)
+            with closing(log.open_decisions(job)) as former:
+                former.begin()
+                former.write(decision(job, "kept", at))
+                former.commit(at + 1)
+            with (
+                closing(log.open_decisions(job)) as successor,
+                closing(log.follow(job)) as follower,
+            ):
+                end = successor.end()
+                assert names(read_to_end(follower)) == ["fact"]
+                assert follower.position() < end
+                theirs.abort()
+                assert names(read(follower, 1)) == ["kept"]
+
     def test_an_oversized_decision_is_refused(self, log: EventLog, job: JobId) -> None:
         """A decision over the size limit is `Invalid`, and the step may go on without it."""
         with closing(log.open_decisions(job)) as decisions:

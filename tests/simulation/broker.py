@@ -235,6 +235,12 @@ class SimDecisions:
         self._open = False
         self._written: list[Event] = []
 
+    def end(self) -> int:
+        self._broker.scheduler.pause("end")
+        if self._broker.down or self._broker.chaos.strikes("log unreadable"):
+            raise Unavailable("the log does not answer")
+        return self._inner.end()
+
     def begin(self) -> None:
         self._visit("begin", "begin refused")
         self._inner.begin()

@@ -170,6 +170,10 @@ class FaultyTransactions:
 class FaultyDecisions(FaultyTransactions):
     inner: Decisions
 
+    def end(self) -> int:
+        self.log.raise_before("end")
+        return self.inner.end()
+
     def commit(self, position: int) -> None:
         self._commit(lambda: self.inner.commit(position))
 

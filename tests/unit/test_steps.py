@@ -15,10 +15,12 @@ from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
+    Event,
     JobAccepted,
     Recorded,
     ReleaseRequested,
 )
+from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.memory import MemoryEventLog
 from headgate.control.steps import JobSteps, Outcome
@@ -177,6 +179,25 @@ def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
         state = drive(steps, log, storage)[-1].state
         assert state is not None
         assert () == state.results[RESULT].doomed
+
+
+def test_decisions_behind_an_open_step_are_waited_for() -> None:
+    """What a former master committed behind another job's open step is not decided again by a
+    successor that cannot read it yet."""
+    log = MemoryEventLog(1)
+    storage = OrderedStorage(log)
+    dead = log.open_decisions(JobId("dead"))
+    with closing(opened(log, "first")) as first:
+        drive(first, log, storage)
+        state_facts(log, REGISTERED)
+        dead.begin()
+        dead.write(Event("0.0", JobId("dead"), "", 0, "dead", 0, JobAccepted(1)))
+        drive(first, log, storage)
+    with closing(opened(log, "second")) as second:
+        assert [None] * STEPS == [outcome.state for outcome in drive(second, log, storage)]
+        dead.close()
+        drive(second, log, storage)
+    assert audited(log).decisions == 1
 
 
 def test_a_successors_decision_ends_the_steps() -> None:
