@@ -206,7 +206,10 @@ class Application:
 
     def _result(self, exchange: Exchange) -> ResultState:
         self._check_failed()
-        return self._ledger.state.results[exchange.name]
+        result = self._ledger.state.results[exchange.name]
+        if result.released is not None:
+            raise Fenced(f"somebody else has released {exchange.name}")
+        return result
 
     def _manifest(self, exchange: Exchange) -> Manifest:
         result = self._result(exchange)

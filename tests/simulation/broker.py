@@ -23,7 +23,7 @@ from headgate.control.memory import MemoryEventLog
 
 from .faults import Chaos
 from .oracle import JOB, Oracle
-from .scheduler import Process, Scheduler, Signal
+from .scheduler import Process, Scheduler, Signal, SimClock
 
 REQUEST_MS = 8_000.0
 OPEN_MS_MAX = 10_000.0
@@ -40,7 +40,7 @@ class Broker:
         self.chaos = chaos
         self.oracle = oracle
         self.usurpers = usurpers
-        self.memory = MemoryEventLog(1)
+        self.memory = MemoryEventLog(1, SimClock(scheduler, Process("broker")))
         self.changed = Signal(scheduler)
         self.back_ms = 0.0
         self._watcher = self.memory.follow(JOB)
@@ -170,14 +170,16 @@ class SimLog:
         self._visit("read state", "log unreadable")
         return self.broker.memory.read_state(job, deadline)
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
-        return self.broker.memory.read_all(deadline)
-
     def beat(self, job: JobId) -> None:
-        raise AssertionError("no lease is asked for here")
+        self._visit("beat", "append refused")
+        self.broker.memory.beat(job)
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
-        raise AssertionError("no lease is asked for here")
+        self._visit("read beats", "log unreadable")
+        return self.broker.memory.read_beats(job, deadline)
+
+    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+        return self.broker.memory.read_all(deadline)
 
     def close(self) -> None:
         """The broker is everybody's."""

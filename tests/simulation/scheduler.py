@@ -23,7 +23,7 @@ from headgate.control.errors import Unavailable
 T = TypeVar("T")
 
 STEP_MS = 4.0  # a wait of no stated length takes up to so long
-STEPS_MAX = 30_000
+STEPS_MAX = 150_000
 
 
 class Killed(BaseException):
