@@ -140,6 +140,7 @@ class PromoteRequested:
 
     result: ResultId
     expires_ms: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class StopTrackingRequested:
 
     result: ResultId
     reason: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequested:
+    """`epoch` is that of the driver that asks, here and below; 0 is an operator, whom nobody
+    replaces."""
+
     result: ResultId
     reason: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,7 @@ class Deleted:
 @dataclass(frozen=True, slots=True)
 class JobUnregistered:
     reason: str
+    epoch: int = 0
 
 
 # Decisions

@@ -38,13 +38,15 @@ from .events import (
     TrackingStopped,
 )
 from .ids import AttemptId, ResultId
-from .state import JobState, Reads, ResultState, Written
+from .state import JobState, Reads, ResultState, Written, is_fenced
 
 T = TypeVar("T")
 
 
 def apply(state: JobState, body: Body) -> JobState:
     """The state behind an event."""
+    if is_fenced(state, body):
+        return state
     match body:
         case JobAccepted():
             return _accept(state, body.epoch)
@@ -200,7 +202,7 @@ def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
     before = dict(result.before)
     for attempt in body.attempts:
         produced = result.attempts.get(attempt)
-        if result.completions and not result.registered.pipelined and produced is not None:
+        if not result.registered.pipelined and produced is not None:
             before.setdefault(attempt.partition.index, produced.fingerprint)
     gone = set(body.attempts)
     winners = {index: a for index, a in result.winners.items() if a not in gone}

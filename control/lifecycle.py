@@ -41,7 +41,7 @@ from .events import (
 from .failover import decide_again
 from .fold import apply
 from .ids import AttemptId, ResultId
-from .state import JobState, ResultState
+from .state import JobState, ResultState, is_fenced
 
 _AGAIN = "it was superseded before"
 
@@ -57,6 +57,8 @@ def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
 
 def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
     """What follows from a fact, seen from the state before it."""
+    if is_fenced(state, fact):
+        return ()
     match fact:
         case JobRegistered():
             return (JobAccepted(state.epoch + 1),)

@@ -53,6 +53,7 @@ class DriverMaster:
         self._settings = settings
         self._speaker = speaker
         self._loops: dict[JobId, JobLoop] = {}
+        self._epochs: dict[JobId, int] = {}
         self._hearts: dict[JobId, Heart] = {}
 
     def start(self) -> None:
@@ -82,6 +83,7 @@ class DriverMaster:
             self._drop(job)
             raise
         assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
+        self._epochs[job] = accepted[0].epoch
         if self._settings.lease_ms:
             heart = Heart(self._log, job, self._settings.lease_ms, lambda: loop.works)
             self._hearts[job] = heart
@@ -89,7 +91,7 @@ class DriverMaster:
 
     def unregister_job(self, job_id: JobId) -> None:
         """Release all that the job has, wait until it is deleted, and sweep what is left."""
-        self._answer(job_id, JobUnregistered("closed"))
+        self._answer(job_id, JobUnregistered("closed", self._epoch(job_id)))
         closed = self._loop(job_id).wait_for(all_deleted, "the deletion of every object")
         if closed.closed is not None:  # else a later driver speaks for the job
             self._storage.sweep(closed)
@@ -117,7 +119,8 @@ class DriverMaster:
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result; its objects are deleted soon after."""
-        self._answer(descriptor.job, ReleaseRequested(descriptor.result, "asked for"))
+        epoch = self._epoch(descriptor.job)
+        self._answer(descriptor.job, ReleaseRequested(descriptor.result, "asked for", epoch))
 
     def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
         """Wait until every partition of a result is consumable."""
@@ -129,6 +132,11 @@ class DriverMaster:
     def state(self, job_id: JobId) -> JobState:
         """What is committed of a job."""
         return self._loop(job_id).state
+
+    def _epoch(self, job_id: JobId) -> int:
+        """Under which this driver speaks for a job; a later one is obeyed in its place."""
+        self._loop(job_id)
+        return self._epochs[job_id]
 
     def _loop(self, job_id: JobId) -> JobLoop:
         found = self._loops.get(job_id)

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from .events import Produced, ResultRegistered, SegmentSummary
+from .events import (
+    Body,
+    JobUnregistered,
+    Produced,
+    PromoteRequested,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+    StopTrackingRequested,
+)
 from .ids import AttemptId, JobId, ResultId
 
 
@@ -36,7 +45,7 @@ class ResultState:
 
     `running` tells the host of the attempts that have not ended, `streams` what those of a
     pipelined result have announced so far. `before` holds the fingerprint of a partition that was
-    lost after consumers could have begun to read it, `reproducing` what is ordered and not there,
+    lost after it had become consumable, `reproducing` what is ordered and not there,
     `waiting` the reader tasks that wait for it.
     """
 
@@ -90,3 +99,12 @@ class JobState:
     def registered(self) -> bool:
         """Whether a driver speaks for the job: only then can anything new begin."""
         return self.epoch > 0 and self.closed is None and self.failed is None
+
+
+def is_fenced(state: JobState, body: Body) -> bool:
+    """Whether a driver asks that another one has replaced: nothing follows, nothing changes."""
+    match body:
+        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested() | JobUnregistered():
+            return 0 < body.epoch < state.epoch
+        case _:
+            return False

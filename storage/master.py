@@ -43,11 +43,13 @@ class StorageMaster(DriverMaster):
         return self._limits.task_bytes(task.inputs, task.outputs)
 
     def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
-        if not self._answer(descriptor.job, PromoteRequested(descriptor.result, expires_ms)):
+        asked = PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
+        if not self._answer(descriptor.job, asked):
             raise Invalid(f"result {descriptor.result} is not complete, or was released")
 
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
-        if not self._answer(descriptor.job, StopTrackingRequested(descriptor.result, reason)):
+        asked = StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
+        if not self._answer(descriptor.job, asked):
             raise Invalid(f"result {descriptor.result} is not tracked any more, or was released")
 
     def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
@@ -62,5 +64,5 @@ class StorageMaster(DriverMaster):
     def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
         found = questions.unused(self.state(job_id), in_use)
         for result in found:
-            self._answer(job_id, ReleaseRequested(result, "unused"))
+            self._answer(job_id, ReleaseRequested(result, "unused", self._epoch(job_id)))
         return found

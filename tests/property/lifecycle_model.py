@@ -53,6 +53,7 @@ ATTEMPT = st.builds(AttemptId, PARTITION, st.sampled_from((1, 1, 1, 2, 0, 3)), s
 SEGMENTS = st.sampled_from((segments(0), segments(0, 1), segments(), segments(1), segments(0, 0)))
 
 FINGERPRINT = st.sampled_from((1, 1, 1, 2, None))
+EPOCH = st.sampled_from((0, 1, 1, 2))
 HOST = st.sampled_from(("host", "other"))
 
 FACTS: st.SearchStrategy[Fact] = st.one_of(
@@ -62,8 +63,8 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(SegmentProduced, ATTEMPT, st.sampled_from(segments(0, 1))),
     st.builds(Lost, ATTEMPT, st.just("object"), st.sampled_from(("404", "404", ""))),
     st.builds(ExecutorLost, HOST, st.just("spot")),
-    st.builds(PromoteRequested, RESULT, st.sampled_from((0, 10, 20))),
-    st.builds(StopTrackingRequested, RESULT, st.just("mine")),
+    st.builds(PromoteRequested, RESULT, st.sampled_from((0, 10, 20)), EPOCH),
+    st.builds(StopTrackingRequested, RESULT, st.just("mine"), EPOCH),
     st.builds(Tick, st.sampled_from((5, 15, 25))),
     st.just(LeaseExpired("silent")),
     st.builds(AttemptFailed, ATTEMPT, st.just("oom")),
@@ -72,7 +73,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
         PartitionRegistered, RESULT, st.integers(-1, 2), st.sampled_from((2, 2, 1, 0, -1, 3))
     ),
-    st.builds(ReleaseRequested, RESULT, st.just("asked")),
+    st.builds(ReleaseRequested, RESULT, st.just("asked"), EPOCH),
     st.builds(
         Consumed,
         RESULT,
@@ -84,7 +85,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
         st.just(1),
     ),
     st.just(JobRegistered("per-job", "0", "app")),
-    st.just(JobUnregistered("closed")),
+    st.builds(JobUnregistered, st.just("closed"), EPOCH),
 )
 
 # Half of the facts are about few attempts, so that what one says meets what another one said.
@@ -155,6 +156,8 @@ class Naive:
         self.consumable: list[AttemptId] = []
 
     def take(self, fact: Fact) -> None:
+        if 0 < getattr(fact, "epoch", 0) < self.epoch:
+            return
         if isinstance(fact, JobRegistered):
             self.epoch, self.open, self.failed = self.epoch + 1, True, False
         elif isinstance(fact, (JobUnregistered, LeaseExpired)):
@@ -221,8 +224,7 @@ class Naive:
     def lose(self, told: Told, index: int) -> None:
         lost = told.winners.pop(index)
         told.barred.add(lost.attempt)
-        if told.readable:
-            told.read.setdefault(index, lost.fingerprint)
+        told.read.setdefault(index, lost.fingerprint)
 
     def end(self, fact: AttemptFailed | Produced, told: Told) -> None:
         index = fact.attempt.partition.index

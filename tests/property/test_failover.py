@@ -16,15 +16,18 @@ from headgate.control.events import (
     Fact,
     JobFailed,
     JobRegistered,
+    JobUnregistered,
     Lost,
     PartitionRegistered,
     Produced,
+    PromoteRequested,
     ReleaseRequested,
     Reproduce,
     ResultComplete,
     ResultRegistered,
     SegmentProduced,
     SegmentSummary,
+    StopTrackingRequested,
     Superseded,
     TrackingStopped,
 )
@@ -217,19 +220,35 @@ def test_what_cannot_be_made_again_fails_the_job() -> None:
     assert job.state.failed is not None
 
 
-def test_other_content_fails_the_job_only_after_reading_began() -> None:
-    """What nobody could have read may change; what was complete may not."""
-    node = Node(NAMES[0], (), 2)
+def test_other_content_fails_the_job() -> None:
+    """What was consumable may have been read, also before its result was whole."""
     for complete in (False, True):
-        job = Job([node])
+        job = Job([Node(NAMES[0], (), 2, deterministic=False)])
         job.run(NAMES[0], 0)
         if complete:
             job.run(NAMES[0], 1)
         job.take(Lost(job.winner(NAMES[0], 0), "object", "404"))
         other = job.start(NAMES[0], 0)
         decisions = job.take(Produced(other, (SEGMENT,), 8))
-        assert any(isinstance(decision, JobFailed) for decision in decisions) is complete
-        assert (job.state.failed is not None) is complete
+        assert isinstance(decisions[-1], JobFailed)
+        assert job.state.failed is not None
+
+
+def test_a_replaced_driver_ends_nothing() -> None:
+    """What a driver asks after another one has come is not heard; an operator always is."""
+    job = Job([Node(NAMES[0], (), 1)])
+    job.run_all()
+    job.take(JobRegistered("per-job", "0", "app"))
+    before = job.state
+    for asked in (
+        JobUnregistered("closed", 1),
+        ReleaseRequested(NAMES[0], "asked", 1),
+        PromoteRequested(NAMES[0], 0, 1),
+        StopTrackingRequested(NAMES[0], "mine", 1),
+    ):
+        assert job.take(asked) == ()
+        assert job.state is before
+    assert job.take(ReleaseRequested(NAMES[0], "asked", 0)) != ()
 
 
 def test_an_attempt_that_was_slow_takes_the_place_of_the_lost_one() -> None:

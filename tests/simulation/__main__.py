@@ -13,12 +13,11 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import islice
 
 from headgate.control.clock import SYSTEM_CLOCK
 
-from .world import HOLES, Outcome, simulate
+from .world import Outcome, simulate
 
 SHOWN_S = 30.0
 
@@ -29,16 +28,13 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", type=int, metavar="SEED")
-    parser.add_argument("--holes", nargs="*", default=(), choices=HOLES)
     given = parser.parse_args()
-    holes = frozenset(given.holes)
     logging.disable(logging.WARNING)  # a world is full of what would be worth one
     if given.trace is not None:
-        return tell(simulate(given.trace, tell=True, holes=holes))
+        return tell(simulate(given.trace, tell=True))
     with multiprocessing.Pool(given.processes, ease_collection) as pool:
         seeds = range(given.start, given.start + given.seeds)
-        worlds = partial(simulate, holes=holes)
-        return report(pool.imap_unordered(worlds, seeds, chunksize=20), given.seeds)
+        return report(pool.imap_unordered(simulate, seeds, chunksize=20), given.seeds)
 
 
 def ease_collection() -> None:

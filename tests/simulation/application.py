@@ -138,13 +138,12 @@ class Application:
         )
         self._register(exchange)
         self._live.append(exchange)
-        may_wait = exchange.deterministic or "early" in self.world.holes
-        early = may_wait and source is None and dice.random() < 0.4
+        early = source is None and dice.random() < 0.4
         for _ in range(dice.choice((1, 1, 2))):
             self._until_read(exchange, early)
             early = False
         if dice.random() < 0.5:
-            self._ask(ReleaseRequested(exchange.name, "asked for"))
+            self._ask(ReleaseRequested(exchange.name, "asked for", self.epoch))
             self._live.remove(exchange)
 
     def _register(self, exchange: Exchange) -> None:
@@ -334,7 +333,7 @@ class Application:
         task.actors.append((actor, now_ms))
 
     def _close(self) -> None:
-        self._ask(JobUnregistered("closed"))
+        self._ask(JobUnregistered("closed", self.epoch))
         closed = self._wait(_all_deleted, "every object to be deleted")
         if closed.closed is not None:
             StorageRelease(self._store, ROOT).sweep(closed)

@@ -3,8 +3,6 @@
 Keeps what Kafka keeps: one producer's records stay in order and are not repeated, those of several
 interleave as they please; an unconfirmed record may or may not be there, or come late; a step
 without an answer is settled by whoever opens the decisions next, and dropped when open too long.
-Assumes, unless `usurpers`, that no replaced driver's wish to release or to close gets through: the
-product cannot tell who states it.
 """
 
 from __future__ import annotations
@@ -33,13 +31,10 @@ OTHER = JobId("another-job")
 class Broker:
     """What all processes share."""
 
-    def __init__(
-        self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle, usurpers: bool = False
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle) -> None:
         self.scheduler = scheduler
         self.chaos = chaos
         self.oracle = oracle
-        self.usurpers = usurpers
         self.memory = MemoryEventLog(1, SimClock(scheduler, Process("broker")))
         self.changed = Signal(scheduler)
         self.back_ms = 0.0
@@ -143,8 +138,6 @@ class SimLog:
             self.queue.clear()  # it died before these were sent
             return
         record = self.queue.popleft()
-        if broker.oracle.usurps(record.event) and not broker.usurpers:
-            return
         at = broker.take(record.event)
         if record.confirmed and not self.process.dead:
             broker.scheduler.later(

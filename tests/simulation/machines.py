@@ -42,7 +42,6 @@ class World:
     oracle: Oracle
     broker: Broker
     bucket: Bucket
-    holes: frozenset[str] = frozenset()
 
 
 class GivenUp(Exception):

@@ -21,7 +21,6 @@ from headgate.control.events import (
     Produced,
     Recorded,
     Released,
-    ReleaseRequested,
     Superseded,
     TrackingStopped,
 )
@@ -89,7 +88,7 @@ class Oracle:
         match body:
             case JobAccepted():
                 self.epoch, self.closed = body.epoch, False
-            case JobUnregistered():
+            case JobUnregistered() if body.epoch == self.epoch:
                 self.closed, self._closed_epoch = True, self.epoch
             case Superseded():
                 self._supersede(body.attempt)
@@ -146,13 +145,6 @@ class Oracle:
 
     def _at(self, offset: int) -> list[Body]:
         return [one.event.body for one in self.events if one.offset == offset]
-
-    def usurps(self, event: Event) -> bool:
-        """Whether a driver that was replaced gives away what is not its own any more."""
-        if not isinstance(event.body, (ReleaseRequested, JobUnregistered)):
-            return False
-        drivers = [e.event.by for e in self.events if isinstance(e.event.body, JobRegistered)]
-        return drivers[-1] != event.by
 
     # what the store is told
 

@@ -24,10 +24,6 @@ FROZEN_MS_MAX = 40_000.0
 JUMP_MS_MAX = 3_600_000.0
 DRIVERS_MAX = 5
 SETTLE_MS = 120_000.0
-HOLES = {
-    "usurpers": "a driver that was replaced releases results and closes the job",
-    "early": "readers that wait for partitions begin on a result that is not deterministic",
-}  # what the product is known not to withstand: closed unless asked for
 NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/0/1-0/0")
 
 
@@ -102,17 +98,16 @@ def simulate(
     nth: int | None = None,
     calm: bool = False,
     tell: bool = False,
-    holes: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Run one world; `nth` takes just that chance for a fault, `holes` are opened (see `HOLES`)."""
+    """Run one world; `nth` takes just that chance for a fault."""
     scheduler = Scheduler(seed)
     scheduler.told = [] if tell else None
     chaos = Chaos(scheduler, nth, calm)
     oracle = Oracle()
     oracle.bad_answers = chaos.bad_answers
-    broker = Broker(scheduler, chaos, oracle, "usurpers" in holes)
+    broker = Broker(scheduler, chaos, oracle)
     bucket = Bucket(scheduler, chaos, oracle)
-    world = World(scheduler, chaos, oracle, broker, bucket, holes)
+    world = World(scheduler, chaos, oracle, broker, bucket)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     operator = Operator(world)
