@@ -115,6 +115,7 @@ def test_the_driver_hears_of_what_the_log_shows_only() -> None:
         assert driver.state(JOB).epoch == 1
         slow.may_commit.set()
         assert [2] == [decision.epoch for decision in answer.result(1.0)]  # type: ignore[union-attr]
+        driver.register_job(Job())
         driver.unregister_job(JOB)
     stack.ended()
 
