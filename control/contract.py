@@ -31,13 +31,17 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescriptor:
-    """A result about to be produced, with all of its partitions."""
+    """A result about to be produced, with all of its partitions; the rest as `ResultRegistered`
+    tells it."""
 
     result: ResultId
     partitions: int
     subpartitions: int
     schema: str
     label: str
+    inputs: tuple[ResultId, ...] = ()
+    deterministic: bool = True
+    pipelined: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,9 @@ class DriverMaster:
                 partition.subpartitions,
                 partition.schema,
                 partition.label,
+                partition.inputs,
+                partition.deterministic,
+                partition.pipelined,
             )
         )
         answer = loop.ask(PartitionRegistered(result, producer.first, producer.count))
