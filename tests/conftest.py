@@ -17,7 +17,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "ci", deadline=None, print_blob=True, max_examples=60, suppress_health_check=_SLOW
+    "ci", deadline=None, print_blob=True, max_examples=40, suppress_health_check=_SLOW
 )
 settings.register_profile(
     "long", deadline=None, print_blob=True, max_examples=3000, suppress_health_check=_SLOW

@@ -34,7 +34,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.lifecycle import step
 from headgate.control.state import JobState
 
-MANY = settings(max_examples=4 * settings().max_examples)  # of the profile; a fold is cheap
+MANY = settings(max_examples=3 * settings().max_examples)  # of the profile; a fold is cheap
 JOB = JobId("job")
 RESULTS = (ResultId("a"), ResultId("b"), ResultId("unknown"))
 SIZES = {RESULTS[0]: 2, RESULTS[1]: 0, RESULTS[2]: 3}

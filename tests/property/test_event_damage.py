@@ -91,7 +91,7 @@ def sound(event: Event) -> bool:
 
 
 @given(DAMAGED)
-@settings(max_examples=500)
+@settings(max_examples=100)
 @example(stored()[0][:HEADER_BYTES] + b"\xff" * 9 + b"\x01")
 def test_damage_is_another_event_or_corrupt(record: bytes) -> None:
     """Bytes overwritten, inserted, removed and repeated: `Corrupt`, or an event that is sound."""
@@ -103,7 +103,7 @@ def test_damage_is_another_event_or_corrupt(record: bytes) -> None:
 
 
 @given(RECORDS, RECORDS, PLACES, PLACES)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_halves_of_two_records_are_another_event_or_corrupt(
     one: bytes, other: bytes, first: float, second: float
 ) -> None:

@@ -178,7 +178,7 @@ WORLDS = st.builds(
 
 
 @given(WORLDS, st.sampled_from([JOB, None]))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId | None) -> None:
     """Whatever happened and whatever lies there: what is needed, what may still be written and what
     is another's stays; when the job is over, all the rest has gone."""

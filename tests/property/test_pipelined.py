@@ -276,7 +276,7 @@ WORLDS = st.builds(
 
 
 @given(st.data(), st.integers(0, 12), st.sampled_from([1, SUBPARTITIONS]))
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count: int) -> None:
     """Tasks write, die and are tried again, the master decides, a reader begins anywhere in that:
     what it gets is what the partitions hold in the end, or an error after which it reads again."""

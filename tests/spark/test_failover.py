@@ -14,18 +14,18 @@ from headgate import Headgate, attach
 from headgate.control.events import Lost, Reproduce
 
 from .cluster import attempts_of, audited, findings, kinds, recorded, segments
-from .conftest import Place, build_session
+from .conftest import build_session, real_place
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 PARTITIONS = 4
 RANDOM = "reflect('java.util.UUID', 'randomUUID')"
 
 
 @pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
+def spark() -> Iterator[SparkSession]:
     """Two slots, and eight readers that fill them."""
-    session = build_session(place, "local[2]", **{"spark.python.task.killTimeout": "200ms"})
+    session = build_session(real_place(), "local[2]", **{"spark.python.task.killTimeout": "200ms"})
     yield session
     session.stop()
 

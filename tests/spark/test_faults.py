@@ -45,7 +45,9 @@ class Behind:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = build_session(Place("embedded", {}), "local[2]")
+    session = build_session(
+        Place("embedded", {}), "local[2]", **{"spark.python.task.killTimeout": "200ms"}
+    )
     yield session
     session.stop()
 
@@ -77,6 +79,17 @@ def test_every_answer_to_a_put_lost_once(
     assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
     lost = [path for path in proxy.lost if f"/{hg.results()[-1].result}/" in path]
     assert 3 == len(lost) == len(segments(hg))
+    audited(recorded(hg))
+
+
+def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
+    """One object is gone: the action gives every row once, and one partition was made again."""
+    df = orders(spark)
+    out = hg.repartition(df, 4, "k")
+    hg._services.store.delete([segments(hg)[0]])
+    assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
+    result = hg.results()[-1].result
+    assert [1, 1, 2] == sorted(len(hg.why(result, index)) for index in range(3))
     audited(recorded(hg))
 
 

@@ -171,7 +171,7 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
     out = hg.repartition(orders(spark), 2, "k")
     hg.release(out)
     assert hg.results()[-1].released == "asked for"
-    with pytest.raises(Invalid, match="once"):
+    with pytest.raises(Invalid, match="not released"):
         hg.release(out)
     released = hg.results()[-1].result
     with pytest.raises(Invalid, match=f"{released} was released: asked for"):
