@@ -90,7 +90,7 @@ class EventLogBasics:
         """A follower sees a job's facts in the order of their appends, at the offsets promised."""
         receipts = [log.append(fact(job, f"f{n}")) for n in range(50)]
         offsets = [receipt.offset(Deadline.after(LIMIT_S)) for receipt in receipts]
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             events = read(follower, 50)
         assert [f"f{n}" for n in range(50)] == names(events)
         assert offsets == [recorded.offset for recorded in events]
@@ -101,7 +101,7 @@ class EventLogBasics:
         attempt = AttemptId(PartitionId(ResultId("r"), 3), 2, 17)
         event = Event("id", job, "cause", 123, "who", None, AttemptFailed(attempt, "ünïcode"))
         offset = append(log, event)
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert [Recorded(offset, event)] == read(follower, 1)
 
     def test_a_follower_starts_at_a_position(self, log: EventLog, job: JobId) -> None:
@@ -114,7 +114,7 @@ class EventLogBasics:
     def test_poll_respects_its_limit(self, log: EventLog, job: JobId) -> None:
         """`poll` gives at most `limit` events, and the next call goes on behind them."""
         offsets = [append(log, fact(job, f"f{n}")) for n in range(5)]
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert names(read(follower, 2)) == ["f0", "f1"]
             assert offsets[1] + 1 == follower.position()
             assert names(read(follower, 3)) == ["f2", "f3", "f4"]
@@ -122,7 +122,7 @@ class EventLogBasics:
     def test_poll_waits_no_longer_than_told(self, log: EventLog, job: JobId) -> None:
         """With nothing to read, `poll` comes back empty when its time is over."""
         append(log, fact(job, "f"))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             read_to_end(follower)
             before = SYSTEM_CLOCK.monotonic_s()
             assert follower.poll(10, 0.2) == []
@@ -131,7 +131,7 @@ class EventLogBasics:
     def test_a_waiting_poll_sees_a_new_fact(self, log: EventLog, job: JobId) -> None:
         """A `poll` that waits returns as soon as a fact has been appended."""
         append(log, fact(job, "first"))
-        with closing(log.follow(job)) as follower, ThreadPoolExecutor(1) as pool:
+        with closing(log.follow(job, None)) as follower, ThreadPoolExecutor(1) as pool:
             read_to_end(follower)
             waiting = pool.submit(read, follower, 1)
             SYSTEM_CLOCK.sleep_s(0.1)
@@ -144,7 +144,7 @@ class EventLogBasics:
         append(log, fact(other, "theirs"))
         mine = append(log, fact(job, "mine"))
         last = append(log, fact(other, "theirs too"))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert [(mine, "mine")] == [(r.offset, r.event.id) for r in read_to_end(follower)]
             assert last < follower.position() == follower.end()
             assert follower.rejected == 0
@@ -157,7 +157,7 @@ class EventLogBasics:
     ) -> None:
         """A record that is no event is counted, and reading goes on behind it."""
         append(log, fact(job, "before"))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             read_to_end(follower)
             rejected = follower.rejected
             self.put_garbage(log, job, job if own else None, record)
@@ -170,7 +170,7 @@ class EventLogBasics:
         with pytest.raises(Invalid, match="over"):
             log.append(fact(job, "huge", "x" * 600_000))
         append(log, fact(job, "small"))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert names(read_to_end(follower)) == ["small"]
 
     def test_threads_append_at_once(self, log: EventLog, job: JobId) -> None:
@@ -181,7 +181,7 @@ class EventLogBasics:
 
         with ThreadPoolExecutor(6) as pool:
             offsets = list(pool.map(run, range(6)))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             events = read_to_end(follower)
         assert 120 == len(events) == len({recorded.offset for recorded in events})
         for thread, own in enumerate(offsets):
@@ -207,7 +207,7 @@ class EventLogBasics:
         log.close()
         uses: list[Callable[[], object]] = [
             lambda: log.append(fact(job, "f")),
-            lambda: log.follow(job),
+            lambda: log.follow(job, None),
             lambda: log.open_decisions(job),
             lambda: log.read_state(job, Deadline.after(LIMIT_S)),
             lambda: log.beat(job),
@@ -226,7 +226,10 @@ class EventLogSuite(EventLogBasics):
     def test_a_commit_makes_decisions_visible(self, log: EventLog, job: JobId) -> None:
         """A step's decisions cannot be seen before its commit, and all of them after it."""
         at = append(log, fact(job, "fact"))
-        with closing(log.follow(job)) as follower, closing(log.open_decisions(job)) as decisions:
+        with (
+            closing(log.follow(job, None)) as follower,
+            closing(log.open_decisions(job)) as decisions,
+        ):
             read_to_end(follower)
             decisions.begin()
             decisions.write(decision(job, "d0", at))
@@ -240,7 +243,10 @@ class EventLogSuite(EventLogBasics):
     def test_an_open_step_stalls_readers(self, log: EventLog, job: JobId) -> None:
         """A fact behind an open step stays invisible until the step ends, and `end` says where."""
         append(log, fact(job, "before"))
-        with closing(log.follow(job)) as follower, closing(log.open_decisions(job)) as decisions:
+        with (
+            closing(log.follow(job, None)) as follower,
+            closing(log.open_decisions(job)) as decisions,
+        ):
             read_to_end(follower)
             decisions.begin()
             decisions.write(decision(job, "d"))
@@ -257,7 +263,10 @@ class EventLogSuite(EventLogBasics):
     def test_aborted_decisions_are_never_seen(self, log: EventLog, job: JobId) -> None:
         """Dropped decisions stay invisible, take offsets, and the next step goes on normally."""
         start = append(log, fact(job, "fact"))
-        with closing(log.follow(job)) as follower, closing(log.open_decisions(job)) as decisions:
+        with (
+            closing(log.follow(job, None)) as follower,
+            closing(log.open_decisions(job)) as decisions,
+        ):
             decisions.begin()
             decisions.write(decision(job, "dropped"))
             self.await_stall(log, job, decisions_first=start + 1)
@@ -273,7 +282,10 @@ class EventLogSuite(EventLogBasics):
     def test_an_empty_step_commits(self, log: EventLog, job: JobId) -> None:
         """A step without decisions takes no offset, and the next one works."""
         start = append(log, fact(job, "fact"))
-        with closing(log.follow(job)) as follower, closing(log.open_decisions(job)) as decisions:
+        with (
+            closing(log.follow(job, None)) as follower,
+            closing(log.open_decisions(job)) as decisions,
+        ):
             decisions.begin()
             decisions.commit(start + 1)
             decisions.begin()
@@ -291,7 +303,7 @@ class EventLogSuite(EventLogBasics):
         decisions.write(decision(job, "dropped"))
         decisions.close()
         append(log, fact(job, "after"))
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert names(read(follower, 2)) == ["before", "after"]
 
     @pytest.mark.parametrize("begun", [False, True])
@@ -313,7 +325,7 @@ class EventLogSuite(EventLogBasics):
             successor.begin()
             successor.write(decision(job, "kept"))
             successor.commit(1)
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert names(read_to_end(follower)) == ["fact", "kept"]
 
     @staticmethod
@@ -328,7 +340,7 @@ class EventLogSuite(EventLogBasics):
         """A fact behind a dead holder's step is visible as soon as a successor has opened."""
         append(log, fact(job, "before"))
         former = log.open_decisions(job)
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             read_to_end(follower)
             former.begin()
             former.write(decision(job, "dropped"))
@@ -368,7 +380,7 @@ class EventLogSuite(EventLogBasics):
                 former.commit(at + 1)
             with (
                 closing(log.open_decisions(job)) as successor,
-                closing(log.follow(job)) as follower,
+                closing(log.follow(job, None)) as follower,
             ):
                 end = successor.end()
                 assert names(read_to_end(follower)) == ["fact"]
@@ -384,7 +396,7 @@ class EventLogSuite(EventLogBasics):
                 decisions.write(decision(job, "x" * 600_000))
             decisions.write(decision(job, "small"))
             decisions.commit(0)
-        with closing(log.follow(job)) as follower:
+        with closing(log.follow(job, None)) as follower:
             assert names(read_to_end(follower)) == ["small"]
 
     def test_an_expired_head_is_lost(self, log: EventLog, job: JobId) -> None:

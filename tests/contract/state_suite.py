@@ -113,7 +113,10 @@ class StateSuite(StateBasics, EventLogSuite):
     def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
         """With a step's decisions its state stands too."""
         append(log, fact(job, "fact"))
-        with closing(log.open_decisions(job)) as decisions, closing(log.follow(job)) as follower:
+        with (
+            closing(log.open_decisions(job)) as decisions,
+            closing(log.follow(job, None)) as follower,
+        ):
             decisions.begin()
             decisions.keep(StateRecord(job, b"1"))
             decisions.write(decision(job, "d"))

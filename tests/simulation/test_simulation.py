@@ -13,7 +13,7 @@ from .planted import PLANTED, Plant
 from .world import Outcome, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 100
+SEEDS = 60
 BLOCK = 20
 PLANTED_SEEDS_MAX = 1000
 SMALL = 5  # a seed whose job is small: each of its calls is made to fail once
