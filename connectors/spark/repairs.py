@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from pyspark import SparkContext
 
-from ...control.errors import HeadgateError
 from ...control.ids import ResultId
 from ...control.state import ResultState
 from .catalyst import kill_task, put_first
@@ -81,14 +80,17 @@ class Repairs:
                 self._run(result, stage, sorted(missing))
                 self._settle(result)
             if self._missing(result):
-                _LOG.error("result %s was not made whole in %d rounds", result, _ROUNDS_MAX)
-        except HeadgateError as exc:
-            _LOG.error("result %s was not made whole: %s", result, exc)
-        except Exception:
-            _LOG.exception("result %s was not made whole", result)
+                self._give_up(result, f"in {_ROUNDS_MAX} rounds")
+        except Exception:  # whatever a user's code raises in the map stage
+            self._give_up(result, "its map stage failed", exc_info=True)
         finally:
             with self._lock:
                 del self._running[result]
+
+    def _give_up(self, result: ResultId, how: str, exc_info: bool = False) -> None:
+        """Not to be tried again: the readers' wait ends, and their error says what is lost."""
+        self.forget(result)
+        _LOG.error("result %s was not made whole: %s", result, how, exc_info=exc_info)
 
     def _missing(self, result: ResultId) -> frozenset[int]:
         state = None if self._closed.is_set() else self.state_of(result)

@@ -1,0 +1,103 @@
+"""The driver's side of repair: how often it tries, and when it lets go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark import SparkContext
+
+from headgate.connectors.spark import repairs
+from headgate.connectors.spark.repairs import Repairs
+from headgate.connectors.spark.roads import Writing
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.events import ResultRegistered
+from headgate.control.ids import ResultId
+from headgate.control.state import ResultState
+
+RESULT = ResultId("r")
+MISSING = {RESULT: frozenset({1})}
+
+
+class Driver:
+    """A result that lacks a partition, and a map stage that does what it is told."""
+
+    def __init__(self, stage: Callable[[Driver], None]) -> None:
+        self.stage = stage
+        self.runs = 0
+        self.missing = frozenset({1})
+        context = SimpleNamespace(setLocalProperty=lambda *_: None)
+        self.repairs = Repairs(cast(SparkContext, context), lambda _: self.state())
+        self.repairs.keep(RESULT, Writing(2, lambda: None, self.again))
+
+    def again(self, partitions: list[int]) -> None:
+        assert partitions == [1]
+        self.runs += 1
+        self.stage(self)
+
+    def state(self) -> ResultState:
+        registered = ResultRegistered(RESULT, 2, 1, "", "")
+        return ResultState(registered, reproducing=self.missing)
+
+    def tell_often(self) -> None:
+        """The master says again and again what is missing, as it does with each of its steps."""
+        deadline = Deadline.after(3.0)
+        idle = 0
+        while idle < 20 and not deadline.passed:
+            self.repairs.start(MISSING)
+            SYSTEM_CLOCK.sleep_s(0.01)
+            idle = 0 if self.repairs._running else idle + 1
+        assert idle == 20, "the repair has ended"
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repairs, "_TURN_S", 0.01)
+    monkeypatch.setattr(repairs, "_SETTLE_TURNS", 2)
+
+
+def fails(driver: Driver) -> None:
+    raise ValueError("a user's code")
+
+
+def nothing(driver: Driver) -> None:
+    """It ends, and the partition is not there."""
+
+
+def mends(driver: Driver) -> None:
+    driver.missing = frozenset()
+
+
+@pytest.mark.parametrize(("stage", "runs"), [(fails, 1), (nothing, 4)])
+def test_a_repair_that_does_not_help_is_given_up(
+    stage: Callable[[Driver], None], runs: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often the master says what is missing, the map stage is not run for ever."""
+    driver = Driver(stage)
+    driver.tell_often()
+    assert runs == driver.runs
+    assert 1 == sum("was not made whole" in record.message for record in caplog.records)
+
+
+def test_a_repair_that_helps_may_be_needed_again() -> None:
+    """What was mended and is lost once more is made once more."""
+    driver = Driver(mends)
+    driver.repairs.start(MISSING)
+    deadline = Deadline.after(3.0)
+    while driver.repairs._running and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.01)
+    driver.missing = frozenset({1})
+    driver.repairs.start(MISSING)
+    while driver.missing and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.01)
+    assert (2, frozenset()) == (driver.runs, driver.missing)
+
+
+def test_nothing_is_made_again_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A headgate that is closed starts no job."""
+    driver: Any = Driver(mends)
+    driver.repairs.close()
+    driver.repairs.start(MISSING)
+    assert (0, {}) == (driver.runs, driver.repairs._running)
