@@ -1,0 +1,90 @@
+"""What a reader asks the store for: which neighbours come along, and what is asked for ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
+from headgate.storage.contract import InputGateDeployment, Limits
+from headgate.storage.manifest import Manifest, Source
+from headgate.storage.plan import group_of, plan, read_on
+
+RESULT = ResultId("r")
+MIB = 1 << 20
+
+
+def manifest(subpartitions: int, slice_bytes: int, objects: int = 2) -> Manifest:
+    sources = []
+    for index in range(objects):
+        attempt = AttemptId(PartitionId(RESULT, index), 1, index)
+        sizes = np.full(subpartitions, slice_bytes)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sums = np.zeros(subpartitions, np.uint64)
+        sources.append(Source(attempt, f"object-{index}", starts, sizes, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
+def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployment:
+    return InputGateDeployment(whole, pa.schema([]), first, count, 1)
+
+
+@pytest.mark.parametrize(
+    ("readers", "slice_bytes", "joins"),
+    [
+        (1, 900_000, True),
+        (2, 900_000, True),
+        (3, 900_000, False),
+        (100, 100_000, False),
+        (100, 10_000, True),
+    ],
+)
+def test_neighbours_come_along_where_they_are_wanted(
+    readers: int, slice_bytes: int, joins: bool
+) -> None:
+    """With many readers side by side a neighbour is read along only while that costs less than the
+    requests that it saves."""
+    found = group_of(manifest(1_000, slice_bytes), Limits(readers=readers))
+    assert joins is (found > 1)
+
+
+def test_a_group_fits_half_the_cache() -> None:
+    """The group that is read and the one that is asked for ahead are held at once."""
+    whole = manifest(1_000, 100_000, objects=64)
+    limits = Limits()
+    group = group_of(whole, limits)
+    assert 1 < group
+    assert 2 * group * 64 * 100_000 <= limits.cache_bytes
+
+
+def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
+    """Windows do not overlap, so that one request serves them all."""
+    whole = manifest(40, 200_000)
+    windows = {
+        (piece.source.name, piece.window)
+        for first in range(40)
+        for piece in plan(deployment(whole, first), Limits())
+    }
+    assert sum(window.length for _, window in windows) == 2 * 40 * 200_000
+
+
+def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
+    """In the later half of a group its successor is asked for, with the windows that its own
+    readers will ask for; earlier, and at the end of the result, nothing is."""
+    whole, limits = manifest(40, 200_000), Limits()
+    group = group_of(whole, limits)
+    assert 10 == group
+    assert [] == list(read_on(deployment(whole, 0), limits))
+    assert [] == list(read_on(deployment(whole, 39), limits))
+    for last in (5, 9):
+        ahead = {(p.source.name, p.window) for p in read_on(deployment(whole, last), limits)}
+        own = {(p.source.name, p.window) for p in plan(deployment(whole, group), limits)}
+        assert own == ahead
+
+
+def test_nothing_is_asked_ahead_without_neighbours() -> None:
+    """Large slices are read alone, and only by whoever needs them."""
+    whole = manifest(40, 3 * MIB)
+    assert 1 == group_of(whole, Limits())
+    assert [] == list(read_on(deployment(whole, 20), Limits()))
