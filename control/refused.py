@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from .errors import Corrupt
 from .events import Fact, Recorded, Tick
 from .ids import JobId
-from .replay import Replay
+from .replay import Replay, Snapshot
 
 
-def refused(records: Iterable[Recorded]) -> Iterator[Recorded]:
-    """Each job's facts that changed nothing and led to no decision; a tick need not.
-
-    Raises:
-        Corrupt: the log holds another decision than the one that follows from its facts.
-    """
+def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
+    """Each job's facts that changed nothing and led to no decision; a tick need not. A job is
+    followed up to the first decision that does not follow from its facts."""
     replays: dict[JobId, Replay] = {}
+    broken: set[JobId] = set()
     for recorded in records:
-        replay = replays.setdefault(recorded.event.job, Replay(recorded.event.job))
+        job = recorded.event.job
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+        replay = replays[job]
+        if job in broken or replay.knows(recorded):
+            continue
         before = replay.state
-        derived = replay.observe(recorded)
+        try:
+            derived = replay.observe(recorded)
+        except Corrupt:
+            broken.add(job)
+            continue
         told = isinstance(recorded.event.body, Fact) and not isinstance(recorded.event.body, Tick)
         if told and not derived and replay.state is before:
             yield recorded

@@ -46,7 +46,8 @@ def events(
         if rejected:
             for record in log.read_rejected(Deadline.after(READ_S_MAX)):
                 out.print(views.rejected_row(record))
-            _print_events(refused(read(log, job)), as_json)
+            snapshots = known(log, job)
+            _print_events(refused(read(log, job, snapshots), snapshots), as_json)
             return
         records = (follow if wait else read)(log, job)
         shown = (r for r in records if not partition or views.concerns(r.event.body, partition))

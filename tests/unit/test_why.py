@@ -119,4 +119,7 @@ def test_what_nothing_follows_from_is_told() -> None:
         for one in replay.observe(records[-1]):
             decided = Event(one.id, JOB, one.cause, 0, "master", one.basis, one.decision)
             records.append(Recorded(len(records), decided))
-    assert list(bad[:-1]) == [recorded.event.body for recorded in refused(records)]
+    assert list(bad[:-1]) == [recorded.event.body for recorded in refused(records, {})]
+    decisions = [one for one in records if one.event.basis is not None]
+    without = [one for one in records if one is not decisions[0]]
+    assert [] == list(refused(without, {}))
