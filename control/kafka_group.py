@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,9 +109,20 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
+        with suppress(KafkaException, HeadgateError):
+            self._leave()
         self._consumer.close()
         for number in list(self._held):
             self._let_go(number)
+
+    def _leave(self) -> None:
+        """The group's last word is answered before the end: in its `close`, the client refuses or
+        never gets the very answers that it asks for."""
+        self._consumer.unsubscribe()
+        deadline = Deadline.after(_ANSWER_S_MAX)
+        self._take_all(0.0, 1)
+        while self._held and not deadline.passed:
+            self._take_all(_TURN_S, 1)
 
     def _is_settled(self, partition: int, held: _Held) -> bool:
         """Whether no step is under way whose offsets the coordinator has taken already: after its

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from headgate.control import kafka_group
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka_group import KafkaMembership
 from headgate.control.log import EventLog, partition_of
 from headgate.control.memory import MemoryEventLog
 from headgate.infra import stack
 
-from .event_log_suite import LIMIT_S
-from .master_group_suite import MasterGroupSuite
+from .event_log_suite import LIMIT_S, append, decision, fact
+from .master_group_suite import MasterGroupSuite, holds, wait_for
 
 # Both at the broker's least: who does not poll for so long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
@@ -63,3 +66,45 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         deadline = Deadline.after(LIMIT_S)
         while admin.list_offsets({place: latest})[place].result(LIMIT_S).offset <= beyond:
             assert not deadline.passed, "the open step's record never came"
+
+    def test_a_member_ends_whatever_the_group_has_said(
+        self, log: EventLog, opened: ExitStack
+    ) -> None:
+        """What the group gives and takes, unread before the end, is answered in it: nothing waits
+        for ever, and what was granted is revoked."""
+        unread, away = self.member(opened, log, "unread"), self.member(opened, log, "away")
+        wait_for(lambda: len(away.read) == 2, away)
+        SYSTEM_CLOCK.sleep_s(float(SESSION["max.poll.interval.ms"]) / 1000 + 1)
+        opened.close()
+        for member in (unread, away):
+            assert {} == member.read
+            assert {"granted", "revoked"} == {what for what, *_ in member.told}
+
+    def test_a_step_that_may_still_commit_is_waited_for(
+        self,
+        log: EventLog,
+        jobs: tuple[JobId, JobId],
+        opened: ExitStack,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The group takes the offsets of a step, and gives its member up before the step ends: the
+        next holder may decide only when the step has ended, and it has read what it decided."""
+        monkeypatch.setattr(kafka_group, "_STEP_MS_MAX", 60_000)
+        for job in jobs:
+            append(log, fact(job, "fact"))
+        slow, other = self.member(opened, log, "one"), self.member(opened, log, "two")
+        wait_for(lambda: len(slow.read) == 1 and slow.may_decide, slow, other)
+        (held,) = slow.read
+        with monkeypatch.context() as paused:
+            paused.setattr(KafkaMembership, "_end", lambda *_: None)
+            slow.membership.begin()
+            slow.membership.write(decision(jobs[held], "taken"))
+            slow.membership.commit({held: 1})
+        wait_for(lambda: len(other.read) == 2, other)
+        for _ in range(20):
+            other.poll()
+            assert other.membership.end(held) is None
+        assert isinstance(slow.membership, KafkaMembership)
+        slow.membership._end(Deadline.after(LIMIT_S))
+        wait_for(holds(other, 0, 1), other)
+        assert "taken" in other.events
