@@ -71,7 +71,10 @@ def _scan(clients: KafkaClients, place: Place, deadline: Deadline) -> Iterator[t
 
 def _to_end(consumer: Consumer, place: Place, deadline: Deadline) -> Iterator[Message]:
     while not deadline.passed:
-        for message in consumer.consume(_SCAN_LIMIT, min(_SCAN_S, deadline.left_s)):
+        first = consumer.poll(min(_SCAN_S, deadline.left_s))
+        if first is None:
+            continue
+        for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # waits for no more than one
             error = message.error()
             if error is None:
                 yield message
