@@ -44,7 +44,7 @@ demo: $(INSTALLED) java  ## an exchange on the embedded stack, step by step
 	@$(BIN)/headgate demo
 
 test: $(INSTALLED) java  ## the tests that need no service
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # A checker that finds no files reports success: each count is held against the files on disk. The
 # folder headgate/ at the top is not the whole package, typings/headgate is: hence the change of folder.
