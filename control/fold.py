@@ -51,7 +51,8 @@ def apply(state: JobState, body: Body) -> JobState:
         case JobAccepted():
             return _accept(state, body.epoch)
         case JobUnregistered() | LeaseExpired():
-            return state if state.closed is not None else replace(state, closed=body.reason)
+            ends = state.epoch > 0 and state.closed is None
+            return replace(state, closed=body.reason) if ends else state
         case JobFailed():
             return replace(state, failed=body.reason)
         case ExecutorLost():
@@ -74,6 +75,14 @@ def apply(state: JobState, body: Body) -> JobState:
             return _change(state, body.result, body)
         case _:
             assert_never(body)
+
+
+def _waits(result: ResultState, lost: Lost) -> bool:
+    """Whether a reader waits for what is made again, or will be on its word."""
+    if lost.task == 0 or not lost.evidence or result.released is not None:
+        return False
+    index = lost.attempt.partition.index
+    return index in result.reproducing or result.winners.get(index) == lost.attempt
 
 
 def _accept(state: JobState, epoch: int) -> JobState:
@@ -107,8 +116,11 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Produced():
             return _produce(result, body)
         case Lost():
-            waits = body.task > 0 and body.evidence and result.released is None
-            return replace(result, waiting=result.waiting | {body.task}) if waits else result
+            return (
+                replace(result, waiting=result.waiting | {body.task})
+                if _waits(result, body)
+                else result
+            )
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():

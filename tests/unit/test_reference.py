@@ -42,7 +42,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("page", ["protocol.md", "contract.md"])
+@pytest.mark.parametrize("page", ["protocol.md", "life.md", "contract.md"])
 def test_pages_name_tests_that_exist(page: str) -> None:
     """A test that was renamed or dropped does not go on to be named as evidence."""
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))

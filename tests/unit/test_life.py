@@ -1,0 +1,187 @@
+"""Every event in every state, as the table of docs/life.md says it.
+
+The table is what the code does: `python -c "from tests.unit.test_life import page; print(page())"`
+prints it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumed,
+    Deleted,
+    ExecutorLost,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    Lost,
+    PartitionRegistered,
+    Produced,
+    PromoteRequested,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+    StopTrackingRequested,
+    Tick,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
+from headgate.control.state import JobState
+
+PAGE = Path(__file__).parents[2] / "docs/life.md"
+RESULT = ResultId("r")
+EXPIRES_MS = 1_000
+
+
+def attempt(task: int, partition: int = 0, epoch: int = 1) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, partition), epoch, task)
+
+
+def segment(number: int = 0, rows: int = 5) -> SegmentSummary:
+    return SegmentSummary(number, 100, rows, 7, b"")
+
+
+def produced(who: AttemptId, *segments: SegmentSummary, fingerprint: int = 1) -> Produced:
+    return Produced(who, segments or (segment(),), fingerprint)
+
+
+def started(who: AttemptId) -> AttemptStarted:
+    return AttemptStarted(who, "host")
+
+
+OURS, OTHER, NEIGHBOUR = attempt(1), attempt(2), attempt(3, partition=1)
+REGISTERED = JobRegistered("driver", "1", "application")
+FIRST = Lost(OURS, "object", "404 twice", 9)
+CLOSED = JobUnregistered("close", 1)
+
+
+def _result(pipelined: bool) -> ResultRegistered:
+    return ResultRegistered(RESULT, 2, 1, "", "", pipelined=pipelined)
+
+
+def _before(pipelined: bool) -> tuple[Fact, ...]:
+    return REGISTERED, _result(pipelined), PartitionRegistered(RESULT, 0, 2), started(OURS)
+
+
+HALF = (*_before(False), produced(OURS))
+WHOLE = (*HALF, started(NEIGHBOUR), produced(NEIGHBOUR))
+RELEASED = (*WHOLE, ReleaseRequested(RESULT, "release", 1))
+STREAM = (*_before(True), SegmentProduced(OURS, segment()))
+
+STATES: Mapping[str, Mapping[str, tuple[Fact, ...]]] = {
+    "Before it can be read": {
+        "no job": (),
+        "job": (REGISTERED,),
+        "result": (REGISTERED, _result(False)),
+        "partition registered": _before(False)[:3],
+        "attempt started": _before(False),
+        "partition consumable": HALF,
+    },
+    "While it is read": {
+        "result complete": WHOLE,
+        "lost, being made again": (*WHOLE, FIRST),
+        "made again": (*WHOLE, FIRST, started(OTHER), produced(OTHER)),
+        "promoted": (*WHOLE, PromoteRequested(RESULT, EXPIRES_MS, 1)),
+        "not tracked": (*WHOLE, StopTrackingRequested(RESULT, "catalog", 1)),
+        "another driver": (*WHOLE, REGISTERED),
+    },
+    "Its end": {
+        "released": RELEASED,
+        "deleted": (*RELEASED, Deleted(RESULT, (OURS, NEIGHBOUR), 2)),
+        "job closed": (*WHOLE, CLOSED),
+        "closed, promoted": (*WHOLE, PromoteRequested(RESULT, EXPIRES_MS, 1), CLOSED),
+        "job failed": (*WHOLE, FIRST, started(OTHER), produced(OTHER, fingerprint=2)),
+    },
+    "Pipelined": {
+        "attempt started": _before(True),
+        "segment announced": STREAM,
+        "stream ended": (*STREAM, produced(OURS)),
+        "made again": (*STREAM, FIRST, started(OTHER), SegmentProduced(OTHER, segment())),
+    },
+}
+
+FACTS: Mapping[str, Fact] = {
+    "`JobRegistered`": REGISTERED,
+    "`ResultRegistered`": _result(False),
+    "`ResultRegistered`, another result": ResultRegistered(ResultId("s"), 1, 1, "", ""),
+    "`PartitionRegistered`": PartitionRegistered(RESULT, 0, 2),
+    "`AttemptStarted`, another attempt": started(OTHER),
+    "`AttemptFailed`, the attempt": AttemptFailed(OURS, "why"),
+    "`AttemptFailed`, another attempt": AttemptFailed(OTHER, "why"),
+    "`SegmentProduced`, the attempt's next": SegmentProduced(OURS, segment(1)),
+    "`SegmentProduced`, another attempt's first": SegmentProduced(OTHER, segment()),
+    "`Produced`, the attempt": produced(OURS),
+    "`Produced`, another attempt, the same content": produced(OTHER),
+    "`Produced`, another attempt, other content": produced(OTHER, segment(0, 6), fingerprint=2),
+    "`Produced`, a list with a hole": produced(OTHER, segment(0), segment(2)),
+    "`Produced`, under an older epoch": produced(attempt(2, epoch=0)),
+    "`Consumed`": Consumed(RESULT, 0, 1, 4, 5, 100, 1),
+    "`Lost`, the attempt": FIRST,
+    "`Lost`, without evidence": Lost(OURS, "object", "", 9),
+    "`Lost`, another attempt": Lost(OTHER, "object", "404 twice", 9),
+    "`ExecutorLost`": ExecutorLost("host", "why"),
+    "`PromoteRequested`": PromoteRequested(RESULT, 2 * EXPIRES_MS),
+    "`StopTrackingRequested`": StopTrackingRequested(RESULT, "why"),
+    "`ReleaseRequested`": ReleaseRequested(RESULT, "why"),
+    "`ReleaseRequested`, by the first driver": ReleaseRequested(RESULT, "why", 1),
+    "`Tick`, early": Tick(EXPIRES_MS - 1),
+    "`Tick`, late": Tick(EXPIRES_MS),
+    "`Deleted`": Deleted(RESULT, (OURS,), 1),
+    "`LeaseExpired`": LeaseExpired("silent"),
+    "`JobUnregistered`": JobUnregistered("why"),
+}
+
+
+def after(facts: Iterable[Fact]) -> JobState:
+    *_, last = accumulate(
+        facts, lambda state, fact: step(state, fact)[0], initial=JobState(JobId("j"))
+    )
+    return last
+
+
+def cell(state: JobState, fact: Fact) -> str:
+    """The decisions that follow, `noted` when only the state changes, a dot when nothing does."""
+    then, decisions = step(state, fact)
+    names = [type(decision).__name__ for decision in decisions]
+    return ", ".join(dict.fromkeys(names)) or ("·" if then == state else "noted")
+
+
+def table(states: Mapping[str, tuple[Fact, ...]]) -> str:
+    columns = [after(facts) for facts in states.values()]
+    rows = [[name, *(cell(state, fact) for state in columns)] for name, fact in FACTS.items()]
+    lines = [["event", *states], ["---"] * (1 + len(states)), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page() -> str:
+    return "\n\n".join(f"## {title}\n\n{table(states)}" for title, states in STATES.items())
+
+
+@pytest.mark.parametrize("title", STATES)
+def test_the_page_says_what_happens(title: str) -> None:
+    """Every row of every table is what the decisions are."""
+    text = PAGE.read_text()
+    section = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].strip()
+    assert table(STATES[title]).splitlines() == section.splitlines()
+
+
+def test_every_fact_has_its_row() -> None:
+    """A new kind of fact needs a row."""
+    assert set(get_args(Fact)) == {type(fact) for fact in FACTS.values()}
+
+
+def test_the_states_are_different() -> None:
+    """No two columns of a table are the same state by mistake."""
+    for states in STATES.values():
+        found = [after(facts) for facts in states.values()]
+        assert all(one != other for n, one in enumerate(found) for other in found[:n])
