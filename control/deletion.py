@@ -16,7 +16,7 @@ from .clock import Deadline
 from .contract import PartitionStorage
 from .errors import HeadgateError, OutcomeUnknown, Retryable
 from .events import Decision, Deleted, Recorded, Released, Superseded
-from .ids import AttemptId, ResultId
+from .ids import AttemptId, ResultId, in_parts
 from .ledger import Answer
 from .log import EventLog
 from .state import JobState, ResultState
@@ -91,10 +91,10 @@ class Orders:
         found: list[Deletion] = []
         for name in results:
             result = state.results[name]
-            attempts = tuple(a for a in result.doomed if a not in self._handed_out)
-            if attempts:
-                self._handed_out.update(attempts)
-                found.append(Deletion(self._author, result, attempts, self))
+            attempts = [a for a in result.doomed if a not in self._handed_out]
+            self._handed_out.update(attempts)
+            parts = in_parts(attempts)
+            found += [Deletion(self._author, result, part, self) for part in parts]
         return tuple(found)
 
 

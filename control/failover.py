@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from .events import Decision, JobFailed, Reproduce, Superseded, TrackingStopped
-from .ids import ResultId
+from .ids import ResultId, in_parts
 from .state import JobState, ResultState
 
 
@@ -79,10 +79,10 @@ def _missing(result: ResultState) -> set[int]:
 
 def _forget(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
     gone = tuple(result.winners[index] for index in sorted(partitions) if index in result.winners)
-    if gone:
-        yield TrackingStopped(result.registered.result, gone, reason)
-        for attempt in gone:
-            yield Superseded(attempt, reason)
+    for attempts in in_parts(gone):
+        yield TrackingStopped(result.registered.result, attempts, reason)
+    for attempt in gone:
+        yield Superseded(attempt, reason)
 
 
 def _fence(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:

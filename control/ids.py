@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -11,6 +12,7 @@ from .errors import Invalid
 JobId = NewType("JobId", str)
 ResultId = NewType("ResultId", str)
 
+_NAMED_MAX = 4_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -49,6 +51,12 @@ class AttemptId:
 
     def __str__(self) -> str:
         return f"{self.partition}/{self.epoch}-{self.task}"
+
+
+def in_parts(attempts: Sequence[AttemptId]) -> Iterator[tuple[AttemptId, ...]]:
+    """As many attempts at a time as one record can name."""
+    for at in range(0, len(attempts), _NAMED_MAX):
+        yield tuple(attempts[at : at + _NAMED_MAX])
 
 
 def partition_id(text: str) -> PartitionId:

@@ -40,7 +40,7 @@ from .events import (
 )
 from .failover import decide_again
 from .fold import apply
-from .ids import AttemptId, ResultId
+from .ids import AttemptId, ResultId, in_parts
 from .state import JobState, ResultState, is_fenced
 
 _AGAIN = "it was superseded before"
@@ -279,4 +279,5 @@ def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decis
     result = state.results.get(name)
     if result is None or result.released is not None:
         return ()
-    return (Released(name, tuple(sorted(result.attempts)), reason),)
+    parts = tuple(in_parts(sorted(result.attempts))) or ((),)
+    return tuple(Released(name, attempts, reason) for attempts in parts)

@@ -1,0 +1,87 @@
+"""Results of many more partitions than one record can name."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+
+from headgate.control.author import Author
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.codec import encode
+from headgate.control.deletion import Orders
+from headgate.control.events import (
+    Body,
+    Deleted,
+    Event,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    Lost,
+    Produced,
+    Released,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+    TrackingStopped,
+)
+from headgate.control.fold import apply
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
+from headgate.control.state import JobState, ResultState
+
+JOB, RESULT = JobId("j" * 100), ResultId("r" * 100)
+PARTITIONS, REGION = 30_000, 6_000
+
+
+def attempt(index: int) -> AttemptId:
+    return AttemptId(PartitionId(RESULT, index), 1, index)
+
+
+def whole(partitions: int, pipelined: bool = False) -> JobState:
+    """A complete result, made at once: folding it event by event is not what is tried here."""
+    registered = ResultRegistered(RESULT, partitions, 1, "", "", pipelined=pipelined)
+    attempts = [attempt(index) for index in range(partitions)]
+    segments = (SegmentSummary(0, 10, 1, 0, b""),)
+    result = ResultState(
+        registered,
+        accepted=frozenset(range(partitions)),
+        attempts={one: Produced(one, segments, 1) for one in attempts},
+        winners={one.partition.index: one for one in attempts},
+        complete=True,
+    )
+    state, _ = step(JobState(JOB), JobRegistered("driver", "1", "application"))
+    return replace(state, results={RESULT: result})
+
+
+def fits(body: Body) -> bool:
+    """Whether it can be written: `encode` refuses what is over the size of a record."""
+    return bool(encode(Event("id", JOB, "cause", 0, "by", 0, body)))
+
+
+@pytest.mark.parametrize("end", [ReleaseRequested(RESULT, "why"), JobUnregistered("close")])
+def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
+    """Each order fits a record, together they name every attempt once, and so do the deletions."""
+    state, decisions = step(whole(PARTITIONS), end)
+    assert all(map(fits, decisions))
+    named = [one for told in decisions if isinstance(told, Released) for one in told.attempts]
+    assert [attempt(index) for index in range(PARTITIONS)] == named
+    deletions = Orders(Author(JOB, "master", SYSTEM_CLOCK), deque()).all(state)
+    for deletion in deletions:
+        gone = Deleted(RESULT, deletion.attempts, len(deletion.attempts))
+        assert fits(gone)
+        state = apply(state, gone)
+    assert () == state.results[RESULT].doomed
+    assert PARTITIONS == state.results[RESULT].deleted
+
+
+def test_a_large_region_is_made_again() -> None:
+    """All of a stream starts anew: nobody that won before counts any more."""
+    lost = Lost(attempt(7), "object", "404 twice", 1)
+    state, decisions = step(whole(REGION, pipelined=True), lost)
+    assert all(map(fits, decisions))
+    gone = [a for told in decisions if isinstance(told, TrackingStopped) for a in told.attempts]
+    assert [attempt(index) for index in range(REGION)] == gone
+    assert REGION == len(state.results[RESULT].reproducing)
+    assert not state.results[RESULT].winners
