@@ -6,10 +6,10 @@ import argparse
 
 from rich.console import Console
 
-from . import exchange, fixed, memory, recovery, transfer
+from . import exchange, fixed, master, memory, recovery, transfer
 from .places import session
 
-_ALL = ["exchange", "fixed", "transfer", "memory", "recovery"]
+_ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
 
 
 def main() -> None:
@@ -25,7 +25,10 @@ def main() -> None:
         console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
     if "recovery" in chosen.tables:
         console.print(recovery.run(chosen.events))
-    if set(chosen.tables) <= {"transfer", "recovery"}:
+    if "master" in chosen.tables:
+        console.print(master.run(chosen.places))
+        console.print(master.by_type())
+    if set(chosen.tables) <= {"transfer", "recovery", "master"}:
         return
     spark = session()
     if "exchange" in chosen.tables:
