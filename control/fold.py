@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TypeVar, assert_never
+from typing import assert_never
 
 from .events import (
     AttemptFailed,
@@ -38,9 +37,8 @@ from .events import (
     TrackingStopped,
 )
 from .ids import AttemptId, ResultId
+from .persistent import PersistentMap, PersistentSet
 from .state import JobState, Reads, ResultState, Written, is_fenced
-
-T = TypeVar("T")
 
 
 def apply(state: JobState, body: Body) -> JobState:
@@ -87,12 +85,12 @@ def _waits(result: ResultState, lost: Lost) -> bool:
 
 def _accept(state: JobState, epoch: int) -> JobState:
     """Another driver speaks: nobody of the former one's waits any more."""
-    results = {name: replace(r, waiting=frozenset()) for name, r in state.results.items()}
-    return JobState(state.job, epoch, MappingProxyType(results))
+    results = {n: replace(r, waiting=PersistentSet()) for n, r in state.results.items()}
+    return JobState(state.job, epoch, PersistentMap(results))
 
 
 def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
-    return replace(state, results=MappingProxyType({**state.results, name: result}))
+    return replace(state, results=PersistentMap.of(state.results).having(name, result))
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
@@ -105,8 +103,8 @@ def _change(state: JobState, name: ResultId, body: Body) -> JobState:
 def _apply_result(result: ResultState, body: Body) -> ResultState:
     match body:
         case PartitionAccepted():
-            accepted = result.accepted.union(range(body.first, body.first + body.count))
-            return replace(result, accepted=accepted)
+            new = range(body.first, body.first + body.count)
+            return replace(result, accepted=PersistentSet.of(result.accepted).having(new))
         case AttemptStarted():
             return _start(_note(result, body.attempt, None), body)
         case AttemptFailed():
@@ -116,22 +114,19 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Produced():
             return _produce(result, body)
         case Lost():
-            return (
-                replace(result, waiting=result.waiting | {body.task})
-                if _waits(result, body)
-                else result
-            )
+            return _wait(result, body.task) if _waits(result, body) else result
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():
             written = replace(result.written, superseded=result.written.superseded + 1)
-            return replace(result, superseded=result.superseded | {body.attempt}, written=written)
+            superseded = PersistentSet.of(result.superseded).having((body.attempt,))
+            return replace(result, superseded=superseded, written=written)
         case ResultComplete():
             return _complete(result)
         case TrackingStopped():
             return _stop_tracking(result, body)
         case Reproduce():
-            again = result.reproducing.union(body.partitions)
+            again = PersistentSet.of(result.reproducing).having(body.partitions)
             return replace(result, reproducing=again, complete=False)
         case Promoted():
             return replace(result, expires_ms=body.expires_ms)
@@ -149,25 +144,30 @@ def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) ->
     """Remember an attempt; what it said first stands, a repetition changes nothing."""
     if result.attempts.get(attempt) is not None:
         return result
-    return replace(result, attempts={**result.attempts, attempt: produced})
+    return replace(result, attempts=PersistentMap.of(result.attempts).having(attempt, produced))
 
 
 def _complete(result: ResultState) -> ResultState:
     count = result.completions + 1
-    return replace(result, complete=True, completions=count, waiting=frozenset())
+    return replace(result, complete=True, completions=count, waiting=PersistentSet())
+
+
+def _wait(result: ResultState, task: int) -> ResultState:
+    return replace(result, waiting=PersistentSet.of(result.waiting).having((task,)))
 
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:
     attempt = started.attempt
     if result.attempts[attempt] is not None or result.running.get(attempt) == started.host:
         return result
-    return replace(result, running={**result.running, attempt: started.host})
+    running = PersistentMap.of(result.running).having(attempt, started.host)
+    return replace(result, running=running)
 
 
 def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
-    if not result.running.keys() & set(attempts):
+    if not any(attempt in result.running for attempt in attempts):
         return result
-    return replace(result, running=_without(result.running, attempts))
+    return replace(result, running=PersistentMap.of(result.running).without(attempts))
 
 
 def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
@@ -175,7 +175,8 @@ def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
     told = result.streams.get(fact.attempt, ())
     if not result.registered.pipelined or fact.segment.number != len(told):
         return result
-    return replace(result, streams={**result.streams, fact.attempt: (*told, fact.segment)})
+    streams = PersistentMap.of(result.streams).having(fact.attempt, (*told, fact.segment))
+    return replace(result, streams=streams)
 
 
 def _produce(result: ResultState, body: Produced) -> ResultState:
@@ -192,8 +193,8 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
     produced = result.attempts[attempt]
     return replace(
         result,
-        winners={**result.winners, index: attempt},
-        reproducing=result.reproducing - {index},
+        winners=PersistentMap.of(result.winners).having(index, attempt),
+        reproducing=PersistentSet.of(result.reproducing).without(index),
         written=result.written if produced is None else _sum(result.written, produced),
     )
 
@@ -211,13 +212,13 @@ def _sum(before: Written, produced: Produced) -> Written:
 def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
     if not body.attempts:
         return replace(result, tracked=False)
-    before = dict(result.before)
+    before = PersistentMap.of(result.before)
     for attempt in body.attempts:
         produced = result.attempts.get(attempt)
         if not result.registered.pipelined and produced is not None:
-            before.setdefault(attempt.partition.index, produced.fingerprint)
-    gone = set(body.attempts)
-    winners = {index: a for index, a in result.winners.items() if a not in gone}
+            first = before.get(attempt.partition.index, produced.fingerprint)
+            before = before.having(attempt.partition.index, first)
+    winners = _winners_without(result, body.attempts)
     return replace(result, winners=winners, before=before, complete=False)
 
 
@@ -238,7 +239,7 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
     )
     last = min(body.first + body.count, result.registered.subpartitions)
     read = range(max(0, body.first), last)
-    return replace(result, consumed=result.consumed.union(read), reads=reads)
+    return replace(result, consumed=PersistentSet.of(result.consumed).having(read), reads=reads)
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:
@@ -248,13 +249,16 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
         return result
     return replace(
         result,
-        attempts=_without(result.attempts, gone),
-        running=_without(result.running, gone),
-        streams=_without(result.streams, gone),
-        winners={i: a for i, a in result.winners.items() if a not in gone},
+        attempts=PersistentMap.of(result.attempts).without(gone),
+        running=PersistentMap.of(result.running).without(gone),
+        streams=PersistentMap.of(result.streams).without(gone),
+        winners=_winners_without(result, gone),
         deleted=result.deleted + deleted.objects,
     )
 
 
-def _without(known: Mapping[AttemptId, T], gone: Collection[AttemptId]) -> Mapping[AttemptId, T]:
-    return {attempt: value for attempt, value in known.items() if attempt not in gone}
+def _winners_without(
+    result: ResultState, gone: Collection[AttemptId]
+) -> PersistentMap[int, AttemptId]:
+    lost = [a.partition.index for a in gone if result.winners.get(a.partition.index) == a]
+    return PersistentMap.of(result.winners).without(lost)

@@ -166,11 +166,13 @@ def _decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, .
 
 def _is_last(result: ResultState, attempt: AttemptId) -> bool:
     """Whether all partitions are whole as soon as this attempt's is."""
-    others = result.winners.keys() - {attempt.partition.index}
-    if len(others) + 1 < result.registered.partitions or result.complete:
+    index = attempt.partition.index
+    whole = len(result.winners) + (index not in result.winners)
+    if whole < result.registered.partitions or result.complete:
         return False
     if not result.registered.pipelined:
         return True
+    others = result.winners.keys() - {index}
     return all(result.attempts[result.winners[index]] is not None for index in others)
 
 

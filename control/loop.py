@@ -154,7 +154,7 @@ class JobLoop:
             if (asked := self._asked.pop(answer.cause, None)) is not None:
                 asked.set_result(answer.decisions)
         results = outcome.state.results.items()
-        missing = {name: result.reproducing for name, result in results if result.reproducing}
+        missing = {n: frozenset(r.reproducing) for n, r in results if r.reproducing}
         if missing:
             self._context.reproduce(missing)
         for deletion in outcome.deletions:

@@ -9,7 +9,7 @@ same value is always the same bytes.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, g
 import fastavro
 
 from .errors import Corrupt
+from .persistent import PersistentMap, PersistentSet
 
 _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
@@ -140,11 +141,13 @@ def _builder(kind: Any) -> _Maker:
         makers = {branch.__name__: _builder(branch) for branch in branches if _is_record(branch)}
         return lambda raw: _apply(makers[raw[0]], raw[1]) if type(raw) is tuple else raw
     if (item := _item(kind)) is not None:
-        each, whole = _builder(item), get_origin(kind)
+        each, whole = _builder(item), tuple if get_origin(kind) is tuple else PersistentSet
         return whole if each is None else lambda raw: whole([each(one) for one in raw])
     if (pair := _pair(kind)) is not None:
         key, value = _builder(pair[0]), _builder(pair[1])
-        return lambda raw: {_apply(key, e["key"]): _apply(value, e["value"]) for e in raw}
+        return lambda raw: PersistentMap(
+            (_apply(key, e["key"]), _apply(value, e["value"])) for e in raw
+        )
     if not _is_record(kind):
         return None
     parts = [(name, _builder(hint)) for name, hint in _hints(kind).items()]
@@ -165,7 +168,7 @@ def _branches(kind: Any) -> tuple[Any, ...] | None:
 
 def _item(kind: Any) -> Any:
     """What a sequence or a set of any length holds, None for other types."""
-    return get_args(kind)[0] if get_origin(kind) in (tuple, frozenset) else None
+    return get_args(kind)[0] if get_origin(kind) in (tuple, Set) else None
 
 
 def _pair(kind: Any) -> tuple[Any, ...] | None:

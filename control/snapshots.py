@@ -17,6 +17,7 @@ from . import codec, shapes
 from .errors import Corrupt
 from .ids import JobId, ResultId
 from .log import StateRecord
+from .persistent import PersistentMap
 from .replay import Snapshot
 from .state import JobState, ResultState
 
@@ -73,7 +74,7 @@ def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...]
         records += parts
         standing[name] = results[name], Entry(name, len(parts), crc32(body))
     entries = tuple(standing[name][1] for name in results)
-    head = replace(snapshot, state=replace(snapshot.state, results=MappingProxyType({})))
+    head = replace(snapshot, state=replace(snapshot.state, results=PersistentMap()))
     written = _cut(job, shapes.pack(Index(head, entries), _NOTES))
     keys = {part.key for part in written}
     keys.update(key for entry in entries for key in _keys(_key(job, entry.result), entry.parts))
@@ -99,7 +100,7 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
         if checksum != entry.checksum:
             raise Corrupt(f"the state of result {entry.result} is of another snapshot")
         standing[entry.result] = shapes.unpack(body, ResultState, _check_notes), entry
-    results = MappingProxyType({name: result for name, (result, _) in standing.items()})
+    results = PersistentMap({name: result for name, (result, _) in standing.items()})
     state = replace(index.head.state, results=results)
     if state.job != job:
         raise Corrupt(f"the state of job {job} is that of {state.job}")

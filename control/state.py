@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from .events import (
     Body,
@@ -17,6 +16,7 @@ from .events import (
     StopTrackingRequested,
 )
 from .ids import AttemptId, JobId, ResultId
+from .persistent import PersistentMap, PersistentSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +50,16 @@ class ResultState:
     """
 
     registered: ResultRegistered
-    accepted: frozenset[int] = frozenset()
-    attempts: Mapping[AttemptId, Produced | None] = field(default_factory=dict)
-    running: Mapping[AttemptId, str] = field(default_factory=dict)
-    streams: Mapping[AttemptId, tuple[SegmentSummary, ...]] = field(default_factory=dict)
-    winners: Mapping[int, AttemptId] = field(default_factory=dict)
-    superseded: frozenset[AttemptId] = frozenset()
-    before: Mapping[int, int | None] = field(default_factory=dict)
-    reproducing: frozenset[int] = frozenset()
-    waiting: frozenset[int] = frozenset()
-    consumed: frozenset[int] = frozenset()
+    accepted: Set[int] = field(default_factory=PersistentSet)
+    attempts: Mapping[AttemptId, Produced | None] = field(default_factory=PersistentMap)
+    running: Mapping[AttemptId, str] = field(default_factory=PersistentMap)
+    streams: Mapping[AttemptId, tuple[SegmentSummary, ...]] = field(default_factory=PersistentMap)
+    winners: Mapping[int, AttemptId] = field(default_factory=PersistentMap)
+    superseded: Set[AttemptId] = field(default_factory=PersistentSet)
+    before: Mapping[int, int | None] = field(default_factory=PersistentMap)
+    reproducing: Set[int] = field(default_factory=PersistentSet)
+    waiting: Set[int] = field(default_factory=PersistentSet)
+    consumed: Set[int] = field(default_factory=PersistentSet)
     written: Written = Written()
     reads: Reads = Reads()
     completions: int = 0
@@ -91,7 +91,7 @@ class ResultState:
 class JobState:
     job: JobId
     epoch: int = 0
-    results: Mapping[ResultId, ResultState] = field(default_factory=lambda: MappingProxyType({}))
+    results: Mapping[ResultId, ResultState] = field(default_factory=PersistentMap)
     closed: str | None = None
     failed: str | None = None
 

@@ -94,7 +94,7 @@ class Repairs:
 
     def _missing(self, result: ResultId) -> frozenset[int]:
         state = None if self._closed.is_set() else self.state_of(result)
-        return frozenset() if state is None or state.released else state.reproducing
+        return frozenset() if state is None or state.released else frozenset(state.reproducing)
 
     def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
         group = f"headgate-repair-{result}"
