@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import assert_never
 
 from .events import (
@@ -39,6 +38,7 @@ from .events import (
 from .ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
 from .state import JobState, Reads, ResultState, Written, is_fenced
+from .values import changed
 
 
 def apply(state: JobState, body: Body) -> JobState:
@@ -50,9 +50,9 @@ def apply(state: JobState, body: Body) -> JobState:
             return _accept(state, body.epoch)
         case JobUnregistered() | LeaseExpired():
             ends = state.epoch > 0 and state.closed is None
-            return replace(state, closed=body.reason) if ends else state
+            return changed(state, closed=body.reason) if ends else state
         case JobFailed():
-            return replace(state, failed=body.reason)
+            return changed(state, failed=body.reason)
         case ExecutorLost():
             return _lose_host(state, body.host)
         case ResultRegistered():
@@ -85,12 +85,12 @@ def _waits(result: ResultState, lost: Lost) -> bool:
 
 def _accept(state: JobState, epoch: int) -> JobState:
     """Another driver speaks: nobody of the former one's waits any more."""
-    results = {n: replace(r, waiting=PersistentSet()) for n, r in state.results.items()}
+    results = {n: changed(r, waiting=PersistentSet()) for n, r in state.results.items()}
     return JobState(state.job, epoch, PersistentMap(results))
 
 
 def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
-    return replace(state, results=PersistentMap.of(state.results).having(name, result))
+    return changed(state, results=PersistentMap.of(state.results).having(name, result))
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
@@ -104,7 +104,7 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
     match body:
         case PartitionAccepted():
             new = range(body.first, body.first + body.count)
-            return replace(result, accepted=PersistentSet.of(result.accepted).having(new))
+            return changed(result, accepted=PersistentSet.of(result.accepted).having(new))
         case AttemptStarted():
             return _start(_note(result, body.attempt, None), body)
         case AttemptFailed():
@@ -118,22 +118,22 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():
-            written = replace(result.written, superseded=result.written.superseded + 1)
+            written = changed(result.written, superseded=result.written.superseded + 1)
             superseded = PersistentSet.of(result.superseded).having((body.attempt,))
-            return replace(result, superseded=superseded, written=written)
+            return changed(result, superseded=superseded, written=written)
         case ResultComplete():
             return _complete(result)
         case TrackingStopped():
             return _stop_tracking(result, body)
         case Reproduce():
             again = PersistentSet.of(result.reproducing).having(body.partitions)
-            return replace(result, reproducing=again, complete=False)
+            return changed(result, reproducing=again, complete=False)
         case Promoted():
-            return replace(result, expires_ms=body.expires_ms)
+            return changed(result, expires_ms=body.expires_ms)
         case Consumed():
             return _consume(result, body)
         case Released():
-            return replace(result, released=body.reason)
+            return changed(result, released=body.reason)
         case Deleted():
             return _forget(result, body)
         case _:
@@ -144,16 +144,16 @@ def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) ->
     """Remember an attempt; what it said first stands, a repetition changes nothing."""
     if result.attempts.get(attempt) is not None:
         return result
-    return replace(result, attempts=PersistentMap.of(result.attempts).having(attempt, produced))
+    return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, produced))
 
 
 def _complete(result: ResultState) -> ResultState:
     count = result.completions + 1
-    return replace(result, complete=True, completions=count, waiting=PersistentSet())
+    return changed(result, complete=True, completions=count, waiting=PersistentSet())
 
 
 def _wait(result: ResultState, task: int) -> ResultState:
-    return replace(result, waiting=PersistentSet.of(result.waiting).having((task,)))
+    return changed(result, waiting=PersistentSet.of(result.waiting).having((task,)))
 
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:
@@ -161,13 +161,13 @@ def _start(result: ResultState, started: AttemptStarted) -> ResultState:
     if result.attempts[attempt] is not None or result.running.get(attempt) == started.host:
         return result
     running = PersistentMap.of(result.running).having(attempt, started.host)
-    return replace(result, running=running)
+    return changed(result, running=running)
 
 
 def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
     if not any(attempt in result.running for attempt in attempts):
         return result
-    return replace(result, running=PersistentMap.of(result.running).without(attempts))
+    return changed(result, running=PersistentMap.of(result.running).without(attempts))
 
 
 def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
@@ -176,7 +176,7 @@ def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
     if not result.registered.pipelined or fact.segment.number != len(told):
         return result
     streams = PersistentMap.of(result.streams).having(fact.attempt, (*told, fact.segment))
-    return replace(result, streams=streams)
+    return changed(result, streams=streams)
 
 
 def _produce(result: ResultState, body: Produced) -> ResultState:
@@ -185,13 +185,13 @@ def _produce(result: ResultState, body: Produced) -> ResultState:
     streamed = result.winners.get(attempt.partition.index) == attempt
     if not streamed or result.attempts.get(attempt) is not None:
         return ended
-    return replace(ended, written=_sum(ended.written, body))
+    return changed(ended, written=_sum(ended.written, body))
 
 
 def _win(result: ResultState, attempt: AttemptId) -> ResultState:
     index = attempt.partition.index
     produced = result.attempts[attempt]
-    return replace(
+    return changed(
         result,
         winners=PersistentMap.of(result.winners).having(index, attempt),
         reproducing=PersistentSet.of(result.reproducing).without(index),
@@ -200,7 +200,7 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
 
 
 def _sum(before: Written, produced: Produced) -> Written:
-    return replace(
+    return changed(
         before,
         partitions=before.partitions + 1,
         segments=before.segments + len(produced.segments),
@@ -211,7 +211,7 @@ def _sum(before: Written, produced: Produced) -> Written:
 
 def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
     if not body.attempts:
-        return replace(result, tracked=False)
+        return changed(result, tracked=False)
     before = PersistentMap.of(result.before)
     for attempt in body.attempts:
         produced = result.attempts.get(attempt)
@@ -219,7 +219,7 @@ def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
             first = before.get(attempt.partition.index, produced.fingerprint)
             before = before.having(attempt.partition.index, first)
     winners = _winners_without(result, body.attempts)
-    return replace(result, winners=winners, before=before, complete=False)
+    return changed(result, winners=winners, before=before, complete=False)
 
 
 def _lose_host(state: JobState, host: str) -> JobState:
@@ -239,7 +239,7 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
     )
     last = min(body.first + body.count, result.registered.subpartitions)
     read = range(max(0, body.first), last)
-    return replace(result, consumed=PersistentSet.of(result.consumed).having(read), reads=reads)
+    return changed(result, consumed=PersistentSet.of(result.consumed).having(read), reads=reads)
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:
@@ -247,7 +247,7 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
     gone = set(deleted.attempts) & set(result.doomed)
     if not gone:
         return result
-    return replace(
+    return changed(
         result,
         attempts=PersistentMap.of(result.attempts).without(gone),
         running=PersistentMap.of(result.running).without(gone),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control import events as ev
-from ..control.codec import plain
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.leases import Neglected
 from ..control.log import Rejected
@@ -68,7 +67,7 @@ def event_fields(recorded: ev.Recorded) -> dict[str, Any]:
     fields = {
         name: getattr(event, name) for name in ("job", "id", "cause", "time_ms", "by", "basis")
     }
-    body = json.loads(json.dumps(plain(event.body), default=lambda raw: b64encode(raw).decode()))
+    body = json.loads(json.dumps(asdict(event.body), default=lambda raw: b64encode(raw).decode()))
     return {"offset": recorded.offset, "kind": event.kind} | fields | {"body": body}
 
 

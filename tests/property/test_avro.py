@@ -1,0 +1,102 @@
+"""Events in Avro's binary form, against another implementation of it; values made quickly."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import FrozenInstanceError, asdict, replace
+from importlib.resources import files
+from typing import Any, get_args
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.control import avro, codec
+from headgate.control.errors import Corrupt
+from headgate.control.events import Body, Event
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.state import JobState
+from headgate.control.values import changed, maker
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+INTS = st.integers(-(2**31), 2**31 - 1)
+TEXT = (files("headgate.control") / "schemas" / f"event.{codec.VERSION}.avsc").read_text()
+SCHEMA = fastavro.parse_schema(json.loads(TEXT))
+HEADER_BYTES = 10
+
+st.register_type_strategy(int, INTS)
+EVENTS = st.builds(
+    Event,
+    basis=st.none() | LONGS,
+    time_ms=LONGS,
+    body=st.one_of([st.builds(kind) for kind in get_args(Body)]),
+)
+
+
+def theirs(event: Event) -> bytes:
+    plain: dict[str, Any] = asdict(event)
+    plain["body"] = (f"headgate.{event.kind}", plain["body"])
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, SCHEMA, plain)
+    return out.getvalue()
+
+
+@given(EVENTS)
+@settings(deadline=None)
+def test_an_event_has_the_bytes_that_another_writer_gives_it(event: Event) -> None:
+    """Whoever has the schema reads our records, and we read theirs."""
+    record = codec.encode(event)
+    assert theirs(event) == record[HEADER_BYTES:]
+    assert event == codec.decode(record[:HEADER_BYTES] + theirs(event))
+
+
+@given(LONGS)
+def test_a_number_makes_the_round_trip(number: int) -> None:
+    """Of any 64-bit number, in the form that others give it."""
+    out, expected = bytearray(), io.BytesIO()
+    avro.write_long(out, number)
+    fastavro.schemaless_writer(expected, "long", number)
+    assert expected.getvalue() == bytes(out)
+    assert (number, len(out)) == avro.read_long(bytes(out), 0)
+
+
+@pytest.mark.parametrize("record", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x00"])
+def test_a_number_has_64_bits(record: bytes) -> None:
+    """One that has more, or takes more bytes than that, is `Corrupt`."""
+    with pytest.raises(Corrupt, match="64 bits"):
+        avro.read_long(record, 0)
+
+
+def test_an_array_may_come_in_sized_blocks() -> None:
+    """Other writers may say how long a block is."""
+    read = avro.reader({"type": "array", "items": "long"}, {})
+    record = b"\x01\x02\x0e" + b"\x04\x10\x12" + b"\x00"
+    assert ((7, 8, 9), len(record)) == read(record, 0)
+
+
+def test_a_quickly_made_value_is_like_any_other() -> None:
+    """It is equal, of the same class, hashed alike, and frozen."""
+    attempt = AttemptId(PartitionId(ResultId("r"), 1), 2, 3)
+    made = maker(AttemptId)(attempt.partition, 2, 3)
+    assert (attempt, hash(attempt), AttemptId) == (made, hash(made), type(made))
+    with pytest.raises(FrozenInstanceError):
+        made.task = 4
+
+
+@given(st.integers(), st.none() | st.text())
+def test_a_changed_value_is_what_replace_gives(epoch: int, closed: str | None) -> None:
+    """The value itself stays as it was."""
+    before = JobState(JobId("job"), 7)
+    after = changed(before, epoch=epoch, closed=closed)
+    assert replace(before, epoch=epoch, closed=closed) == after
+    assert JobState(JobId("job"), 7) == before
+    with pytest.raises(FrozenInstanceError):
+        after.epoch = 1  # type: ignore[misc]
+
+
+def test_a_part_that_is_not_there_is_refused() -> None:
+    """A misspelt name is an error, as with `replace`."""
+    with pytest.raises(AttributeError):
+        changed(JobState(JobId("job")), epok=1)  # type: ignore[call-arg]
