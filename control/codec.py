@@ -7,6 +7,7 @@ A record is the two-byte marker, the schema's 64-bit fingerprint, and the body. 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 from types import MappingProxyType
@@ -82,7 +83,12 @@ def trace_id(event: Event) -> str:
     body = event.body
     attempt = getattr(body, "attempt", None)
     result = attempt.partition.result if attempt else getattr(body, "result", "")
-    return blake2b(f"{event.job}/{result}".encode(), digest_size=16).hexdigest()
+    return _digest(f"{event.job}/{result}")
+
+
+@lru_cache(4096)
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def headers(event: Event) -> list[tuple[str, bytes]]:

@@ -106,11 +106,11 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
             new = range(body.first, body.first + body.count)
             return changed(result, accepted=PersistentSet.of(result.accepted).having(new))
         case AttemptStarted():
-            return _start(_note(result, body.attempt, None), body)
+            return _start(result, body)
         case AttemptFailed():
-            return _end(_note(result, body.attempt, None), {body.attempt})
+            return _end(_note(result, body.attempt), (body.attempt,))
         case SegmentProduced():
-            return _stream(_note(result, body.attempt, None), body)
+            return _stream(_note(result, body.attempt), body)
         case Produced():
             return _produce(result, body)
         case Lost():
@@ -140,11 +140,11 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
             return result
 
 
-def _note(result: ResultState, attempt: AttemptId, produced: Produced | None) -> ResultState:
+def _note(result: ResultState, attempt: AttemptId) -> ResultState:
     """Remember an attempt; what it said first stands, a repetition changes nothing."""
-    if result.attempts.get(attempt) is not None:
+    if attempt in result.attempts:
         return result
-    return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, produced))
+    return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, None))
 
 
 def _complete(result: ResultState) -> ResultState:
@@ -158,10 +158,11 @@ def _wait(result: ResultState, task: int) -> ResultState:
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:
     attempt = started.attempt
-    if result.attempts[attempt] is not None or result.running.get(attempt) == started.host:
+    if result.attempts.get(attempt) is not None:
         return result
+    attempts = PersistentMap.of(result.attempts).having(attempt, None)
     running = PersistentMap.of(result.running).having(attempt, started.host)
-    return changed(result, running=running)
+    return changed(result, attempts=attempts, running=running)
 
 
 def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
@@ -181,11 +182,15 @@ def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
 
 def _produce(result: ResultState, body: Produced) -> ResultState:
     attempt = body.attempt
-    ended = _end(_note(result, attempt, body), {attempt})
+    if result.attempts.get(attempt) is not None:
+        return _end(result, (attempt,))
     streamed = result.winners.get(attempt.partition.index) == attempt
-    if not streamed or result.attempts.get(attempt) is not None:
-        return ended
-    return changed(ended, written=_sum(ended.written, body))
+    return changed(
+        result,
+        attempts=PersistentMap.of(result.attempts).having(attempt, body),
+        running=PersistentMap.of(result.running).without((attempt,)),
+        written=_sum(result.written, body) if streamed else result.written,
+    )
 
 
 def _win(result: ResultState, attempt: AttemptId) -> ResultState:
@@ -200,12 +205,12 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
 
 
 def _sum(before: Written, produced: Produced) -> Written:
-    return changed(
-        before,
-        partitions=before.partitions + 1,
-        segments=before.segments + len(produced.segments),
-        rows=before.rows + produced.rows,
-        stored_bytes=before.stored_bytes + produced.size_bytes,
+    return Written(
+        before.partitions + 1,
+        before.segments + len(produced.segments),
+        before.rows + produced.rows,
+        before.stored_bytes + produced.size_bytes,
+        before.superseded,
     )
 
 

@@ -54,8 +54,10 @@ class KafkaTransactions:
         self._begun = True
 
     def write(self, decision: Event) -> None:
+        self._write(decision, codec.encode(decision))
+
+    def _write(self, decision: Event, record: bytes) -> None:
         assert self._begun, "no step is open"
-        record = codec.encode(decision)
         try:
             produce(self._producer, self._clients.place(decision.job), decision, record, None)
         except KafkaException as exc:

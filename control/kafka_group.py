@@ -10,10 +10,11 @@ Assumes that nobody polls inside a step: a rebalance is heard of in `poll` and `
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import (
@@ -26,9 +27,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from . import codec
 from .clock import Deadline
 from .errors import Conflict, Corrupt, Fenced, HeadgateError, Lost
-from .events import Recorded
+from .events import Event, Recorded
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
 from .kafka_errors import translate
@@ -46,9 +48,12 @@ _TURN_S = 0.1
 
 @dataclass(slots=True)
 class _Held:
+    """`own` are the member's decisions that it has not read back yet, with their records."""
+
     position: int = 0
     end: int | None = None
     asked: Future[Any] | None = None
+    own: deque[tuple[bytes, Event]] = field(default_factory=deque)
 
 
 class KafkaMembership(KafkaTransactions):
@@ -98,6 +103,16 @@ class KafkaMembership(KafkaTransactions):
             place = Place(self._clients.settings.events_topic, partition)
             held.end = self._clients.written_offset(place)
         return held.end
+
+    def write(self, decision: Event) -> None:
+        record = codec.encode(decision)
+        self._write(decision, record)
+        self._held[self._clients.place(decision.job).partition].own.append((record, decision))
+
+    def abort(self) -> None:
+        for held in self._held.values():
+            held.own.clear()
+        super().abort()
 
     def commit(self, positions: Mapping[int, int]) -> None:
         topic = self._clients.settings.events_topic
@@ -188,12 +203,15 @@ class KafkaMembership(KafkaTransactions):
             offset = message.offset()
             assert offset is not None, "a record has an offset"
             held.position = offset + 1
-            self._decode(message, offset)
+            self._decode(message, offset, held.own)
 
-    def _decode(self, message: Message, offset: int) -> None:
+    def _decode(self, message: Message, offset: int, own: deque[tuple[bytes, Event]]) -> None:
+        """A decision that was written here is not read again: the same bytes are the same event."""
         number = message.partition() or 0
         try:
-            self._found.append(Placed(number, Recorded(offset, decoded(message))))
+            same = own and own[0][0] == message.value()
+            event = own.popleft()[1] if same else decoded(message)
+            self._found.append(Placed(number, Recorded(offset, event)))
         except Corrupt as exc:
             if self.rejected == 0:
                 _LOG.warning("skipped offset %d of partition %d: %s", offset, number, exc)

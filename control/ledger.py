@@ -51,7 +51,7 @@ class Ledger:
         if event.basis is not None:
             self._written = max(0, self._written - 1)
             return
-        answer = Answer(event.id, event.by, tuple(one.decision for one in derived))
+        answer = Answer(event.id, event.by, tuple([one.decision for one in derived]))
         needed = replay.decisions + len(replay.due)
         self._unsettled.append(_Unsettled(answer, replay.state, needed))
 

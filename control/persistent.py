@@ -34,8 +34,9 @@ class PersistentMap(Mapping[K, V]):
     def having(self, key: K, value: V) -> PersistentMap[K, V]:
         """With this value under the key; a key that was there keeps its place."""
         before = self._placed.get(key)
-        place = self._next if before is None else before[0]
-        return _made(self._placed.set(key, (place, value)), max(self._next, place + 1))
+        if before is not None:
+            return _made(self._placed.set(key, (before[0], value)), self._next)
+        return _made(self._placed.set(key, (self._next, value)), self._next + 1)
 
     def without(self, keys: Iterable[K]) -> PersistentMap[K, V]:
         """With none of the keys."""

@@ -96,8 +96,10 @@ class Replay:
         self.facts += 1
         self.state, decisions = step(self.state, body)
         derived = tuple(
-            Derived(recorded.offset, ordinal, recorded.event.id, decision)
-            for ordinal, decision in enumerate(decisions)
+            [
+                Derived(recorded.offset, ordinal, recorded.event.id, decision)
+                for ordinal, decision in enumerate(decisions)
+            ]
         )
         self.due.extend(derived)
         return derived

@@ -18,7 +18,7 @@ from ..storage.release import StorageRelease
 from .doctor import Target, open_bucket, open_log
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-_STEP_EVENTS_MAX = 5_000
+STEP_EVENTS_MAX = 5_000
 
 
 def run(target: Target, slot: str) -> None:
@@ -38,7 +38,7 @@ def run(target: Target, slot: str) -> None:
     with closing(store), closing(open_log(target)) as log:
         name = f"master {slot} {os.urandom(4).hex()}"
         speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
-        settings = MasterSettings(step_events_max=_STEP_EVENTS_MAX)
+        settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
         master = SessionMaster(log, StorageRelease(store, root), settings, speaking)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: master.stop())

@@ -23,7 +23,7 @@ from rich.table import Table
 from headgate.control import codec
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.contract import SESSION
 from headgate.control.errors import Unavailable
 from headgate.control.events import (
     AttemptStarted,
@@ -43,7 +43,7 @@ from headgate.control.kafka import KafkaEventLog
 from headgate.control.kafka_settings import KafkaSettings, TopicSettings
 from headgate.control.ledger import Ledger
 from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.infra import stack
+from headgate.infra import masters, stack
 from headgate.storage.segment import SegmentIndex
 
 SUBPARTITIONS = 200
@@ -200,7 +200,7 @@ def _fill(log: KafkaEventLog, jobs: int, bodies: list[Fact]) -> None:
 
 def _decided(log: KafkaEventLog) -> tuple[str, ...]:
     speaking = Speaking("0", "bench", SYSTEM_CLOCK, "")
-    with closing(SessionSteps(log, speaking, MasterSettings().step_events_max)) as steps:
+    with closing(SessionSteps(log, speaking, masters.STEP_EVENTS_MAX)) as steps:
         while not steps._held:
             steps.step(0.1)
         gc.collect()
