@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from . import exchange, fixed, master, memory, recovery, transfer
+from . import core, exchange, fixed, master, memory, recovery, transfer
 from .places import session
 
 _ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
@@ -26,8 +26,10 @@ def main() -> None:
     if "recovery" in chosen.tables:
         console.print(recovery.run(chosen.events))
     if "master" in chosen.tables:
-        console.print(master.run(chosen.places))
-        console.print(master.by_type())
+        console.print(master.run(chosen.rounds, chosen.places))
+        console.print(core.by_type())
+        if "real" in chosen.places:
+            console.print(master.small_jobs(chosen.rounds))
     if set(chosen.tables) <= {"transfer", "recovery", "master"}:
         return
     spark = session()

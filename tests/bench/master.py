@@ -1,9 +1,9 @@
-"""How many events a second one session master takes: decoded, folded, decided and encoded.
+"""How many events a second one session master takes on a real broker, and a thousand small jobs.
 
-The mix of a stage: 1,000 map partitions read by 200 reducers, each attempt started and produced
-with an index of 200 subpartitions, each reader's reading stated, and what the master decides on it.
-`core` is a job's ledger between two codecs, without a log. `kafka` is a whole session master on a
-real broker, from the grant of its partitions until nothing is left to decide.
+The master holds its partitions and has read them to their end when the facts come; it is measured
+from the first of them until every decision is committed and read back. Beside it, the same records
+through a loop that decodes and decides nothing: consumed, and as many produced as there are
+decisions, in transactions of the same size.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from __future__ import annotations
 import gc
 import os
 import time
-import tracemalloc
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from statistics import median
 
-import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from rich.table import Table
 
-from headgate.control import codec
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION
@@ -28,12 +27,11 @@ from headgate.control.errors import Unavailable
 from headgate.control.events import (
     AttemptStarted,
     Consumed,
-    Event,
     Fact,
     JobRegistered,
+    JobUnregistered,
     PartitionRegistered,
     Produced,
-    Recorded,
     ReleaseRequested,
     ResultRegistered,
     SegmentSummary,
@@ -41,153 +39,114 @@ from headgate.control.events import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka import KafkaEventLog
 from headgate.control.kafka_settings import KafkaSettings, TopicSettings
-from headgate.control.ledger import Ledger
+from headgate.control.log import partition_of
+from headgate.control.replay import Replay
 from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.state import JobState, ResultState
 from headgate.infra import masters, stack
-from headgate.storage.segment import SegmentIndex
 
-SUBPARTITIONS = 200
+from .core import EXCHANGES, MAPS, REDUCERS, Taken, facts, in_core, index_of
+
+PARTITIONS, DELETERS = 4, 4
+JOBS, SMALL = 1_000, 4
 LIMIT_S = 600.0
-_JOB = JobId("job-0")
+COPY_BYTES = 120  # about what a decision has
+_NAME = ResultId("1-0001")
 
 
-def index_of(subpartitions: int) -> bytes:
-    noise = np.random.default_rng(7)
-    rows, sizes = (noise.integers(1, 1 << bits, subpartitions) for bits in (8, 14))
-    sums = noise.integers(1, 1 << 63, subpartitions, np.uint64)
-    return SegmentIndex(400, rows, sizes, sums).packed()
+class _Nothing:
+    """A store whose deletions take no time."""
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        return len(attempts)
+
+    def sweep(self, closed: JobState) -> int:
+        return 0
 
 
-def facts(exchanges: int, maps: int, reducers: int) -> Iterator[Fact]:
-    """What a driver and its tasks say."""
-    yield JobRegistered(SESSION, "0", "bench")
-    index = index_of(SUBPARTITIONS)
-    for number in range(exchanges):
-        name = ResultId(f"1-{number:04d}")
-        yield ResultRegistered(name, maps, SUBPARTITIONS, "", "repartition")
-        yield PartitionRegistered(name, 0, maps)
-        for partition in range(maps):
-            attempt = AttemptId(PartitionId(name, partition), 1, number * maps + partition)
-            yield AttemptStarted(attempt, "host")
-            yield Produced(attempt, (SegmentSummary(0, 1 << 20, 10_000, 1, index),), 1)
-        for reader in range(reducers):
-            yield Consumed(name, reader, 1, reader, 50_000, 1 << 20, 8)
-        if number:
-            yield ReleaseRequested(ResultId(f"1-{number - 1:04d}"), "asked for")
-
-
-class Core:
-    """One job's ledger, fed with records; the CPU that each type of event took."""
-
-    def __init__(self, job: JobId) -> None:
-        self.ledger = Ledger(job)
-        self.offset = 0
-        self.cpu_s: defaultdict[str, float] = defaultdict(float)
-        self.events: Counter[str] = Counter()
-        self._author = Author(job, "master")
-
-    def take(self, record: bytes) -> None:
-        """A fact, and then what is decided on it, as the log brings it back."""
-        began_s = time.thread_time()
-        event = codec.decode(record)
-        self._observe(event, began_s)
-        while due := self.ledger.unwritten(1):
-            began_s = time.thread_time()
-            record = codec.encode(self._author.decision(due[0]))
-            self.ledger.wrote(1)
-            self._observe(codec.decode(record), began_s)
-
-    def _observe(self, event: Event, began_s: float) -> None:
-        self.ledger.observe(Recorded(self.offset, event))
-        self.ledger.settle()
-        self.offset += 1
-        self.cpu_s[event.kind] += time.thread_time() - began_s
-        self.events[event.kind] += 1
-
-
-def run(places: list[str]) -> Table:
-    table = Table("place", "jobs", "partitions", "events", "events/s", "µs CPU an event")
+def run(rounds: int, places: list[str]) -> Table:
+    table = Table("place", "events", "events/s", "µs CPU an event", "of the bare loop")
     table.title = f"one session master; load average before {os.getloadavg()[0]:.1f}"
-    for jobs, exchanges, maps, reducers in ((1, 5, 1_000, 200), (1_000, 1, 10, 2)):
-        per_job = list(facts(exchanges, maps, reducers))
-        table.add_row("core", f"{jobs:,}", f"{maps:,}", *in_core(jobs, per_job))
-        if "real" in places:
-            table.add_row("kafka", f"{jobs:,}", f"{maps:,}", *on_kafka(jobs, per_job))
+    measured = {"core": [in_core() for _ in range(rounds)]}
+    if "real" in places:
+        bodies = [list(facts(EXCHANGES, MAPS, REDUCERS))]
+        measured |= {"kafka": [], "bare loop": []}
+        for _ in range(rounds):
+            measured["kafka"].append(on_kafka(bodies, _decided))
+            measured["bare loop"].append(on_kafka(bodies, _copied))
+    bare = median(one.rate for one in measured.get("bare loop", measured["core"]))
+    for place, taken in measured.items():
+        rate = median(one.rate for one in taken)
+        cpu_us = median(one.cpu_s / one.events * 1e6 for one in taken)
+        share = f"{rate / bare:.0%}" if "bare loop" in measured else ""
+        table.add_row(place, f"{taken[0].events:,}", f"{rate:,.0f}", f"{cpu_us:.1f}", share)
     return table
 
 
-def by_type() -> Table:
-    """What each type of event takes, and what a partition keeps in memory."""
-    core = fed(list(facts(5, 1_000, 200)))
-    table = Table("event", "count", "µs CPU")
-    table.title = f"core; {partition_bytes(1_000):,} bytes of memory a live partition"
-    for kind, spent_s in sorted(core.cpu_s.items(), key=lambda spent: -spent[1]):
-        table.add_row(kind, f"{core.events[kind]:,}", f"{spent_s / core.events[kind] * 1e6:.1f}")
+def small_jobs(rounds: int) -> Table:
+    """Jobs at once, each from its registration until nothing of it is left; none is forgotten."""
+    table = Table("jobs", "seconds", "events", "events/s", "decisions", "decisions/s")
+    table.title = f"small jobs on one master; load average before {os.getloadavg()[0]:.1f}"
+    ended = [on_kafka([list(life()) for _ in range(JOBS)], _ended) for _ in range(rounds)]
+    took_s = median(one.took_s for one in ended)
+    decisions = JOBS * (SMALL + 4)  # accepted twice, each consumable, complete, released
+    expected = decisions + JOBS * (len(list(life())) + 1)  # and each deletion stated
+    assert {one.events for one in ended} == {expected}, "each job says all of its events"
+    table.add_row(
+        f"{JOBS:,}",
+        f"{took_s:.2f}",
+        f"{expected:,}",
+        f"{expected / took_s:,.0f}",
+        f"{decisions:,}",
+        f"{decisions / took_s:,.0f}",
+    )
     return table
 
 
-def records_of(job: JobId, bodies: list[Fact]) -> list[bytes]:
-    author = Author(job, "driver")
-    return [codec.encode(author.fact(body)) for body in bodies]
+def life() -> Iterator[Fact]:
+    """What the driver and the tasks of a small job say."""
+    yield JobRegistered(SESSION, "0", "bench")
+    yield ResultRegistered(_NAME, SMALL, SMALL, "", "repartition")
+    yield PartitionRegistered(_NAME, 0, SMALL)
+    for number in range(SMALL):
+        attempt = AttemptId(PartitionId(_NAME, number), 1, number)
+        yield AttemptStarted(attempt, "host")
+        yield Produced(attempt, (SegmentSummary(0, 1 << 20, 10_000, 1, index_of(SMALL)),), 1)
+    for reader in range(SMALL):
+        yield Consumed(_NAME, reader, 1, reader, 50_000, 1 << 20, 8)
+    yield ReleaseRequested(_NAME, "asked for", 1)
+    yield JobUnregistered("closed", 1)
 
 
-def fed(bodies: list[Fact]) -> Core:
-    core = Core(_JOB)
-    for record in records_of(_JOB, bodies):
-        core.take(record)
-    return core
-
-
-def partition_bytes(maps: int) -> int:
-    """Without the records themselves, with the index that is kept of each."""
-    records = records_of(_JOB, list(facts(1, maps, 0)))
-    gc.collect()
-    tracemalloc.start()
-    core = Core(_JOB)
-    for record in records:
-        core.take(record)
-    gc.collect()
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(core.ledger.state.results[ResultId("1-0000")].winners) == maps
-    return held // maps
-
-
-def in_core(jobs: int, bodies: list[Fact]) -> tuple[str, ...]:
-    names = [JobId(f"job-{number}") for number in range(jobs)]
-    records = [records_of(name, bodies) for name in names]
-    cores = [Core(name) for name in names]
-    gc.collect()
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    for turn in zip(*records, strict=True):
-        for core, record in zip(cores, turn, strict=True):
-            core.take(record)
-    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-    return _row(sum(core.offset for core in cores), took_s, cpu_s)
-
-
-def on_kafka(jobs: int, bodies: list[Fact]) -> tuple[str, ...]:
+def on_kafka(
+    bodies: list[list[Fact]], measure: Callable[[KafkaEventLog, Callable[[], int]], Taken]
+) -> Taken:
+    """`measure` gets a log, and what fills it with the facts of every job."""
     found = stack.status()
     assert found is not None, "start the stack first: make stack"
-    prefix, topic = f"bench-{time.time_ns()}", TopicSettings(4, 1, 86_400_000)
+    prefix, topic = f"bench-{time.time_ns()}", TopicSettings(PARTITIONS, 1, 86_400_000)
     settings = KafkaSettings(found.bootstrap, prefix, topic)
+
+    def fill() -> int:
+        with closing(KafkaEventLog(settings)) as filled:
+            _fill(filled, bodies)
+        return sum(map(len, bodies))
+
     try:
         with closing(KafkaEventLog(settings)) as log:
             log.prepare(Deadline.after(LIMIT_S))
-            _fill(log, jobs, bodies)
-        with closing(KafkaEventLog(settings)) as log:
-            return _decided(log)
+            return measure(log, fill)
     finally:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        admin = AdminClient({"bootstrap.servers": found.bootstrap, "log_level": 2})
         for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
             deleted.result(LIMIT_S)
 
 
-def _fill(log: KafkaEventLog, jobs: int, bodies: list[Fact]) -> None:
-    authors = [Author(JobId(f"job-{number}"), "driver") for number in range(jobs)]
+def _fill(log: KafkaEventLog, bodies: list[list[Fact]]) -> None:
+    authors = [Author(JobId(f"job-{number}"), "driver") for number in range(len(bodies))]
     receipts = []
-    for body in bodies:
-        for author in authors:
+    for turn in zip(*bodies, strict=True):
+        for author, body in zip(authors, turn, strict=True):
             event = author.fact(body)
             try:
                 receipts.append(log.append(event))
@@ -198,28 +157,83 @@ def _fill(log: KafkaEventLog, jobs: int, bodies: list[Fact]) -> None:
         receipt.offset(Deadline.after(LIMIT_S))
 
 
-def _decided(log: KafkaEventLog) -> tuple[str, ...]:
-    speaking = Speaking("0", "bench", SYSTEM_CLOCK, "")
-    with closing(SessionSteps(log, speaking, masters.STEP_EVENTS_MAX)) as steps:
-        while not steps._held:
-            steps.step(0.1)
-        gc.collect()
+def _decided(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
+    with closing(_steps(log)) as steps:
+        expected = fill()
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        while not _rests(steps):
+        while not _rests(steps, expected):
             steps.step(1.0)
-        took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-        cases = [case for held in steps._held.values() for case in held.jobs.values()]
-        replays = [case.ledger._replay for case in cases]
-        return _row(sum(one.facts + one.decisions for one in replays), took_s, cpu_s)
+        return _taken(steps, began_s, began_cpu_s)
 
 
-def _rests(steps: SessionSteps) -> bool:
-    """Every fact is read, and every decision on it is committed and read back."""
-    if not all(held.recovered and not held.touched for held in steps._held.values()):
-        return False
-    cases = [case for held in steps._held.values() for case in held.jobs.values()]
-    return not any(case.ledger._replay.due for case in cases)
+def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
+    """Deletions run beside the steps, as a master's do."""
+    with closing(_steps(log)) as steps, ThreadPoolExecutor(DELETERS) as deleter:
+        expected = fill() + JOBS
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        while not _rests(steps, expected):
+            for deletion in steps.step(1.0):
+                deleter.submit(deletion.run, _Nothing(), log, Deadline.after(LIMIT_S))
+        taken = _taken(steps, began_s, began_cpu_s)
+        states = steps.states.values()
+        assert JOBS == len(states), "a job was forgotten"
+        assert all(state.closed and not state.results[_NAME].attempts for state in states)
+        return taken
 
 
-def _row(events: int, took_s: float, cpu_s: float) -> tuple[str, ...]:
-    return f"{events:,}", f"{events / took_s:,.0f}", f"{cpu_s / events * 1e6:.1f}"
+def _steps(log: KafkaEventLog) -> SessionSteps:
+    """Those of a master that may decide in every partition."""
+    steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), masters.STEP_EVENTS_MAX)
+    while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
+        steps.step(0.1)
+    gc.collect()
+    return steps
+
+
+def _rests(steps: SessionSteps, facts: int) -> bool:
+    """So many facts are read, and every decision on them is committed and read back."""
+    replays = _replays(steps)
+    return sum(one.facts for one in replays) == facts and not any(one.due for one in replays)
+
+
+def _replays(steps: SessionSteps) -> list[Replay]:
+    cases = (case for held in steps._held.values() for case in held.jobs.values())
+    return [case.ledger._replay for case in cases]
+
+
+def _taken(steps: SessionSteps, began_s: float, began_cpu_s: float) -> Taken:
+    took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    return Taken(sum(one.facts + one.decisions for one in _replays(steps)), took_s, cpu_s)
+
+
+def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
+    """One record produced for every second one that is no copy, as there are decisions on facts."""
+    settings, group = log._settings, "bench-bare"
+    place = TopicPartition(settings.events_topic, partition_of(JobId("job-0"), PARTITIONS), 0)
+    with closing(Consumer(settings.reading(group))) as consumer:
+        producer = Producer(settings.deciding(group, 10_000))
+        producer.init_transactions(LIMIT_S)
+        consumer.assign([place])
+        expected = fill() * 3 // 2
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        seen = copied = 0
+        while seen < expected:
+            found = [m for m in consumer.consume(masters.STEP_EVENTS_MAX, 0.1) if not m.error()]
+            seen += len(found)
+            originals = [message for message in found if message.key() is not None]
+            if not originals:
+                continue
+            producer.begin_transaction()
+            for number, message in enumerate(originals, copied):
+                if number % 2:
+                    record = (message.value() or b"")[:COPY_BYTES]
+                    producer.produce(place.topic, record, partition=place.partition)
+                    producer.poll(0)
+            copied += len(originals)
+            offset = max(message.offset() or 0 for message in found) + 1
+            positions = [TopicPartition(place.topic, place.partition, offset)]
+            producer.send_offsets_to_transaction(
+                positions, consumer.consumer_group_metadata(), LIMIT_S
+            )
+            producer.commit_transaction(LIMIT_S)
+        return Taken(seen, time.perf_counter() - began_s, time.process_time() - began_cpu_s)
