@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import FrozenInstanceError, asdict, replace
+from dataclasses import MISSING, FrozenInstanceError, asdict, fields, replace
 from importlib.resources import files
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headgate.control import avro, codec
 from headgate.control.errors import Corrupt
-from headgate.control.events import Body, Event
+from headgate.control.events import Body, Event, JobUnregistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.state import JobState
 from headgate.control.values import changed, maker
@@ -67,6 +67,38 @@ def test_a_number_has_64_bits(record: bytes) -> None:
     """One that has more, or takes more bytes than that, is `Corrupt`."""
     with pytest.raises(Corrupt, match="64 bits"):
         avro.read_long(record, 0)
+
+
+def test_a_missing_field_has_the_default_that_its_schema_states() -> None:
+    """Whoever reads an old record, we or another reader, finds the same in what it does not have."""
+    (bodies,) = (p["type"] for p in json.loads(TEXT)["fields"] if p["name"] == "body")
+    stated = {
+        (body["name"], part["name"]): part["default"]
+        for body in bodies
+        for part in body["fields"]
+        if "default" in part
+    }
+    ours = {
+        (kind.__name__, part.name): [] if part.default == () else part.default
+        for kind in get_args(Body)
+        for part in fields(kind)
+        if part.default is not MISSING
+    }
+    assert stated
+    assert {name: ours.get(name) for name in stated} == stated
+
+
+def test_a_record_of_fewer_fields_takes_defaults() -> None:
+    """What is left out must be the last, and have a default: anything else is refused at once."""
+    kinds: dict[str, type] = {"JobUnregistered": JobUnregistered}
+    schema: dict[str, Any] = {"type": "record", "name": "JobUnregistered", "fields": []}
+    with pytest.raises(AssertionError, match="no default"):
+        avro.reader(schema, kinds)
+    schema["fields"] = [{"name": "epoch", "type": "long"}]
+    with pytest.raises(AssertionError, match="other fields in front"):
+        avro.reader(schema, kinds)
+    schema["fields"] = [{"name": "reason", "type": "string"}]
+    assert (JobUnregistered("x"), 2) == avro.reader(schema, kinds)(b"\x02x", 0)
 
 
 def test_an_array_may_come_in_sized_blocks() -> None:
