@@ -19,7 +19,7 @@ from .events import Event
 from .ids import JobId
 from .kafka_clients import KafkaClients
 from .kafka_errors import translate
-from .kafka_records import produce
+from .kafka_records import Place, produce
 from .kafka_state import produce_state
 from .log import StateRecord, job_of
 
@@ -54,12 +54,12 @@ class KafkaTransactions:
         self._begun = True
 
     def write(self, decision: Event) -> None:
-        self._write(decision, codec.encode(decision))
+        self._write(decision, codec.encode(decision), self._clients.place(decision.job))
 
-    def _write(self, decision: Event, record: bytes) -> None:
+    def _write(self, decision: Event, record: bytes, place: Place) -> None:
         assert self._begun, "no step is open"
         try:
-            produce(self._producer, self._clients.place(decision.job), decision, record, None)
+            produce(self._producer, place, decision, record, None)
         except KafkaException as exc:
             raise self._dropped(exc, "write") from exc
 

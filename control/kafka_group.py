@@ -105,9 +105,9 @@ class KafkaMembership(KafkaTransactions):
         return held.end
 
     def write(self, decision: Event) -> None:
-        record = codec.encode(decision)
-        self._write(decision, record)
-        self._held[self._clients.place(decision.job).partition].own.append((record, decision))
+        record, place = codec.encode(decision), self._clients.place(decision.job)
+        self._write(decision, record, place)
+        self._held[place.partition].own.append((record, decision))
 
     def abort(self) -> None:
         for held in self._held.values():

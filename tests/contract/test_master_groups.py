@@ -80,6 +80,22 @@ class TestKafkaMasterGroup(MasterGroupSuite):
             assert {} == member.read
             assert {"granted", "revoked"} == {what for what, *_ in member.told}
 
+    def test_a_decision_of_its_own_is_not_decoded(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A member reads the very event back that it wrote, also behind a step that was dropped."""
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0, 1), member)
+        dropped, taken = decision(jobs[0], "dropped"), decision(jobs[0], "taken")
+        member.membership.begin()
+        member.membership.write(dropped)
+        member.membership.abort()
+        member.membership.begin()
+        member.membership.write(taken)
+        member.membership.commit({0: member.membership.position(0)})
+        wait_for(lambda: len(member.read[0]) == 1, member)
+        assert taken is member.read[0][0].recorded.event
+
     def test_a_step_that_may_still_commit_is_waited_for(
         self,
         log: EventLog,

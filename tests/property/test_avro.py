@@ -70,7 +70,7 @@ def test_a_number_has_64_bits(record: bytes) -> None:
 
 
 def test_a_missing_field_has_the_default_that_its_schema_states() -> None:
-    """Whoever reads an old record, we or another reader, finds the same in what it does not have."""
+    """Whoever reads an old record, we or another reader, finds the same where it has nothing."""
     (bodies,) = (p["type"] for p in json.loads(TEXT)["fields"] if p["name"] == "body")
     stated = {
         (body["name"], part["name"]): part["default"]
