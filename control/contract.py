@@ -19,7 +19,8 @@ class MasterSettings:
     """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction; `mode`
     says who decides for a driver's jobs: the driver, or the group of session masters. A snapshot
     follows `snapshot_events` facts, and `snapshot_ms` in which the log went on. A
-    driver that is silent for `lease_ms` may be taken for dead, with 0 never."""
+    driver that is silent for `lease_ms` may be taken for dead, with 0 never. Every `look_ms` a
+    master looks whether something waits for time."""
 
     wait_ms: int = 60_000
     step_events_max: int = 500
@@ -27,6 +28,7 @@ class MasterSettings:
     snapshot_events: int = 10_000
     snapshot_ms: int = 3_600_000
     lease_ms: int = 0
+    look_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)

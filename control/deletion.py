@@ -56,6 +56,22 @@ class Deletion:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """What is left under the prefix of a job that has ended without its driver."""
+
+    closed: JobState
+
+    def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
+        """Delete it; what fails stays, and is said."""
+        try:
+            objects = storage.sweep(self.closed)
+            _LOG.info("%d more objects of job %s are deleted", objects, self.closed.job)
+        except Exception as exc:
+            unforeseen = None if isinstance(exc, HeadgateError) else exc
+            _LOG.warning("job %s is not swept: %s", self.closed.job, exc, exc_info=unforeseen)
+
+
 class Orders:
     """One job's orders to delete. `failed` may be shared by many, and filled by any thread; all
     else belongs to the thread of the steps."""

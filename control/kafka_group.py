@@ -35,7 +35,8 @@ from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
 from .kafka_errors import translate
 from .kafka_records import Place, decoded
-from .log import Holder, Placed
+from .kafka_state import read_state
+from .log import Grant, Holder, Placed
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ _LOG = logging.getLogger(__name__)
 _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # three heartbeats
 _TURN_S = 0.1
+_STATE_S_MAX = 60.0
 
 
 @dataclass(slots=True)
@@ -124,7 +126,9 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
-        with suppress(KafkaException, HeadgateError):
+        with suppress(
+            KafkaException, HeadgateError, RuntimeError
+        ):  # the last: it was closed before
             self._leave()
         self._consumer.close()
         for number in list(self._held):
@@ -163,18 +167,34 @@ class KafkaMembership(KafkaTransactions):
         return answers[settings.masters_group]
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        starts = [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in places]
+        starts = [TopicPartition(p.topic, p.partition, self._begin_at(p.partition)) for p in places]
         consumer.incremental_assign(starts)
         # Not asked for later: the coordinator takes a step that names no member at all, and the
         # client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
-        for place in places:
-            self._held[place.partition] = _Held()
-            self._holder.granted(place.partition)
+
+    def _begin_at(self, number: int) -> int:
+        """What fails here is raised by `poll`: the client must be told of a place in any case."""
+        try:
+            grant = self._grant(number)
+        except HeadgateError as exc:
+            self._failure = exc
+            return OFFSET_BEGINNING
+        self._held[number] = _Held(self._holder.granted(grant))
+        return self._held[number].position
+
+    def _grant(self, number: int) -> Grant:
+        clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
+        events = Place(clients.settings.events_topic, number)
+        state = Place(clients.settings.state_topic, number)
+        there = clients.exists(state.topic, deadline)
+        stored = read_state(clients, state, None, deadline) if there else {}
+        first = clients.first_offset(events)
+        return Grant(number, stored, range(first, clients.written_offset(events)))
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        for place in places:
-            self._let_go(place.partition)
+        for number in {place.partition for place in places} & self._held.keys():
+            self._let_go(number)
         consumer.incremental_unassign(places)
 
     def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:

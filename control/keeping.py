@@ -8,6 +8,7 @@ log went on, so that its position is never older than what the log keeps.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from . import snapshots
 from .contract import MasterSettings
@@ -21,40 +22,86 @@ _LOG = logging.getLogger(__name__)
 _STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and is open no longer than others
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the log has of a job: up to which position, since when, and the oldest event that must
+    be read behind it."""
+
+    standing: Standing
+    position: int
+    at_ms: int
+    unsaved: int | None = None
+
+
 class Keeper:
+    """What it hands out counts as kept when it is told so, after the step that carries it."""
+
     def __init__(
         self, settings: MasterSettings, standing: Standing, position: int, now_ms: int
     ) -> None:
         self._settings = settings
-        self._standing = standing
-        self._position = position
-        self._at_ms = now_ms
+        self._kept = self._next = _Kept(standing, position, now_ms)
+        self._unsaved: int | None = None
         self._facts = 0
         self._too_large = False
 
+    @property
+    def position(self) -> int:
+        """Of the newest snapshot, or where none was needed."""
+        return self._kept.position
+
+    @property
+    def unsaved(self) -> int | None:
+        """The offset of the oldest event that no snapshot has, None when they have all."""
+        return self._unsaved
+
     def observe(self, recorded: Recorded) -> None:
         self._facts += recorded.event.basis is None
+        if self._unsaved is None:
+            self._unsaved = recorded.offset
+
+    def begin(self, snapshot: Snapshot) -> None:
+        """The job was taken up at this snapshot."""
+        self._unsaved = _unread(snapshot)
+
+    def is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
+        state, kept = snapshot.state, self._kept
+        if state.epoch == 0 or is_over(state) or kept.position == snapshot.position:
+            return False
+        if now_ms - kept.at_ms >= self._settings.snapshot_ms:
+            return True
+        if self._facts < self._settings.snapshot_events:
+            return False
+        changed = kept.standing.changed(state)
+        return self._facts >= sum(len(state.results[name].attempts) for name in changed)
+
+    def is_last_due(self, snapshot: Snapshot) -> bool:
+        """Whether the job has ended, and its last snapshot is not written."""
+        return is_over(snapshot.state) and self._unsaved is not None and not snapshot.due
 
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
-        """What a snapshot has to write, nothing when none is due; taken for written."""
-        if not self._is_due(snapshot, now_ms):
-            return ()
-        self._position, self._at_ms, self._facts = snapshot.position, now_ms, 0
-        records, standing = snapshots.write(snapshot, self._standing)
+        """What a snapshot has to write; nothing when that is too much."""
+        records, standing = snapshots.write(snapshot, self._kept.standing)
         size_bytes = sum(len(record.body or b"") for record in records)
+        self._next = _Kept(standing, snapshot.position, now_ms, _unread(snapshot))
         if size_bytes > _STEP_BYTES_MAX:
             self._say_too_large(snapshot.state, size_bytes)
+            self._kept = _Kept(self._kept.standing, snapshot.position, now_ms)
+            self._facts = 0
             return ()
-        self._standing = standing
         return records
 
     def end(self, state: JobState) -> tuple[StateRecord, ...]:
-        """What leaves nothing of a job that has ended; taken for written."""
+        """What leaves nothing of a job that has ended."""
         if not is_over(state):
             return ()
-        records = snapshots.end(self._standing)
-        self._standing, self._facts = Standing(), 0
-        return records
+        self._next = _Kept(Standing(), self._kept.position, self._kept.at_ms)
+        return snapshots.end(self._kept.standing)
+
+    def kept(self) -> None:
+        """What was handed out last stands in the log."""
+        self._kept, self._facts = self._next, 0
+        self._unsaved = self._next.unsaved
 
     def _say_too_large(self, state: JobState, size_bytes: int) -> None:
         if not self._too_large:
@@ -67,18 +114,12 @@ class Keeper:
             )
         self._too_large = True
 
-    def _is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
-        state = snapshot.state
-        if state.epoch == 0 or is_over(state) or self._position == snapshot.position:
-            return False
-        if now_ms - self._at_ms >= self._settings.snapshot_ms:
-            return True
-        if self._facts < self._settings.snapshot_events:
-            return False
-        changed = self._standing.changed(state)
-        return self._facts >= sum(len(state.results[name].attempts) for name in changed)
-
 
 def is_over(state: JobState) -> bool:
     """Nobody speaks for the job, and no object of it is left."""
     return state.closed is not None and not any(r.attempts for r in state.results.values())
+
+
+def _unread(snapshot: Snapshot) -> int | None:
+    """Decisions that were due stand at or behind the position: they are to be read back."""
+    return snapshot.position if snapshot.due else None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from .contract import PER_JOB
 from .errors import Corrupt
-from .events import Recorded
+from .events import Recorded, Tick
 from .ids import JobId
 from .keeping import is_over
+from .lifecycle import decide
 from .replay import Replay, Snapshot
 from .state import JobState
 
@@ -29,10 +30,39 @@ class Neglected:
         return self.state.job
 
 
+# Whoever beats under it tells how late it is by the log's clock. No job has this name.
+MASTERS = JobId("masters")
+
+
+@dataclass(slots=True)
+class Watch:
+    """A driver's silence. One that was silent for its lease is given another half, for it may be
+    that nobody could be heard."""
+
+    _heard_ms: int = 0
+    _late_ms: int = 0
+
+    def hear(self, at_ms: int) -> None:
+        if at_ms > self._heard_ms:
+            self._heard_ms, self._late_ms = at_ms, 0
+
+    def is_due(self, lease_ms: int, now_ms: int) -> bool:
+        """Whether it is time to ask when it was heard."""
+        since_ms = self._late_ms + lease_ms // 2 if self._late_ms else self._heard_ms + lease_ms
+        return lease_ms > 0 and since_ms < now_ms
+
+    def silent_ms(self, lease_ms: int, now_ms: int) -> int:
+        """How long it was not heard, 0 while it has time."""
+        silent_ms = now_ms - self._heard_ms
+        if not 0 < lease_ms < silent_ms:
+            return 0
+        self._late_ms = self._late_ms or now_ms
+        return silent_ms if now_ms - self._late_ms > lease_ms // 2 else 0
+
+
 @dataclass(slots=True)
 class _Seen:
     replay: Replay
-    at_ms: int = 0
     broken: bool = field(default=False)
 
 
@@ -43,13 +73,12 @@ def neglected(
     now_ms: int,
 ) -> Iterator[Neglected]:
     """The jobs whose driver was silent for longer than their lease, and those that have ended and
-    still have something that was ordered to go. A log that does not explain itself proves nothing:
-    its job is left alone."""
+    still have something that was ordered to go, or whose time is over. A log that does not explain
+    itself proves nothing: its job is left alone."""
     seen = {job: _Seen(Replay(job, snapshot)) for job, snapshot in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
         one = seen.setdefault(job, _Seen(Replay(job)))
-        one.at_ms = max(one.at_ms, recorded.event.time_ms)
         if one.broken or one.replay.knows(recorded):
             continue
         try:
@@ -57,18 +86,19 @@ def neglected(
         except Corrupt:
             one.broken = True
     for job, one in seen.items():
-        heard_ms = max(one.at_ms, beats.get(job, 0))
-        if not one.broken and (found := _judged(one.replay, now_ms - heard_ms)) is not None:
+        if not one.broken and (found := _judged(one.replay, beats.get(job, 0), now_ms)) is not None:
             yield found
 
 
-def _judged(replay: Replay, silent_ms: int) -> Neglected | None:
+def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     state, said = replay.state, replay.registered
+    silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     if said is None or is_over(state):
         return None
     mode = replay.mode or PER_JOB
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
-        return Neglected(state, mode, said.store, 0) if doomed else None
+        late = bool(decide(state, Tick(now_ms)))
+        return Neglected(state, mode, said.store, 0) if doomed or late else None
     late = 0 < said.lease_ms < silent_ms
     return Neglected(state, mode, said.store, silent_ms) if late else None

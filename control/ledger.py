@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
-from .events import Decision, Recorded
+from .events import Decision, JobRegistered, Recorded
 from .ids import JobId
 from .replay import Derived, Replay, Snapshot
 from .state import JobState
@@ -68,6 +68,16 @@ class Ledger:
     def unsettled(self) -> int:
         """How many facts wait for a commit."""
         return len(self._unsettled)
+
+    @property
+    def registered(self) -> JobRegistered | None:
+        """The newest registration."""
+        return self._replay.registered
+
+    @property
+    def heard_ms(self) -> int:
+        """When the newest event was written, by its author's clock."""
+        return self._replay.heard_ms
 
     def snapshot(self, position: int) -> Snapshot:
         """All that was observed before `position`; assumes that nothing is unwritten."""

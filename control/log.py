@@ -165,11 +165,22 @@ class Placed:
     recorded: Recorded
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A partition that is granted: what stands of its jobs' state, by key, as it was behind one and
+    the same step, and which offsets its log holds. A former holder's last step may be missing in
+    both."""
+
+    partition: int
+    state: Mapping[str, bytes]
+    offsets: range
+
+
 class Holder(Protocol):
     """Who decides for the partitions of a member; told of them within `poll` and `close`."""
 
-    def granted(self, partition: int) -> None:
-        """The partition is this member's, and is read from its oldest event on."""
+    def granted(self, grant: Grant) -> int:
+        """The partition is this member's, and is read from the offset that is answered."""
 
     def revoked(self, partition: int) -> None:
         """As soon as this returns the partition may be another member's: forget it."""

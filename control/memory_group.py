@@ -13,7 +13,7 @@ from threading import Condition
 
 from .errors import Conflict, Fenced
 from .events import Recorded
-from .log import Holder, Placed
+from .log import Grant, Holder, Placed
 from .memory_partitions import MemoryTransactions, Partition, decoded
 
 _LOG = logging.getLogger(__name__)
@@ -128,8 +128,10 @@ class MemoryMembership(MemoryTransactions):
         free = sorted(number for number in wanted if number not in holders)
         for number in free:
             holders[number] = self
-            self._positions[number] = self._partitions[number].first
-            self._holder.granted(number)
+            partition = self._partitions[number]
+            offsets = range(partition.first, len(partition.entries))
+            grant = Grant(number, dict(partition.state), offsets)
+            self._positions[number] = self._holder.granted(grant)
         return bool(free)
 
     def _revoke(self, numbers: set[int]) -> None:

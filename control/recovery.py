@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 from . import snapshots
 from .clock import Deadline
+from .contract import SESSION
 from .errors import Corrupt
 from .ids import JobId
-from .log import EventLog, Follower, job_of
+from .keeping import is_over
+from .log import EventLog, Follower, Grant, job_of
 from .replay import Snapshot
 from .snapshots import Standing
 
@@ -31,6 +33,38 @@ class Start:
     standing: Standing
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """The jobs of a partition whose log is read from `position` on: there or behind it is all that
+    their snapshots do not know."""
+
+    snapshots: Mapping[JobId, Snapshot]
+    standings: Mapping[JobId, Standing]
+    position: int
+
+
+def take_up_partition(grant: Grant) -> Resumption:
+    """Where a session master begins: with a snapshot that is passed over, at the oldest event."""
+    taken = {job: _read(job, stored) for job, stored in _by_job(grant.state).items()}
+    checked = {
+        job: (_check_log(snapshot, grant.offsets.stop), standing)
+        for job, (snapshot, standing) in taken.items()
+    }
+    found = {job: snapshot for job, (snapshot, _) in checked.items() if snapshot is not None}
+    standings = {
+        job: standing if job in found else Standing(frozenset(standing.keys))
+        for job, (_, standing) in checked.items()
+    }
+    first = grant.offsets.start
+    needed = max((snapshot.needed for snapshot in found.values()), default=0)
+    if len(found) < len(taken):
+        needed = first
+    for snapshot in found.values():
+        if snapshot.mode == SESSION and not is_over(snapshot.state):
+            _warn_of_gap(snapshot, max(snapshot.position, needed), first)
+    return Resumption(found, standings, max(needed, first))
+
+
 def take_up(log: EventLog, job: JobId, deadline: Deadline) -> Start:
     """Read a job's state, and follow its log from there on.
 
@@ -42,17 +76,11 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline) -> Start:
     with ExitStack() as opening:
         follower = log.follow(job, None)
         opening.callback(follower.close)
-        if snapshot is not None and snapshot.position > follower.end():
-            _pass_over(job, f"offset {snapshot.position} is not in the log, which is another")
+        if snapshot is not None and _check_log(snapshot, follower.end()) is None:
             snapshot, standing = None, Standing(frozenset(stored))
         if snapshot is None or follower.position() >= snapshot.position:
-            if snapshot is not None and follower.position() > snapshot.position:
-                _LOG.warning(
-                    "the log no longer holds offsets %d to %d: what job %s did there is not known",
-                    snapshot.position,
-                    follower.position() - 1,
-                    job,
-                )
+            if snapshot is not None:
+                _warn_of_gap(snapshot, snapshot.position, follower.position())
             opening.pop_all()
             return Start(follower, snapshot, standing)
     return Start(log.follow(job, snapshot.position), snapshot, standing)
@@ -64,11 +92,16 @@ def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict
     Raises:
         Unavailable: the log cannot be read in time.
     """
-    by_job: dict[JobId, dict[str, bytes]] = {}
-    for key, body in log.read_state(job, deadline).items():
-        by_job.setdefault(job_of(key), {})[key] = body
+    by_job = _by_job(log.read_state(job, deadline))
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
     return {name: snapshot for name, snapshot in found.items() if snapshot is not None}
+
+
+def _by_job(stored: Mapping[str, bytes]) -> dict[JobId, dict[str, bytes]]:
+    by_job: dict[JobId, dict[str, bytes]] = {}
+    for key, body in stored.items():
+        by_job.setdefault(job_of(key), {})[key] = body
+    return by_job
 
 
 def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Standing]:
@@ -79,6 +112,24 @@ def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Sta
     except Corrupt as exc:
         _pass_over(job, str(exc))
         return None, Standing(frozenset(stored))
+
+
+def _check_log(snapshot: Snapshot | None, end: int) -> Snapshot | None:
+    if snapshot is None or snapshot.position <= end:
+        return snapshot
+    job, position = snapshot.state.job, snapshot.position
+    _pass_over(job, f"offset {position} is not in the log, which is another")
+    return None
+
+
+def _warn_of_gap(snapshot: Snapshot, needed: int, first: int) -> None:
+    if first > needed:
+        _LOG.warning(
+            "the log no longer holds offsets %d to %d: what job %s did there is not known",
+            needed,
+            first - 1,
+            snapshot.state.job,
+        )
 
 
 def _pass_over(job: JobId, why: str) -> None:

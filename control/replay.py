@@ -34,7 +34,8 @@ class Derived:
 class Snapshot:
     """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
     is the offset of the job's first event, which may be gone from the log since; `mode` is that of
-    its first registration, `registered` is its last."""
+    its first registration, `registered` is its last, `heard_ms` the time of its newest event. Where
+    a session decides, no job of it needs what its partition has before `needed`."""
 
     state: JobState
     due: tuple[Derived, ...]
@@ -42,6 +43,8 @@ class Snapshot:
     first: int
     mode: str | None = None
     registered: JobRegistered | None = None
+    heard_ms: int = 0
+    needed: int = 0
 
 
 class Replay:
@@ -53,6 +56,7 @@ class Replay:
         self.first = None if start is None else start.first
         self.mode = None if start is None else start.mode
         self.registered = None if start is None else start.registered
+        self.heard_ms = 0 if start is None else start.heard_ms
         self.start = start
         self.facts = 0
         self.decisions = 0
@@ -71,7 +75,8 @@ class Replay:
     def snapshot(self, position: int) -> Snapshot:
         """What another replay may start with at `position`, behind all that was observed."""
         first = position if self.first is None else self.first
-        return Snapshot(self.state, tuple(self.due), position, first, self.mode, self.registered)
+        due = tuple(self.due)
+        return Snapshot(self.state, due, position, first, self.mode, self.registered, self.heard_ms)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
         """Take in the next event; what follows from it is due until the log shows it.
@@ -81,6 +86,7 @@ class Replay:
         """
         if self.first is None:
             self.first = recorded.offset
+        self.heard_ms = max(self.heard_ms, recorded.event.time_ms)
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
-from .clock import Deadline
+from .clock import Clock, Deadline
 from .contract import MasterSettings, PartitionStorage
-from .deletion import Deletion
-from .errors import Fenced, Lost, OutcomeUnknown, Retryable
+from .deletion import Clearing, Deletion
+from .errors import Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable
+from .ids import JobId
+from .leases import MASTERS
 from .log import EventLog
 from .session_steps import SessionSteps, Speaking
 
@@ -58,16 +61,50 @@ class SessionMaster:
 
     def _join(self, deleter: ThreadPoolExecutor) -> None:
         try:
-            steps = SessionSteps(self._log, self._speaking, self._settings.step_events_max)
+            steps = SessionSteps(self._log, self._speaking, self._settings)
+            lookout = _Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
             with closing(steps):
                 while not self._stopping.is_set():
                     for deletion in steps.step(_POLL_S):
                         deleter.submit(self._delete, deletion)
+                    lookout.look(lambda: deleter.submit(self._ask_beats))
         except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
             said = "was fenced" if isinstance(exc, Fenced) else "starts over"
             _LOG.warning("slot %s %s, and joins again: %s", self._speaking.slot, said, exc)
             self._stopping.wait(_PAUSE_S)
 
-    def _delete(self, deletion: Deletion) -> None:
-        deadline = Deadline.after(self._settings.wait_ms / 1000, self._speaking.clock)
-        deletion.run(self._storage, self._log, deadline)
+    def _delete(self, deletion: Deletion | Clearing) -> None:
+        deletion.run(self._storage, self._log, self._deadline())
+
+    def _ask_beats(self) -> dict[JobId, int]:
+        self._log.beat(MASTERS)
+        return self._log.read_beats(None, self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._settings.wait_ms / 1000, self._speaking.clock)
+
+
+class _Lookout:
+    """Looks now and then what time has brought; who was heard is asked beside the steps."""
+
+    def __init__(self, steps: SessionSteps, look_s: float, clock: Clock) -> None:
+        self._steps = steps
+        self._look_s = look_s
+        self._clock = clock
+        self._next = Deadline.after(look_s, clock)
+        self._asked: Future[dict[JobId, int]] | None = None
+
+    def look(self, ask: Callable[[], Future[dict[JobId, int]]]) -> None:
+        if self._asked is not None and self._asked.done():
+            self._hear(self._asked)
+            self._asked = None
+        if self._next.passed:
+            self._next = Deadline.after(self._look_s, self._clock)
+            if self._steps.look() and self._asked is None:
+                self._asked = ask()
+
+    def _hear(self, asked: Future[dict[JobId, int]]) -> None:
+        try:
+            self._steps.hear(asked.result())
+        except HeadgateError as exc:
+            _LOG.warning("it is not known which drivers were heard: %s", exc)

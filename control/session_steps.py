@@ -4,7 +4,8 @@ Driven from outside like `JobSteps`, with no thread, clock or randomness of its 
 decides only for jobs whose first registration says `session`, and only in partitions that it holds
 and has read to their end; a partition that is revoked is forgotten at once. What a refused step did
 not commit is due again in the next one. A job whose log does not explain itself is left alone, the
-others go on.
+others go on. Every snapshot says from where on its partition is to be read: a partition that is
+granted is taken up there, with the snapshots of its jobs.
 """
 
 from __future__ import annotations
@@ -12,84 +13,45 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from types import MappingProxyType
 
 from .author import Author
 from .clock import Clock
-from .contract import SESSION
-from .deletion import Deletion, Orders
-from .errors import Corrupt, Fenced, Invalid, Unavailable
-from .events import JobRegistered, Recorded
+from .contract import SESSION, MasterSettings
+from .deletion import Clearing, Deletion
+from .errors import Fenced, Invalid, Unavailable
+from .events import Fact, JobRegistered, LeaseExpired, Tick
 from .ids import JobId
-from .ledger import Ledger
-from .log import EventLog, Placed
-from .replay import Derived
+from .keeping import Keeper
+from .leases import MASTERS
+from .log import EventLog, Grant, Placed, StateRecord
+from .recovery import take_up_partition
+from .replay import Derived, Snapshot
+from .session_case import Case
+from .snapshots import Standing
 from .state import JobState
 
 _LOG = logging.getLogger(__name__)
 
 
-class _Case:
-    """One session job."""
-
-    def __init__(self, author: Author, failed: deque[Deletion], store: str) -> None:
-        self.author = author
-        self.ledger = Ledger(author.job)
-        self.orders = Orders(author, failed)
-        self.broken = False
-        self._store = store
-        self._elsewhere = False
-        self._fresh = True
-
-    def observe(self, recorded: Recorded) -> None:
-        if self.broken:
-            return
-        if isinstance(recorded.event.body, JobRegistered):
-            self._check_store(recorded.event.body.store)
-        try:
-            self.ledger.observe(recorded)
-            self.orders.observe(recorded)
-        except Corrupt as exc:
-            self.give_up(exc)
-
-    def _check_store(self, store: str) -> None:
-        """What is said to be deleted must not have been looked for in another store."""
-        self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
-        if self._elsewhere:
-            _LOG.error(
-                "objects of job %s are in %s and stay: this master deletes in %s",
-                self.author.job,
-                store,
-                self._store,
-            )
-
-    def give_up(self, error: Exception) -> None:
-        self.broken = True
-        _LOG.error("job %s is left alone from now on: %s", self.author.job, error)
-
-    def unwritten(self, limit: int) -> tuple[Derived, ...]:
-        return () if self.broken else self.ledger.unwritten(limit)
-
-    def settle(self) -> tuple[Deletion, ...]:
-        """What is to be deleted now; at first, also what was ordered before."""
-        answers, state = self.ledger.settle(), self.ledger.state
-        if self._elsewhere:
-            return ()
-        fresh, self._fresh = self._fresh, False
-        return self.orders.all(state) if fresh else self.orders.following(state, answers)
-
-
 @dataclass(slots=True)
 class _Held:
-    """A partition: its session jobs, the jobs that are others', and those with something to do,
-    none before it is recovered."""
+    """A partition: the oldest offset that it had, what stood there, its session jobs, the jobs that
+    are others', and those with something to do, none before it is recovered."""
 
-    jobs: dict[JobId, _Case] = field(default_factory=dict)
+    oldest: int
+    standings: Mapping[JobId, Standing]
+    jobs: dict[JobId, Case] = field(default_factory=dict)
     ignored: set[JobId] = field(default_factory=set)
-    touched: dict[JobId, _Case] = field(default_factory=dict)
+    touched: dict[JobId, Case] = field(default_factory=dict)
     recovered: bool = False
+
+    def needed(self, position: int, but: Case) -> int:
+        """From where on the partition is to be read, one job's events before `position` apart."""
+        others = (case.keeper.unsaved for case in self.jobs.values() if case is not but)
+        return min((at for at in others if at is not None), default=position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +67,36 @@ class Speaking:
 
 
 class SessionSteps:
-    def __init__(self, log: EventLog, speaking: Speaking, step_events_max: int) -> None:
+    def __init__(self, log: EventLog, speaking: Speaking, settings: MasterSettings) -> None:
         """Join the group of masters.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
         self._speaking = speaking
-        self._step_events_max = step_events_max
+        self._log = log
+        self._settings = settings
+        self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
         self._membership = log.join(speaking.slot, self)
 
-    def granted(self, partition: int) -> None:
-        self._held[partition] = _Held()
-        _LOG.info("slot %s holds partition %d", self._speaking.slot, partition)
+    def granted(self, grant: Grant) -> int:
+        found = take_up_partition(grant)
+        held = self._held[grant.partition] = _Held(grant.offsets.start, found.standings)
+        for job, snapshot in found.snapshots.items():
+            if snapshot.mode == SESSION:
+                held.jobs[job] = self._case(held, job, snapshot, snapshot.position)
+            else:
+                held.ignored.add(job)
+        _LOG.info(
+            "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
+            self._speaking.slot,
+            grant.partition,
+            found.position,
+            len(held.jobs),
+        )
+        return found.position
 
     def revoked(self, partition: int) -> None:
         del self._held[partition]
@@ -131,7 +108,7 @@ class SessionSteps:
         cases = (case for held in self._held.values() for case in held.jobs.values())
         return MappingProxyType({case.author.job: case.ledger.state for case in cases})
 
-    def step(self, timeout_s: float) -> tuple[Deletion, ...]:
+    def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Take the next events, waiting no longer than told, commit what follows from them, and
         hand out the deletions that are to be run now.
 
@@ -148,6 +125,27 @@ class SessionSteps:
         self._commit()
         return tuple(d for held in self._held.values() for d in self._settle(held))
 
+    def look(self) -> bool:
+        """State what time has brought, and have the next step keep what was not kept for long;
+        whether drivers seem silent, so that it should be asked when they were heard."""
+        now_ms, silent = self._speaking.clock.now_ms(), False
+        for held in self._recovered():
+            held.touched.update(held.jobs)
+            for case in held.jobs.values():
+                silent |= case.seems_silent(now_ms)
+                if case.waits_for(now_ms):
+                    self._say(case, Tick(now_ms))
+        return silent
+
+    def hear(self, beats: Mapping[JobId, int]) -> None:
+        """End the leases of drivers that are silent for too long, by the log's clock alone."""
+        now_ms = beats.get(MASTERS, 0)
+        for held in self._recovered():
+            for job, case in held.jobs.items():
+                if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):
+                    reason = f"its driver was silent for {silent_ms // 1000} s"
+                    self._say(case, LeaseExpired(reason))
+
     def close(self) -> None:
         """Leave the group; an open step is dropped."""
         self._membership.close()
@@ -161,14 +159,27 @@ class SessionSteps:
             if event.body.mode != SESSION:
                 held.ignored.add(event.job)
                 return
-            author = self._author(event.job)
-            case = held.jobs[event.job] = _Case(author, self._failed, self._speaking.store)
-        case.observe(placed.recorded)
-        held.touched[event.job] = case
+            case = self._case(held, event.job, None, placed.recorded.offset)
+            held.jobs[event.job] = case
+        if case.observe(placed.recorded):
+            held.touched[event.job] = case
 
-    def _author(self, job: JobId) -> Author:
+    def _case(self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int) -> Case:
         speaking = self._speaking
-        return Author(job, speaking.name, speaking.clock, speaking.numbers)
+        author = Author(job, speaking.name, speaking.clock, speaking.numbers)
+        standing = held.standings.get(job, Standing())
+        keeper = Keeper(self._settings, standing, position, author.now_ms())
+        return Case(author, speaking.store, self._failed, keeper, snapshot)
+
+    def _recovered(self) -> Iterator[_Held]:
+        return (held for held in self._held.values() if held.recovered)
+
+    def _say(self, case: Case, fact: Fact) -> None:
+        """Nobody waits for it: what is not in the log is said again."""
+        try:
+            self._log.append(case.author.fact(fact))
+        except Unavailable as exc:
+            _LOG.warning("%s of job %s was not said: %s", fact, case.author.job, exc)
 
     def _take_back(self) -> None:
         for _ in range(len(self._failed)):
@@ -195,17 +206,20 @@ class SessionSteps:
         try:
             while due := tuple(islice(self._due(), self._step_events_max)):
                 self._write(due)
+            for number, held in self._held.items():
+                if held.recovered:
+                    self._keep_all(held, self._membership.position(number), number)
         except (Fenced, Unavailable) as exc:
             self._membership.abort()
             said = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
             _LOG.warning("slot %s %s: %s", self._speaking.slot, said, exc)
 
-    def _due(self) -> Iterator[tuple[int, _Case, Derived]]:
+    def _due(self) -> Iterator[tuple[int, Case, Derived]]:
         for number, held in self._held.items():
             for case in held.touched.values():
                 yield from ((number, case, one) for one in case.unwritten(self._step_events_max))
 
-    def _write(self, due: tuple[tuple[int, _Case, Derived], ...]) -> None:
+    def _write(self, due: tuple[tuple[int, Case, Derived], ...]) -> None:
         """One transaction; a job with a decision that no log takes is given up, the rest is due
         again."""
         self._membership.begin()
@@ -220,7 +234,28 @@ class SessionSteps:
         for _, case, _ in due:
             case.ledger.wrote(1)
 
-    def _settle(self, held: _Held) -> list[Deletion]:
+    def _keep_all(self, held: _Held, position: int, number: int) -> None:
+        """One transaction a job."""
+        for job, case in list(held.touched.items()):
+            if case.is_forgotten(held.oldest):
+                self._keep(case, case.keeper.end(case.ledger.state), {number: position})
+                del held.jobs[job], held.touched[job]
+            elif (snapshot := case.snapshot(position)) is not None:
+                snapshot = replace(snapshot, needed=held.needed(position, case))
+                records = case.keeper.records(snapshot, case.author.now_ms())
+                self._keep(case, records, {number: position})
+
+    def _keep(
+        self, case: Case, records: tuple[StateRecord, ...], positions: Mapping[int, int]
+    ) -> None:
+        if records:
+            self._membership.begin()
+            for record in records:
+                self._membership.keep(record)
+            self._membership.commit(positions)
+            case.keeper.kept()
+
+    def _settle(self, held: _Held) -> list[Deletion | Clearing]:
         found = [deletion for case in held.touched.values() for deletion in case.settle()]
         held.touched = {job: case for job, case in held.touched.items() if case.unwritten(1)}
         return found

@@ -164,8 +164,9 @@ class JobSteps:
         all of them must have been handed out."""
         if self._decisions:
             snapshot = self._ledger.snapshot(self._follower.position())
-            records = self._keeper.records(snapshot, self._author.now_ms())
-            self._keep(self._decisions, records)
+            now_ms = self._author.now_ms()
+            if self._keeper.is_due(snapshot, now_ms):
+                self._keep(self._decisions, self._keeper.records(snapshot, now_ms))
 
     def _keep(self, decisions: Decisions, records: tuple[StateRecord, ...]) -> None:
         if records:
@@ -173,6 +174,7 @@ class JobSteps:
             for record in records:
                 decisions.keep(record)
             decisions.commit(self._follower.position())
+            self._keeper.kept()
 
     def _ordered(
         self, state: JobState, answers: tuple[Answer, ...], recovering: bool

@@ -11,7 +11,14 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Closed, Conflict, Fenced, Invalid
 from headgate.control.ids import JobId
-from headgate.control.log import EventLog, Membership, Placed, partition_of
+from headgate.control.log import (
+    EventLog,
+    Grant,
+    Membership,
+    Placed,
+    StateRecord,
+    partition_of,
+)
 
 from .event_log_suite import (
     LIMIT_S,
@@ -36,15 +43,20 @@ class Member:
     slot: str
     told: list[tuple[str, str, int]] = field(default_factory=list)
     read: dict[int, list[Placed]] = field(default_factory=dict)
+    starts: dict[int, int] = field(default_factory=dict)
+    grants: dict[int, Grant] = field(default_factory=dict)
     membership: Membership = field(init=False)
 
     def __post_init__(self) -> None:
         self.membership = self.log.join(self.slot, self)
 
-    def granted(self, partition: int) -> None:
+    def granted(self, grant: Grant) -> int:
+        partition = grant.partition
         assert partition not in self.read, "nothing is granted twice"
         self.told.append(("granted", self.slot, partition))
         self.read[partition] = []
+        self.grants[partition] = grant
+        return self.starts.get(partition, grant.offsets.start)
 
     def revoked(self, partition: int) -> None:
         self.told.append(("revoked", self.slot, partition))
@@ -177,6 +189,37 @@ class MasterGroupSuite:
         member.membership.commit({0: 0})
         with closing(log.follow(jobs[0])) as follower:
             assert ["small"] == names(read(follower, 1))
+
+    def test_a_partition_is_taken_up_with_what_stands_there(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """Whoever is granted a partition is told what a committed step has kept there, of this
+        partition alone, and reads from the offset that it answers."""
+        for name in ("a", "b", "c"):
+            append(log, fact(jobs[0], name))
+        former = self.member(opened, log, "one")
+        wait_for(holds(former, 0, 1), former)
+        assert {0: {}, 1: {}} == {n: grant.state for n, grant in former.grants.items()}
+        assert range(0, 3) == former.grants[0].offsets
+        for body, end in (
+            (b"dropped", former.membership.abort),
+            (b"first", lambda: former.membership.commit({0: 3})),
+            (b"kept", lambda: former.membership.commit({0: 3})),
+        ):
+            former.membership.begin()
+            former.membership.keep(StateRecord(jobs[0], body))
+            former.membership.keep(StateRecord(f"{jobs[1]}/r", body + b" there"))
+            end()
+        former.membership.close()
+        next_one = self.member(opened, log, "one")
+        next_one.starts[0] = 2
+        wait_for(holds(next_one, 0, 1), next_one)
+        assert {jobs[0]: b"kept"} == next_one.grants[0].state
+        assert {f"{jobs[1]}/r": b"kept there"} == next_one.grants[1].state
+        assert ["c"] == next_one.events
+        assert 3 <= next_one.membership.position(0)
+        append(log, fact(jobs[0], "d"))
+        wait_for(lambda: ["c", "d"] == next_one.events, next_one)
 
     def test_partitions_are_shared(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack

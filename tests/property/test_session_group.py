@@ -10,6 +10,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.control.contract import MasterSettings
 from headgate.control.errors import Conflict, Fenced
 from headgate.control.events import AttemptFailed, Fact, JobUnregistered, ReleaseRequested
 from headgate.control.ids import JobId
@@ -23,6 +24,7 @@ from ..unit.test_steps import CLOCK
 
 TAKE_OVER_STEPS = 12
 SLOTS = ("a", "b", "c")
+SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=3)
 JOBS = [JobId(f"job-{number}") for number in range(4)]
 NEXT: tuple[Fact, ...] = (
     *OPENING,
@@ -64,7 +66,7 @@ class World:
     def join(self, slot: str) -> None:
         log = Interrupted(self.log)
         speaking = Speaking(slot, f"master {slot} {next(self.starts)}", CLOCK, "")
-        self.of_slot[slot] = SessionSteps(log, speaking, STEP_EVENTS_MAX), log
+        self.of_slot[slot] = SessionSteps(log, speaking, SETTINGS), log
         self.steps.append(self.of_slot[slot])
 
     def say(self, job: JobId) -> None:
@@ -129,8 +131,8 @@ def test_every_fact_is_decided_once(
     actions: list[tuple[tuple[str, int], list[tuple[str, int]]]],
 ) -> None:
     """In whatever order masters join, step, are given up, replaced or woken, also inside each
-    other's commits: a last one finds a log that explains itself, brings every job to its end, and
-    leaves nothing to delete."""
+    other's commits: a last one begins at snapshots, has what the log tells, which explains itself,
+    brings every job to its end, and leaves nothing to delete."""
     world = World()
     for slot in SLOTS[:2]:
         world.join(slot)
@@ -150,6 +152,7 @@ def test_every_fact_is_decided_once(
     drive(world.log, world.storage, world.of_slot["last"][0], steps=40)
     for job in JOBS:
         state = audited(world.log, job).state
+        assert world.of_slot["last"][0].states[job] == state
         assert state.closed is not None
         assert {} == state.results[RESULT].attempts
         assert 4 == state.results[RESULT].deleted

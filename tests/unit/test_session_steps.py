@@ -11,7 +11,7 @@ import pytest
 
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
-from headgate.control.contract import SESSION
+from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import (
     Conflict,
     Fenced,
@@ -50,6 +50,7 @@ OPENING: tuple[Fact, ...] = (
     PartitionRegistered(RESULT, 0, 2),
 )
 STEPS = 30
+SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX)
 
 
 @dataclass
@@ -76,9 +77,11 @@ def state_facts(log: EventLog, job: JobId, *facts: Fact, by: str = "task") -> No
         log.append(author.fact(one)).offset(Deadline.after(1.0, CLOCK))
 
 
-def joined(log: EventLog, slot: str = "one", start: int = 0) -> SessionSteps:
+def joined(
+    log: EventLog, slot: str = "one", start: int = 0, settings: MasterSettings = SETTINGS
+) -> SessionSteps:
     speaking = Speaking(slot, f"master {slot} {start}", CLOCK, "memory://here/")
-    return SessionSteps(log, speaking, STEP_EVENTS_MAX)
+    return SessionSteps(log, speaking, settings)
 
 
 def drive(log: EventLog, storage: Storage, *masters: SessionSteps, steps: int = STEPS) -> None:

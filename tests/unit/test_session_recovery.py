@@ -1,0 +1,303 @@
+"""Session masters that begin at snapshots: as good as those that read all, and reading less."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from headgate.control import snapshots
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
+from headgate.control.events import (
+    AttemptFailed,
+    Consumed,
+    Event,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    ReleaseRequested,
+)
+from headgate.control.ids import JobId
+from headgate.control.log import EventLog, Grant, StateRecord
+from headgate.control.memory import MemoryEventLog
+from headgate.control.recovery import read_snapshots
+from headgate.control.replay import Replay
+from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.snapshots import Standing
+from headgate.control.state import JobState
+from headgate.storage.fsck import audit
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import RESULT, attempt, produced
+from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
+from .test_steps import CLOCK, StoppedClock
+
+OFTEN = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
+NEVER = replace(OFTEN, snapshot_events=1_000)
+LIFE: tuple[Fact, ...] = (
+    *OPENING,
+    produced(0, 1),
+    produced(0, 2),
+    AttemptFailed(attempt(1, 7), "oom"),
+    produced(1, 3),
+    Consumed(RESULT, 0, 3, 1, 1, 1, 1),
+    produced(1, 4),
+)
+END = JobUnregistered("closed")
+
+
+@dataclass
+class Read:
+    """A master, and from where on it has read the only partition."""
+
+    steps: SessionSteps
+    starts: list[int] = field(default_factory=list)
+
+    def granted(self, grant: Grant) -> int:
+        self.starts.append(SessionSteps.granted(self.steps, grant))
+        return self.starts[-1]
+
+
+def watched(steps: SessionSteps) -> Read:
+    found = Read(steps)
+    steps.granted = found.granted  # type: ignore[method-assign]
+    return found
+
+
+def live(
+    log: EventLog, facts: Sequence[Fact], *jobs: JobId, settings: MasterSettings = OFTEN, said: str
+) -> int:
+    """A master that starts, and facts one by one; it is gone without a word. Where it began."""
+    storage = Storage()
+    with closing(joined(log, settings=settings)) as steps:
+        read = watched(steps)
+        drive(log, storage, steps, steps=4)
+        for number, fact in enumerate(facts):
+            for job in jobs:
+                state_facts(log, job, fact, by=f"{said} {number}")
+            drive(log, storage, steps, steps=4 * len(jobs))
+        drive(log, storage, steps)
+    return read.starts[0]
+
+
+def end(log: MemoryEventLog) -> int:
+    return len(log._partitions[0].entries)
+
+
+def standing(log: EventLog, job: JobId) -> dict[str, bytes]:
+    return log.read_state(job, Deadline.after(1.0))
+
+
+def state_of(log: EventLog, job: JobId) -> JobState:
+    """What a master that starts now has of a job."""
+    with closing(joined(log, settings=NEVER)) as steps:
+        drive(log, Storage(), steps)
+        return steps.states[job]
+
+
+def test_a_partition_is_read_from_where_it_is_needed() -> None:
+    """The next master begins behind everything that snapshots hold, and has every job as the log
+    tells it; what goes on is decided as if all had been read."""
+    log = MemoryEventLog(1)
+    assert 0 == live(log, LIFE, *JOBS[:3], said="early")
+    before = end(log)
+    start = live(log, (), said="")
+    assert before // 2 < start <= before
+    log.expire(JOBS[0], start)
+    assert start == live(log, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], said="")
+    whole = MemoryEventLog(1)
+    live(whole, LIFE, *JOBS[:3], said="early")
+    live(whole, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], said="")
+    for job in JOBS[:3]:
+        assert state_of(log, job) == state_of(whole, job) == audited(whole, job).state
+
+
+def test_a_job_that_no_snapshot_has_is_not_passed_by() -> None:
+    """However far the others' snapshots are, reading begins at its first event, and its own later
+    ones are not needed twice."""
+    log = MemoryEventLog(1)
+    state_facts(log, JOBS[5], LIFE[0], by="small")
+    first = events(log, JOBS[5])[0].offset
+    live(log, LIFE, JOBS[0], said="large")
+    state_facts(log, JOBS[0], *LIFE[-3:], by="larger")
+    assert {} == standing(log, JOBS[5])
+    assert {} != standing(log, JOBS[0])
+    assert first == live(log, (), said="")
+    assert {JOBS[0], JOBS[5]} == {r.event.job for r in log.read_all(Deadline.after(1.0))}
+    for job in (JOBS[0], JOBS[5]):
+        assert audited(log, job).state == state_of(log, job)
+
+
+@pytest.mark.parametrize("hours", [0, 1])
+def test_time_brings_a_snapshot_too(hours: int) -> None:
+    """A job of few events is kept after an hour in which the log went on, so that a later master
+    reads no more than that."""
+    clock, log = StoppedClock(), MemoryEventLog(1)
+    speaking = Speaking("one", "master", clock, "")
+    with closing(SessionSteps(log, speaking, NEVER)) as steps:
+        state_facts(log, JOBS[0], *OPENING)
+        drive(log, Storage(), steps)
+        clock.at_ms += hours * NEVER.snapshot_ms
+        assert not steps.look()
+        drive(log, Storage(), steps)
+    assert hours == len(read_snapshots(log, None, Deadline.after(1.0)))
+    assert (hours == 0) is (live(log, (), said="") == 0)
+
+
+def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
+    """A name that comes again goes on with its epochs as long as the log has anything of it; then
+    nothing stands, and it begins anew."""
+    log = MemoryEventLog(1)
+    live(log, (*LIFE, END), JOBS[0], said="first", settings=NEVER)
+    assert {} != standing(log, JOBS[0])
+    live(log, LIFE, JOBS[1], said="other")
+    start = live(log, (LIFE[0], END), JOBS[0], said="second", settings=NEVER)
+    assert start > events(log, JOBS[0])[0].offset
+    assert 2 == audited(log, JOBS[0]).state.epoch
+    live(log, (), said="")
+    assert {} != standing(log, JOBS[0])
+    log.expire(JOBS[0], end(log))
+    live(log, (), said="")
+    assert {} == standing(log, JOBS[0])
+    live(log, (LIFE[0],), JOBS[0], said="third")
+    assert 1 == audited(log, JOBS[0]).state.epoch
+
+
+def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
+    """Every decision behind a job's snapshot follows from it."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, *JOBS[:2], said="early")
+    found = read_snapshots(log, None, Deadline.after(1.0))
+    assert set(JOBS[:2]) == found.keys()
+    state_facts(log, JOBS[0], produced(0, 9), ReleaseRequested(RESULT, ""), by="late")
+    live(log, (), said="", settings=NEVER)
+    log.expire(JOBS[0], min(snapshot.position for snapshot in found.values()))
+    audits = audit(
+        log.read_all(Deadline.after(1.0)), read_snapshots(log, None, Deadline.after(1.0))
+    )
+    assert [""] * 2 == [one.violation for one in audits]
+    assert any(one.decisions for one in audits)
+
+
+def test_jobs_of_drivers_are_left_to_them_behind_snapshots_too() -> None:
+    """A driver's snapshot in the partition is neither taken up nor taken back."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, JOBS[0], said="ours")
+    snapshot = Replay(JOBS[1]).snapshot(3)
+    keep(log, JOBS[1], snapshots.write(replace(snapshot, mode="per-job"), Standing())[0])
+    live(log, (), said="")
+    with closing(joined(log)) as steps:
+        drive(log, Storage(), steps)
+        state_facts(log, JOBS[1], *OPENING[1:], produced(0, 1))
+        state_facts(log, JOBS[1], JobRegistered("session", "0", "tests"))
+        drive(log, Storage(), steps)
+        assert [JOBS[0]] == list(steps.states)
+    assert {} != standing(log, JOBS[1])
+
+
+def keep(log: MemoryEventLog, job: JobId, records: Sequence[StateRecord]) -> None:
+    with closing(log.open_decisions(job)) as decisions:
+        decisions.begin()
+        for record in records:
+            decisions.keep(record)
+        decisions.commit(0)
+
+
+def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Damaged: the partition is read from its oldest event, that is said, the other jobs keep
+    theirs, and the next snapshot replaces it."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, *JOBS[:2], said="early")
+    keep(log, JOBS[0], [StateRecord(JOBS[0], b"of another time")])
+    with caplog.at_level(logging.WARNING):
+        assert 0 == live(log, LIFE[-2:], *JOBS[:2], said="late")
+    assert f"job {JOBS[0]} is not used" in caplog.text
+    caplog.clear()
+    assert 0 < live(log, (), said="")
+    assert "is not used" not in caplog.text
+    for job in JOBS[:2]:
+        assert audited(log, job).state == state_of(log, job)
+
+
+def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Events that were lost altogether, while the state was not: what the log holds is what was."""
+    old, log = MemoryEventLog(1), MemoryEventLog(1)
+    live(old, LIFE, JOBS[0], said="early")
+    keep(log, JOBS[0], [StateRecord(key, body) for key, body in standing(old, JOBS[0]).items()])
+    with caplog.at_level(logging.WARNING):
+        live(log, OPENING, JOBS[0], said="new")
+    assert "which is another" in caplog.text
+    assert 1 == audited(log, JOBS[0]).state.epoch
+
+
+def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> None:
+    """A log that does not explain itself is left alone by every later master too: no snapshot of
+    another job hides what is wrong with it."""
+    log = MemoryEventLog(1)
+    live(log, OPENING, *JOBS[:2], said="early")
+    forger = log.open_decisions(JOBS[0])
+    forger.begin()
+    forger.write(Event("0.0", JOBS[0], "", 0, "forger", 0, JobAccepted(9)))
+    forger.commit(0)
+    live(log, LIFE[3:], JOBS[1], said="late")
+    with caplog.at_level(logging.ERROR):
+        live(log, (produced(0, 1),), JOBS[0], said="later")
+    assert f"job {JOBS[0]} is left alone" in caplog.text
+    assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
+
+
+FAILURES: list[tuple[str, HeadgateError, bool]] = [
+    ("keep", Unavailable("injected"), False),
+    ("begin", Unavailable("injected"), False),
+    *[("commit", error, False) for error in (Unavailable("injected"), Fenced("injected"))],
+    *[("commit", OutcomeUnknown("injected"), after) for after in (False, True)],
+]
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "after"),
+    FAILURES,
+    ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
+)
+def test_whichever_step_fails_nothing_is_lost(
+    operation: str, error: HeadgateError, after: bool
+) -> None:
+    """Steps go on, or another master comes: what was not kept is kept then, and what follows is
+    decided once."""
+    for nth in range(1, 60):
+        log, storage = MemoryEventLog(1), Storage()
+        faulty = FaultyLog(log, Fault(operation, nth, error, after))
+        for job in JOBS[:2]:
+            state_facts(log, job, *LIFE)
+        for start in range(3):
+            try:
+                with closing(joined(faulty, start=start, settings=OFTEN)) as steps:
+                    drive(faulty, storage, steps, steps=20)
+            except (Unavailable, OutcomeUnknown):
+                continue
+        assert 0 < live(log, (), said="")
+        for job in JOBS[:2]:
+            assert audited(log, job).state == state_of(log, job)
+            assert 3 == audited(log, job).state.results[RESULT].deleted
+        if faulty.calls[operation] < nth:
+            return
+    raise AssertionError("some call of it was never tried")
+
+
+def test_the_same_calls_make_the_same_log() -> None:
+    """Two runs write the same records and the same state."""
+
+    def run() -> tuple[object, ...]:
+        log = MemoryEventLog(1)
+        live(log, LIFE, *JOBS[:3], said="early")
+        return [r for job in JOBS for r in events(log, job)], log.read_state(
+            None, Deadline.after(1.0, CLOCK)
+        )
+
+    assert run() == run()
