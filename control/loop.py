@@ -1,8 +1,9 @@
 """The thread that runs the master of one job, or follows a session's, and those who wait for it.
 
 Guarantees: whoever asks or waits hears only of what is committed; deletions run after the order to
-delete is committed, beside the steps. Assumes one holder of the job's decisions, and one driver: a
-later one fences this loop, which then stops.
+delete is committed, beside the steps; a master states the time while something waits for it.
+Assumes one holder of the job's decisions, and one driver: a later one fences this loop, which then
+stops.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from .author import Author
 from .clock import Deadline
 from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
 from .errors import Closed, HeadgateError, OutcomeUnknown, Retryable, Unavailable
-from .events import Decision, Fact
+from .events import Decision, Fact, Tick
+from .lifecycle import decide
 from .log import EventLog
 from .state import JobState
 from .steps import JobSteps, Outcome
@@ -50,6 +52,7 @@ class JobLoop:
         self._error: BaseException | None = None
         self._read = False
         self._undecided = 0
+        self._next_look = Deadline.after(0)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
@@ -142,6 +145,17 @@ class JobLoop:
         with closing(steps):
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))
+                self._look()
+
+    def _look(self) -> None:
+        """State the time now and then while something waits for it. Nobody waits for the fact: one
+        that is lost is stated again."""
+        if self._settings.mode == SESSION or not self._next_look.passed:
+            return
+        self._next_look = Deadline.after(self._settings.look_ms / 1000)
+        tick = Tick(self._author.now_ms())
+        if self._read and decide(self._state, tick):
+            self._log.append(self._author.fact(tick))
 
     def _publish(self, outcome: Outcome) -> None:
         if outcome.state is None:

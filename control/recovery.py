@@ -65,8 +65,9 @@ def take_up_partition(grant: Grant) -> Resumption:
     return Resumption(found, standings, max(needed, first))
 
 
-def take_up(log: EventLog, job: JobId, deadline: Deadline) -> Start:
-    """Read a job's state, and follow its log from there on.
+def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) -> Start:
+    """Read a job's state, and follow its log from there on; with `whole` only where the log has
+    lost the job's first event.
 
     Raises:
         Unavailable: the log cannot be read in time.
@@ -78,6 +79,8 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline) -> Start:
         opening.callback(follower.close)
         if snapshot is not None and _check_log(snapshot, follower.end()) is None:
             snapshot, standing = None, Standing(frozenset(stored))
+        if snapshot is not None and whole and follower.position() <= snapshot.first:
+            snapshot = None
         if snapshot is None or follower.position() >= snapshot.position:
             if snapshot is not None:
                 _warn_of_gap(snapshot, snapshot.position, follower.position())

@@ -23,7 +23,6 @@ from .keeping import Keeper
 from .ledger import Answer, Ledger
 from .log import Decisions, EventLog, StateRecord
 from .recovery import Start, take_up
-from .snapshots import Standing
 from .state import JobState
 
 
@@ -78,15 +77,17 @@ class JobSteps:
 
     @classmethod
     def follow(cls, log: EventLog, author: Author, settings: MasterSettings) -> Self:
-        """Start from the oldest event, and leave the deciding to others.
+        """Start from the oldest event, or where the log has lost the job's first ones from its
+        newest snapshot, and leave the deciding to others.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
         with ExitStack() as opening:
-            follower = log.follow(author.job, None)
-            opening.callback(follower.close)
-            steps = cls(author, None, Start(follower, None, Standing()), settings)
+            deadline = Deadline.after(settings.wait_ms / 1000)
+            start = take_up(log, author.job, deadline, whole=True)
+            opening.callback(start.follower.close)
+            steps = cls(author, None, start, settings)
             opening.pop_all()
             return steps
 

@@ -1,7 +1,7 @@
 """Jobs that nobody looks after any more: their leases end, and what is theirs is deleted.
 
 Whoever sweeps a job becomes its master first, which fences a driver that lives after all: that one
-is told so, and its results are gone. Promoted results stay.
+is told so, and its results are gone. Promoted results stay until their time is over.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from ..control.author import Author
 from ..control.contract import MasterSettings, PartitionStorage
-from ..control.events import LeaseExpired
+from ..control.events import LeaseExpired, Tick
 from ..control.ids import JobId, ResultId
 from ..control.leases import Neglected
+from ..control.lifecycle import decide
 from ..control.log import EventLog
 from ..control.loop import JobLoop
 from ..control.master import all_deleted
@@ -70,6 +71,8 @@ def sweep(
         if loop.state.closed is None:
             reason = f"its driver was silent for {found.silent_ms // 1000} s"
             loop.ask(LeaseExpired(reason)).result(settings.wait_ms / 1000)
+        elif decide(loop.state, tick := Tick(author.now_ms())):
+            loop.ask(tick).result(settings.wait_ms / 1000)
         loop.wait_for(all_deleted, "the deletion of every object")
         state = loop.state
         more = storage.sweep(state) if state.closed is not None else 0

@@ -43,11 +43,11 @@ def masters_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def mastering(
-    stack: Stack, log: EventLog | None = None, slot: str = "one"
+    stack: Stack, log: EventLog | None = None, slot: str = "one", look_ms: int = 5_000
 ) -> Iterator[list[object]]:
     """A session master in a thread; what it ended with, when it ended by itself."""
     speaking = Speaking(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
-    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX)
+    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
     storage = StorageRelease(stack.store, "root")
     master = SessionMaster(log or stack.inner, storage, settings, speaking)
     ended: list[object] = []

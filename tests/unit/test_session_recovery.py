@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from headgate.control import snapshots
+from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
@@ -31,6 +32,7 @@ from headgate.control.replay import Replay
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.snapshots import Standing
 from headgate.control.state import JobState
+from headgate.control.steps import JobSteps
 from headgate.storage.fsck import audit
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
@@ -250,6 +252,20 @@ def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> 
         live(log, (produced(0, 1),), JOBS[0], said="later")
     assert f"job {JOBS[0]} is left alone" in caplog.text
     assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
+
+
+def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
+    """It begins at the snapshot where the log has lost the job's first event, and only there."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, JOBS[0], said="early")
+    snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
+    whole = audited(log, JOBS[0]).state
+    for before in (0, 1, snapshot.position):
+        log.expire(JOBS[0], before)
+        with closing(JobSteps.follow(log, Author(JOBS[0], "driver", CLOCK), OFTEN)) as steps:
+            assert (snapshot.position if before else 0) == steps._follower.position()
+            states = [steps.step(0.0).state for _ in range(30)]
+        assert whole == states[-1]
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from headgate.control.author import Author
-from headgate.control.clock import Deadline
+from headgate.control.clock import Clock, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import (
     Conflict,
@@ -71,8 +71,10 @@ class Storage:
         return 0
 
 
-def state_facts(log: EventLog, job: JobId, *facts: Fact, by: str = "task") -> None:
-    author = Author(job, by, CLOCK)
+def state_facts(
+    log: EventLog, job: JobId, *facts: Fact, by: str = "task", clock: Clock = CLOCK
+) -> None:
+    author = Author(job, by, clock)
     for one in facts:
         log.append(author.fact(one)).offset(Deadline.after(1.0, CLOCK))
 

@@ -148,6 +148,21 @@ def test_a_promoted_result_outlives_its_driver(world: World) -> None:
     assert [] == world.neglected()
 
 
+def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
+    """Also when its job has ended and nobody masters it: whoever sweeps states the time."""
+    over_ms = SYSTEM_CLOCK.now_ms() + 200
+    world.live(*LIVED, PromoteRequested(RESULT, over_ms), JobUnregistered("closed"))
+    assert [] == world.neglected()
+    world.clock.at_ms = over_ms
+    (found,) = world.neglected()
+    SYSTEM_CLOCK.sleep_s(0.25)
+    swept = sweep(world.log, world.storage, found, SETTINGS)
+    assert (3, 0) == (swept.objects, swept.kept)
+    assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
+    assert "expired" == audited(world.log).state.results[RESULT].released
+    assert [] == world.neglected()
+
+
 def test_what_an_ended_job_left_is_deleted(world: World) -> None:
     """A job whose master died between the order to delete and the deletion, at any time."""
     world.live(*LIVED, JobUnregistered("closed"))

@@ -1,0 +1,284 @@
+"""What time brings to the jobs of a session: results that expire, and drivers that are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.errors import Unavailable
+from headgate.control.events import (
+    AttemptStarted,
+    Body,
+    Fact,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    PromoteRequested,
+    Tick,
+)
+from headgate.control.ids import JobId
+from headgate.control.leases import MASTERS, Watch
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryEventLog
+from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.state import JobState
+
+from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from .test_loop import JOB, RESULT, Job, attempt, in_a_hurry, produced
+from .test_master import Stack
+from .test_session_mode import mastering, masters_in_a_hurry
+from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, state_facts
+from .test_steps import StoppedClock
+
+__all__ = ["in_a_hurry", "masters_in_a_hurry"]
+
+LEASE_MS = 60_000
+SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX)
+OFTEN = replace(SETTINGS, snapshot_events=2)
+LIVED: tuple[Fact, ...] = (
+    JobRegistered(SESSION, "0", "tests", lease_ms=LEASE_MS),
+    *OPENING[1:],
+    produced(0, 1),
+    produced(1, 2),
+    AttemptStarted(attempt(1, 7), "host"),
+)
+
+
+@dataclass
+class Swept(Storage):
+    swept: list[JobId] = field(default_factory=list)
+    failing: bool = False
+
+    def sweep(self, closed: JobState) -> int:
+        if self.failing:
+            raise Unavailable("the store is away")
+        self.swept.append(closed.job)
+        return 1
+
+
+@dataclass
+class World:
+    """A log and a master that share a clock, and a driver that has gone without a word."""
+
+    settings: MasterSettings = SETTINGS
+    clock: StoppedClock = field(default_factory=lambda: StoppedClock(1_000_000))
+    storage: Swept = field(default_factory=Swept)
+
+    def __post_init__(self) -> None:
+        self.log = MemoryEventLog(2, self.clock)
+
+    @contextmanager
+    def master(self, log: EventLog | None = None) -> Iterator[SessionSteps]:
+        speaking = Speaking("one", f"master {self.clock.at_ms}", self.clock, "")
+        with closing(SessionSteps(log or self.log, speaking, self.settings)) as steps:
+            drive(self.log, self.storage, steps)
+            yield steps
+
+    def live(self, *facts: Fact) -> None:
+        by = f"driver {self.clock.at_ms}"
+        state_facts(self.log, JOBS[0], *facts, by=by, clock=self.clock)
+
+    def look(self, steps: SessionSteps, beat: bool = True) -> bool:
+        """What a master does now and then; whether it asked who was heard."""
+        asks = steps.look()
+        if asks:
+            if beat:
+                self.log.beat(MASTERS)
+            steps.hear(self.log.read_beats(None, Deadline.after(1.0)))
+        drive(self.log, self.storage, steps)
+        return asks
+
+    def bodies(self, kind: type[Body]) -> list[Body]:
+        bodies = [r.event.body for r in events(self.log, JOBS[0])]
+        return [body for body in bodies if isinstance(body, kind)]
+
+    @property
+    def state(self) -> JobState:
+        return audited(self.log, JOBS[0]).state
+
+
+def test_a_promoted_result_goes_when_its_time_is_over() -> None:
+    """Also after its job has ended, and when another master has taken it up from a snapshot; not a
+    millisecond before, and it is stated once."""
+    world = World(OFTEN)
+    with world.master() as steps:
+        world.live(*LIVED, PromoteRequested(RESULT, 1_500_000), JobUnregistered("closed"))
+        drive(world.log, world.storage, steps)
+        world.clock.at_ms = 1_499_999
+        world.look(steps)
+    with world.master() as steps:
+        world.look(steps)
+        assert ([], []) == (world.bodies(Tick), world.storage.deleted)
+        world.clock.at_ms += 1
+        world.look(steps)
+        world.look(steps)
+    assert [Tick(1_500_000)] == world.bodies(Tick)
+    assert "expired" == world.state.results[RESULT].released
+    assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
+    assert {} == world.state.results[RESULT].attempts
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, OFTEN], ids=["whole", "snapshot"])
+def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
+    """A lease and a half after it was heard last, also by a master that came meanwhile; its objects
+    go after that is decided, then what else it left, once."""
+    world = World(settings)
+    with world.master() as steps:
+        world.live(*LIVED)
+        drive(world.log, world.storage, steps)
+        world.clock.at_ms += LEASE_MS
+        assert not world.look(steps)
+    with world.master() as steps:
+        world.clock.at_ms += 1
+        assert world.look(steps)
+        world.clock.at_ms += LEASE_MS // 2
+        world.look(steps)
+        assert [] == world.bodies(LeaseExpired)
+        world.clock.at_ms += 1
+        assert world.look(steps)
+        assert not world.look(steps)
+    assert [LeaseExpired("its driver was silent for 90 s")] == world.bodies(LeaseExpired)
+    assert "its driver was silent for 90 s" == world.state.closed
+    assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
+    assert [JOBS[0]] == world.storage.swept
+    with world.master() as steps:
+        world.look(steps)
+        assert 1 == len(world.bodies(LeaseExpired))
+
+
+def test_whoever_is_heard_keeps_its_lease() -> None:
+    """By a heartbeat or by an event, also one that comes after the lease is over."""
+    world = World()
+    with world.master() as steps:
+        world.live(*LIVED)
+        for number in range(8):
+            world.clock.at_ms += LEASE_MS + 1
+            world.look(steps)
+            if number % 2:
+                world.log.beat(JOBS[0])
+            else:
+                world.live(AttemptStarted(attempt(1, 100 + number), "host"))
+            world.clock.at_ms += LEASE_MS // 2
+            world.look(steps)
+    assert [] == world.bodies(LeaseExpired)
+    assert world.state.registered
+
+
+def test_only_the_logs_clock_ends_a_lease() -> None:
+    """A master whose own clock is ahead asks, and learns that it is not so late; one that does not
+    hear itself knows nothing."""
+    world = World()
+    with world.master() as steps:
+        world.live(*LIVED)
+        drive(world.log, world.storage, steps)
+        world.clock.at_ms += LEASE_MS
+        world.log.beat(MASTERS)
+        world.clock.at_ms += 10 * LEASE_MS
+        for _ in range(3):
+            assert world.look(steps, beat=False)
+            world.clock.at_ms += LEASE_MS
+        assert [] == world.bodies(LeaseExpired)
+
+
+def test_who_could_not_be_heard_has_time_to_be() -> None:
+    """Behind a time in which nobody reached the log every driver seems late: one that beats again
+    within half a lease keeps it."""
+    world = World()
+    with world.master() as steps:
+        world.live(*LIVED)
+        drive(world.log, world.storage, steps)
+        world.clock.at_ms += 100 * LEASE_MS
+        world.look(steps)
+        world.clock.at_ms += LEASE_MS // 3
+        world.look(steps)
+        world.log.beat(JOBS[0])
+        world.clock.at_ms += LEASE_MS // 3
+        world.look(steps)
+        assert [] == world.bodies(LeaseExpired)
+        world.clock.at_ms += LEASE_MS
+        world.look(steps)
+        assert [] == world.bodies(LeaseExpired)
+
+
+def test_without_a_lease_nobody_is_late() -> None:
+    watch = Watch()
+    watch.hear(1)
+    assert not watch.is_due(0, 10**15)
+    assert 0 == watch.silent_ms(0, 10**15)
+
+
+def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A log that takes no fact for a moment makes it later; what cannot be swept is named."""
+    world = World(storage=Swept(failing=True))
+    faulty = FaultyLog(world.log, Fault("append", 1, Unavailable("injected")))
+    with world.master(faulty) as steps:
+        world.live(*LIVED)
+        drive(world.log, world.storage, steps)
+        for _ in range(3):
+            world.clock.at_ms += 2 * LEASE_MS
+            world.look(steps)
+    assert "was not said: injected" in caplog.text
+    assert 1 == len(world.bodies(LeaseExpired))
+    assert f"job {JOBS[0]} is not swept: the store is away" in caplog.text
+    assert {} == world.state.results[RESULT].attempts
+
+
+# With threads and the machine's clock
+
+
+def wait_until_over(log: EventLog, job: JobId) -> JobState:
+    deadline = Deadline.after(5.0)
+    while True:
+        state = audited_or_none(log, job)
+        if state is not None and state.closed is not None and not state.results[RESULT].attempts:
+            return state
+        assert not deadline.passed, state
+        SYSTEM_CLOCK.sleep_s(0.02)
+
+
+def audited_or_none(log: EventLog, job: JobId) -> JobState | None:
+    try:
+        return audited(log, job).state
+    except AssertionError:  # a decision is on its way
+        return None
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
+def test_a_master_looks_by_itself() -> None:
+    """A session master ends the lease of a driver that does not beat, and leaves one that does."""
+    stack = Stack()
+    registered = JobRegistered(SESSION, "0", "tests", lease_ms=300)
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, SESSION, lease_ms=300)
+    driver = DriverMaster(stack.inner, Storage(), settings, Speaker("driver", "0"))
+    with mastering(stack, look_ms=20):
+        driver.register_job(Job())
+        state_facts(stack.inner, JOBS[0], registered, *LIVED[1:], clock=SYSTEM_CLOCK)
+        assert (wait_until_over(stack.inner, JOBS[0]).closed or "").startswith("its driver was")
+        assert driver.state(JOB).registered
+        driver.close()
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_driver_states_the_time_for_its_own_job() -> None:
+    """A promoted result goes when its time is over, while its driver is its master."""
+    log, storage = MemoryEventLog(), Storage()
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
+    driver = DriverMaster(log, storage, settings, Speaker("driver", "0"))
+    driver.register_job(Job())
+    over_ms = SYSTEM_CLOCK.now_ms() + 200
+    promoted = PromoteRequested(RESULT, over_ms)
+    state_facts(log, JOB, *LIVED[1:-1], promoted, clock=SYSTEM_CLOCK)
+    deadline = Deadline.after(5.0)
+    while not storage.deleted:
+        assert not deadline.passed, driver.state(JOB)
+        SYSTEM_CLOCK.sleep_s(0.02)
+    driver.unregister_job(JOB)
+    ticks = [r.event.body for r in events(log, JOB) if isinstance(r.event.body, Tick)]
+    assert [True] == [tick.now_ms >= over_ms for tick in ticks]
+    assert "expired" == audited(log, JOB).state.results[RESULT].released
