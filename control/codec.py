@@ -21,7 +21,7 @@ from .events import Body, Event, SegmentSummary
 from .ids import AttemptId, PartitionId
 
 RECORD_BYTES_MAX = 512 * 1024
-VERSION = 2
+VERSION = 3
 
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10

@@ -154,9 +154,10 @@ class StopTrackingRequested:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The driver was silent for longer than its job's lease."""
+    """The driver of an epoch was silent for longer than its job's lease."""
 
     reason: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from .leases import Watch
 from .ledger import Ledger
 from .lifecycle import decide
 from .replay import Derived, Snapshot
+from .state import is_fenced
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,7 +119,9 @@ class Case:
         body = recorded.event.body
         if isinstance(body, JobRegistered):
             self._check_store(body.store)
-        if isinstance(body, JobRegistered | LeaseExpired):
+        if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(
+            self.ledger.state, body
+        ):
             self._abandoned = isinstance(body, LeaseExpired)
         try:
             self.ledger.observe(recorded)

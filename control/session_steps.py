@@ -144,7 +144,7 @@ class SessionSteps:
             for job, case in held.jobs.items():
                 if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
-                    self._say(case, LeaseExpired(reason))
+                    self._say(case, LeaseExpired(reason, case.ledger.state.epoch))
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""

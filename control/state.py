@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .events import (
     Body,
     JobUnregistered,
+    LeaseExpired,
     Produced,
     PromoteRequested,
     ReleaseRequested,
@@ -102,9 +103,12 @@ class JobState:
 
 
 def is_fenced(state: JobState, body: Body) -> bool:
-    """Whether a driver asks that another one has replaced: nothing follows, nothing changes."""
+    """Whether it is said by or of a driver that another one has replaced: nothing follows, nothing
+    changes."""
     match body:
-        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested() | JobUnregistered():
+        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
+            return 0 < body.epoch < state.epoch
+        case JobUnregistered() | LeaseExpired():
             return 0 < body.epoch < state.epoch
         case _:
             return False

@@ -70,7 +70,7 @@ def sweep(
             return Swept(found.job, found.silent_ms, 0, 0, came_back=True)
         if loop.state.closed is None:
             reason = f"its driver was silent for {found.silent_ms // 1000} s"
-            loop.ask(LeaseExpired(reason)).result(settings.wait_ms / 1000)
+            loop.ask(LeaseExpired(reason, found.state.epoch)).result(settings.wait_ms / 1000)
         elif decide(loop.state, tick := Tick(author.now_ms())):
             loop.ask(tick).result(settings.wait_ms / 1000)
         loop.wait_for(all_deleted, "the deletion of every object")

@@ -66,7 +66,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(PromoteRequested, RESULT, st.sampled_from((0, 10, 20)), EPOCH),
     st.builds(StopTrackingRequested, RESULT, st.just("mine"), EPOCH),
     st.builds(Tick, st.sampled_from((5, 15, 25))),
-    st.just(LeaseExpired("silent")),
+    st.builds(LeaseExpired, st.just("silent"), EPOCH),
     st.builds(AttemptFailed, ATTEMPT, st.just("oom")),
     st.builds(Deleted, RESULT, st.lists(ATTEMPT, max_size=4).map(tuple), st.integers(0, 5)),
     RESULT.map(lambda name: ResultRegistered(name, SIZES[name], SUBPARTITIONS, "", "")),

@@ -143,7 +143,7 @@ def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
         world.clock.at_ms += 1
         assert world.look(steps)
         assert not world.look(steps)
-    assert [LeaseExpired("its driver was silent for 90 s")] == world.bodies(LeaseExpired)
+    assert [LeaseExpired("its driver was silent for 90 s", 1)] == world.bodies(LeaseExpired)
     assert "its driver was silent for 90 s" == world.state.closed
     assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
     assert [JOBS[0]] == world.storage.swept
@@ -168,6 +168,23 @@ def test_whoever_is_heard_keeps_its_lease() -> None:
             world.look(steps)
     assert [] == world.bodies(LeaseExpired)
     assert world.state.registered
+
+
+def test_a_driver_that_attached_meanwhile_is_left_alone() -> None:
+    """The lease that ends is that of the driver that was silent: one that registered before that is
+    in the log goes on."""
+    world = World()
+    with world.master() as steps:
+        world.live(*LIVED)
+        drive(world.log, world.storage, steps)
+        world.clock.at_ms += 2 * LEASE_MS
+        world.look(steps)
+        world.clock.at_ms += LEASE_MS
+        world.live(LIVED[0])
+        world.look(steps)
+    assert [1] == [said.epoch for said in world.bodies(LeaseExpired)]  # type: ignore[union-attr]
+    assert (2, True) == (world.state.epoch, world.state.registered)
+    assert ([], []) == (world.storage.deleted, world.storage.swept)
 
 
 def test_only_the_logs_clock_ends_a_lease() -> None:
