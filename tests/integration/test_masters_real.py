@@ -25,11 +25,18 @@ from headgate.control.contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from headgate.control.events import AttemptStarted, Fact, Produced, SegmentSummary
+from headgate.control.events import (
+    AttemptStarted,
+    Fact,
+    Produced,
+    Recorded,
+    SegmentSummary,
+)
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
 from headgate.control.master import DriverMaster, Speaker
+from headgate.control.recovery import read_snapshots
 from headgate.control.replay import Replay
 from headgate.infra import stack
 from headgate.storage.files import FileBlobStore
@@ -41,14 +48,17 @@ pytestmark = pytest.mark.real
 PARTITIONS = 2
 LIMIT_S = 30.0
 STALL_S_MAX = 15.0
+LEASE_MS = 4_000
 RESULT = ResultId("r1")
 
 # `headgate master`, but a commit waits while the file `hold` is there, with its step open in the
-# log: then the file `held` tells so.
+# log: then the file `held` tells so. It keeps its jobs' state every few facts.
 HOLDING = """
-import pathlib, sys, time
+import functools, pathlib, sys, time
 from headgate.control.kafka_group import KafkaMembership
+from headgate.infra import masters
 from headgate.infra.cli import main
+masters.MasterSettings = functools.partial(masters.MasterSettings, snapshot_events=3, look_ms=500)
 folder, commit = pathlib.Path(sys.argv.pop(1)), KafkaMembership.commit
 def holding(membership, positions):
     if (folder / "hold").exists():
@@ -113,6 +123,11 @@ class Masters:
         if number == signal.SIGKILL:
             self.processes[slot].wait(LIMIT_S)
 
+    def began_at(self, slot: str, partition: int) -> int:
+        """From which offset on a slot has read a partition when it was granted last."""
+        found = re.findall(rf"holds partition {partition}, from offset (\d+) on", self.said(slot))
+        return int(found[-1])
+
     def await_shared(self, *slots: str) -> None:
         def shared() -> bool:
             found = [self.decides_for(slot) for slot in slots]
@@ -152,7 +167,7 @@ def log() -> Iterator[KafkaEventLog]:
         log.prepare(Deadline.after(LIMIT_S))
         yield log
     admin = AdminClient({"bootstrap.servers": found.bootstrap})
-    for deleted in admin.delete_topics([f"{prefix}.events"]).values():
+    for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
         deleted.result(LIMIT_S)
 
 
@@ -169,12 +184,14 @@ def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
 class Run:
     """A job with a driver of its own, whose tasks store and announce one segment each."""
 
-    def __init__(self, log: KafkaEventLog, masters: Masters, job: JobId, mode: str) -> None:
+    def __init__(
+        self, log: KafkaEventLog, masters: Masters, job: JobId, mode: str, lease_ms: int = 0
+    ) -> None:
         self.log, self.job = log, job
         self.store = FileBlobStore(masters.folder / "store")
         self.layout = Layout("", job)
         release = StorageRelease(self.store, "")
-        settings = MasterSettings(int(LIMIT_S * 1000), mode=mode)
+        settings = MasterSettings(int(LIMIT_S * 1000), mode=mode, lease_ms=lease_ms)
         self.driver = DriverMaster(log, release, settings, Speaker(f"driver of {job}", "0"))
         self.tasks = Author(job, f"tasks of {job}")
         self.driver.register_job(Context(job))
@@ -200,6 +217,9 @@ class Run:
         """The job ends with nothing stored, and its log explains every decision."""
         self.driver.unregister_job(self.job)
         self.driver.close()
+        self.check_over()
+
+    def check_over(self) -> None:
         assert [] == list(self.store.list(self.layout.prefix))
         replay = Replay(self.job)
         for recorded in self.log.read_all(Deadline.after(LIMIT_S)):
@@ -217,6 +237,10 @@ class Run:
                 for recorded in follower.poll(500, 1.0):
                     replay.observe(recorded)
         return replay.state
+
+
+def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:
+    return [r for r in log.read_all(Deadline.after(LIMIT_S)) if r.event.job == job]
 
 
 def job_in(partition: int, name: str) -> JobId:
@@ -278,6 +302,70 @@ def test_a_paused_master_changes_nothing(
     wait_for(lambda: "slot a was fenced" in masters.said("a"), "it does not say that it was fenced")
     masters.await_shared("a", "b")
     run.end()
+
+
+def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
+    log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A master dies by SIGKILL: another one begins at the position that the newest snapshot names,
+    reads no older event, and the job goes on from the state that stands there."""
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
+    run = Run(log, masters, job_in(0, "job"), SESSION)
+    descriptor = run.register(6)
+    for partition in range(4):
+        run.produce(descriptor, partition)
+
+    def kept() -> bool:
+        found = read_snapshots(log, run.job, Deadline.after(LIMIT_S)).get(run.job)
+        return found is not None and len(found.state.results[RESULT].winners) == 4
+
+    wait_for(kept, "no snapshot has what was produced")
+    first = events_of(log, run.job)[0].offset
+    masters.signal("a", signal.SIGKILL)
+    snapshot = read_snapshots(log, run.job, Deadline.after(LIMIT_S))[run.job]
+    assert first < snapshot.needed <= snapshot.position
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    masters.start("b")
+    run.produce(descriptor, 4)
+    run.produce(descriptor, 5)
+    assert 6 == len(run.driver.await_complete(descriptor).winners)
+    told(capsys, "a job whose master was killed waited for one that had to be started", begun_s)
+    assert snapshot.needed == masters.began_at("b", 0)
+    assert snapshot.due == () or snapshot.needed == snapshot.position
+    behind = [r for r in events_of(log, run.job) if r.offset >= snapshot.position]
+    rest = Replay(run.job, snapshot)
+    for recorded in behind:
+        rest.observe(recorded)
+    run.end()
+
+
+def test_a_silent_driver_loses_its_objects(
+    log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A driver that says nothing any more loses its lease, by the masters alone, also by one that
+    came after its last word; its objects go. One that beats keeps its own."""
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
+    silent = Run(log, masters, job_in(0, "silent"), SESSION, LEASE_MS)
+    beating = Run(log, masters, job_in(0, "beating"), SESSION, LEASE_MS)
+    for run in (silent, beating):
+        descriptor = run.register(2)
+        run.produce(descriptor, 0)
+        run.produce(descriptor, 1)
+        run.driver.await_complete(descriptor)
+        unheard = AttemptId(PartitionId(RESULT, 0), descriptor.epoch, 99)
+        run.store.put(run.layout.segment(unheard, 0), b"of a task that could say nothing", "w")
+    silent.driver.close()
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    masters.signal("a", signal.SIGKILL)
+    masters.start("a")
+    wait_for(lambda: [] == list(silent.store.list(silent.layout.prefix)), "its objects stay")
+    assert LEASE_MS / 1000 < told(capsys, "the objects of a driver that died stood for", begun_s)
+    silent.check_over()
+    assert 3 == len(list(beating.store.list(beating.layout.prefix)))
+    assert beating.driver.state(beating.job).registered
+    beating.end()
 
 
 @pytest.mark.parametrize("back", [False, True])
