@@ -112,8 +112,9 @@ class Case:
     @property
     def _lease_ms(self) -> int:
         state, registered = self.ledger.state, self.ledger.registered
-        ended = self.broken or state.closed is not None
-        return 0 if ended or registered is None else registered.lease_ms
+        if registered is None or self.broken or self._elsewhere or state.closed is not None:
+            return 0
+        return registered.lease_ms
 
     def _take(self, recorded: Recorded) -> None:
         body = recorded.event.body

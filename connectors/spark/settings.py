@@ -83,8 +83,8 @@ class Settings:
         "lease.ms",
         _DAY_MS,
         _lease,
-        "a driver silent for so long is taken for dead by `headgate sweep`, which deletes what is "
-        "its job's; 0: never",
+        "a driver silent for so long is taken for dead by `headgate sweep`, and half as long later "
+        "by a session's masters; what is its job's is deleted; 0: never",
     )
     catalyst: str = _key(
         "catalyst",

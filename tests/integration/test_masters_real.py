@@ -52,13 +52,14 @@ LEASE_MS = 4_000
 RESULT = ResultId("r1")
 
 # `headgate master`, but a commit waits while the file `hold` is there, with its step open in the
-# log: then the file `held` tells so. It keeps its jobs' state every few facts.
+# log: then the file `held` tells so. It keeps its jobs' state every so many facts.
 HOLDING = """
 import functools, pathlib, sys, time
 from headgate.control.kafka_group import KafkaMembership
 from headgate.infra import masters
 from headgate.infra.cli import main
-masters.MasterSettings = functools.partial(masters.MasterSettings, snapshot_events=3, look_ms=500)
+often = dict(snapshot_events=int(sys.argv.pop(1)), look_ms=500)
+masters.MasterSettings = functools.partial(masters.MasterSettings, **often)
 folder, commit = pathlib.Path(sys.argv.pop(1)), KafkaMembership.commit
 def holding(membership, positions):
     if (folder / "hold").exists():
@@ -86,6 +87,7 @@ class Masters:
     bootstrap: str
     prefix: str
     folder: Path
+    snapshot_events: int = 1_000
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     said_by: dict[str, Path] = field(default_factory=dict)
 
@@ -102,7 +104,8 @@ class Masters:
         }
         given = [part for option in options.items() for part in option]
         with said.open("wb") as stderr:
-            command = [sys.executable, "-c", HOLDING, str(own), "master", *given]
+            often = str(self.snapshot_events)
+            command = [sys.executable, "-c", HOLDING, often, str(own), "master", *given]
             self.processes[slot] = subprocess.Popen(command, stderr=stderr)
         self.said_by[slot] = said
 
@@ -309,6 +312,7 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
 ) -> None:
     """A master dies by SIGKILL: another one begins at the position that the newest snapshot names,
     reads no older event, and the job goes on from the state that stands there."""
+    masters.snapshot_events = 3
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     run = Run(log, masters, job_in(0, "job"), SESSION)
@@ -345,6 +349,7 @@ def test_a_silent_driver_loses_its_objects(
 ) -> None:
     """A driver that says nothing any more loses its lease, by the masters alone, also by one that
     came after its last word; its objects go. One that beats keeps its own."""
+    masters.snapshot_events = 3
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     silent = Run(log, masters, job_in(0, "silent"), SESSION, LEASE_MS)
