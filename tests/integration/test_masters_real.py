@@ -322,9 +322,9 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
 
     def kept() -> bool:
         found = read_snapshots(log, run.job, Deadline.after(LIMIT_S)).get(run.job)
-        return found is not None and len(found.state.results[RESULT].winners) == 4
+        return found is not None and any(r.winners for r in found.state.results.values())
 
-    wait_for(kept, "no snapshot has what was produced")
+    wait_for(kept, "no snapshot has anything that was produced")
     first = events_of(log, run.job)[0].offset
     masters.signal("a", signal.SIGKILL)
     snapshot = read_snapshots(log, run.job, Deadline.after(LIMIT_S))[run.job]
@@ -337,10 +337,10 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
     told(capsys, "a job whose master was killed waited for one that had to be started", begun_s)
     assert snapshot.needed == masters.began_at("b", 0)
     assert snapshot.due == () or snapshot.needed == snapshot.position
-    behind = [r for r in events_of(log, run.job) if r.offset >= snapshot.position]
     rest = Replay(run.job, snapshot)
-    for recorded in behind:
-        rest.observe(recorded)
+    for recorded in events_of(log, run.job):
+        if not rest.knows(recorded):
+            rest.observe(recorded)
     run.end()
 
 
