@@ -24,13 +24,11 @@ _STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and is open no longer 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the log has of a job: up to which position, since when, and the oldest event that must
-    be read behind it."""
+    """What the log has of a job: up to which position, and since when."""
 
     standing: Standing
     position: int
     at_ms: int
-    unsaved: int | None = None
 
 
 class Keeper:
@@ -60,10 +58,6 @@ class Keeper:
         if self._unsaved is None:
             self._unsaved = recorded.offset
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """The job was taken up at this snapshot."""
-        self._unsaved = _unread(snapshot)
-
     def is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
         state, kept = snapshot.state, self._kept
         if state.epoch == 0 or is_over(state) or kept.position == snapshot.position:
@@ -83,7 +77,7 @@ class Keeper:
         """What a snapshot has to write; nothing when that is too much."""
         records, standing = snapshots.write(snapshot, self._kept.standing)
         size_bytes = sum(len(record.body or b"") for record in records)
-        self._next = _Kept(standing, snapshot.position, now_ms, _unread(snapshot))
+        self._next = _Kept(standing, snapshot.position, now_ms)
         if size_bytes > _STEP_BYTES_MAX:
             self._say_too_large(snapshot.state, size_bytes)
             self._kept = _Kept(self._kept.standing, snapshot.position, now_ms)
@@ -100,8 +94,7 @@ class Keeper:
 
     def kept(self) -> None:
         """What was handed out last stands in the log."""
-        self._kept, self._facts = self._next, 0
-        self._unsaved = self._next.unsaved
+        self._kept, self._facts, self._unsaved = self._next, 0, None
 
     def _say_too_large(self, state: JobState, size_bytes: int) -> None:
         if not self._too_large:
@@ -118,8 +111,3 @@ class Keeper:
 def is_over(state: JobState) -> bool:
     """Nobody speaks for the job, and no object of it is left."""
     return state.closed is not None and not any(r.attempts for r in state.results.values())
-
-
-def _unread(snapshot: Snapshot) -> int | None:
-    """Decisions that were due stand at or behind the position: they are to be read back."""
-    return snapshot.position if snapshot.due else None

@@ -45,7 +45,6 @@ class Case:
         self._watch = Watch()
         if snapshot is not None:
             self._start = snapshot.position
-            keeper.begin(snapshot)
             if snapshot.registered is not None:
                 self._check_store(snapshot.registered.store)
 
