@@ -22,7 +22,7 @@ from rich.table import Table
 
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.contract import SESSION
+from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Unavailable
 from headgate.control.events import (
     AttemptStarted,
@@ -183,7 +183,8 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
 
 def _steps(log: KafkaEventLog) -> SessionSteps:
     """Those of a master that may decide in every partition."""
-    steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), masters.STEP_EVENTS_MAX)
+    settings = MasterSettings(step_events_max=masters.STEP_EVENTS_MAX)
+    steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
         steps.step(0.1)
     gc.collect()
