@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from .errors import Invalid
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .state import JobState, ResultState
 
@@ -34,7 +35,13 @@ class MasterSettings:
 @dataclass(frozen=True, slots=True)
 class PartitionDescriptor:
     """A result about to be produced, with all of its partitions; the rest as `ResultRegistered`
-    tells it."""
+    tells it. Every consumer of a `broadcast` one reads all of it: it has one subpartition, which is
+    written once, however many they are. Those that are registered with it among their `inputs` hold
+    it until they are complete.
+
+    Raises:
+        Invalid: a broadcast result has more than one subpartition.
+    """
 
     result: ResultId
     partitions: int
@@ -44,6 +51,14 @@ class PartitionDescriptor:
     inputs: tuple[ResultId, ...] = ()
     deterministic: bool = True
     pipelined: bool = False
+    broadcast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.broadcast and self.subpartitions != 1:
+            raise Invalid(
+                f"result {self.result} is broadcast: it needs 1 subpartition, which all consumers "
+                f"read, not {self.subpartitions}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +71,15 @@ class ProducerDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
-    """What a producer needs to write a result's partitions and a consumer to find them."""
+    """What a producer needs to write a result's partitions and a consumer to find them; of a
+    `broadcast` one each consumer reads subpartition 0."""
 
     job: JobId
     result: ResultId
     partitions: int
     subpartitions: int
     epoch: int
+    broadcast: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,7 +209,11 @@ def _changed(result: ResultState, fact: Produced) -> str | None:
     before = result.before[partition.index]
     if before is not None and before == fact.fingerprint:
         return None
-    return f"partition {partition} was made again with other content than was read before"
+    return (
+        f"partition {partition} was made again with other rows than were read before: what "
+        "produces it does not give the same rows each time. Write those to storage first, as a "
+        "checkpoint or a table, and exchange what is read from there"
+    )
 
 
 def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:

@@ -178,7 +178,12 @@ def _describe(
         epoch = getattr(done.result()[0], "epoch")  # noqa: B009
         described.set_result(
             ShuffleDescriptor(
-                job, partition.result, partition.partitions, partition.subpartitions, epoch
+                job,
+                partition.result,
+                partition.partitions,
+                partition.subpartitions,
+                epoch,
+                partition.broadcast,
             )
         )
 

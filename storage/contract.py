@@ -40,13 +40,16 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class ResultPartitionDeployment:
     """What one map task needs to write its partition. A pipelined one announces each segment as
-    soon as it is stored, so that readers need not wait for the last one."""
+    soon as it is stored, so that readers need not wait for the last one. `ordered`: another attempt
+    would be given the same rows in the same order, so that its bytes tell whether they are; else
+    they are compared in whatever order they come, which costs a hash of every row."""
 
     attempt: AttemptId
     subpartitions: int
     schema: pa.Schema
     codec: str
     pipelined: bool = False
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

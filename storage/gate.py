@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from itertools import chain
 
 import pyarrow as pa
 import xxhash
 
 from ..control.errors import Closed, Corrupt, Lost
 from ..control.events import Consumed
+from ..control.ids import AttemptId, PartitionId
 from ..control.log import Receipt
 from .channels import Channels
 from .contract import InputGateDeployment, Limits, PartitionInfo
+from .layout import segment_number
 from .means import Means
 from .neighbours import Neighbours
 from .plan import Slice, plan, read_on
@@ -50,6 +53,10 @@ class SegmentGate:
         self._means = means
         self._known = plan(deployment, limits)
         self._following = read_on(deployment, limits)
+        self._ready: deque[tuple[Slice, memoryview]] = deque()
+        self._handed_out: set[tuple[PartitionId, int]] = set()
+        self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
+        self._held_bytes = 0
         self._rows = 0
         self._read_bytes = 0
         self._begun = False
@@ -72,28 +79,25 @@ class SegmentGate:
     def _read(self) -> Iterator[pa.RecordBatch]:
         before = self._neighbours.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
-        ready: deque[tuple[Slice, memoryview]] = deque()
-        held_bytes = 0
         receipt: Receipt | None = None
         following = self._next()
-        while receipt is None or ready:
-            while following is not None and (
-                not held_bytes or held_bytes + following.span.length <= self._limits.fetch_bytes
-            ):
+        while receipt is None or self._ready:
+            while following is not None and self._has_room(following):
                 ahead.append((following, self._fetch(following)))
-                held_bytes += following.span.length
+                self._held_bytes += following.span.length
                 following = self._next()
-            while ahead and (not ready or ahead[0][1].done()):
-                ready.append(self._checked(*ahead.popleft()))
+            while ahead and (self._is_partial(ahead[0][0]) or ahead[0][1].done()):
+                self._take(*ahead.popleft())
+            following = following or self._next()
             if following is None and not ahead and receipt is None and self._channels.ended:
                 receipt = self._announce_consumed(self._neighbours.requests - before)
-            if ready:
-                length = ready[0][0].span.length
-                yield from _decoded(*ready.popleft(), self._schema)
-                held_bytes -= length
-            elif receipt is None:
+            if self._ready:
+                piece, body = self._ready.popleft()
+                self._handed_out.add(piece.part)
+                yield from _decoded(piece, body, self._schema)
+                self._held_bytes -= piece.span.length
+            elif receipt is None and following is None:
                 self._channels.wait(self._means.deadline())
-            following = following or self._next()
         assert receipt is not None, "the loop ends with it"
         receipt.offset(self._means.deadline())
 
@@ -103,10 +107,26 @@ class SegmentGate:
         if found is None:
             self._read_on()
             found = self._channels.take()
-        if found is not None:
-            self._rows += int(found.source.rows[found.at])
-            self._read_bytes += found.span.length
         return found
+
+    def _has_room(self, piece: Slice) -> bool:
+        held_bytes = self._held_bytes
+        return not held_bytes or held_bytes + piece.span.length <= self._limits.fetch_bytes
+
+    def _is_partial(self, piece: Slice) -> bool:
+        """Whether nothing should be handed out before this slice is here: while no row of a part
+        is, the whole of it can still be read from another attempt."""
+        return not self._ready or self._ready[0][0].part == piece.part
+
+    def _take(self, piece: Slice, window: Future[memoryview]) -> None:
+        """Wait for a slice, and have it ready."""
+        self._held_bytes -= piece.span.length
+        checked = self._checked(piece, window)
+        if checked is not None:
+            self._ready.append(checked)
+            self._held_bytes += checked[0].span.length
+            self._rows += checked[0].rows
+            self._read_bytes += checked[0].span.length
 
     def _announce_consumed(self, requests: int) -> Receipt:
         it = self._deployment
@@ -124,14 +144,42 @@ class SegmentGate:
         for piece in following:
             self._fetch(piece)
 
-    def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview]:
-        """The slice's bytes, or those that took their place."""
+    def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview] | None:
+        """The slice's bytes, or those that took their place; None where its part is read from
+        another attempt."""
+        attempt = piece.source.attempt
+        if self._instead.get(piece.part, attempt) != attempt:
+            return None
         while True:
             try:
                 return piece, self._sound(piece, window)
             except (Lost, Corrupt) as failure:
-                piece = self._repair.replace(piece, failure)
-                window = self._fetch(piece)
+                came = self._repair.replace(piece, failure)
+                same = next((one for one in came if _stands_for(one, piece)), None)
+                if same is None:
+                    self._begin_again(piece, came, failure)
+                    return None
+                piece, window = same, self._fetch(same)
+
+    def _begin_again(self, piece: Slice, came: list[Slice], failure: Lost | Corrupt) -> None:
+        """Read a part from another attempt, as if nothing of it had been fetched.
+
+        Raises:
+            Lost: rows of it were handed out, and nobody can tell which of the others they are.
+        """
+        if piece.part in self._handed_out or not came:
+            raise Lost(
+                f"{failure}; it was made again with its rows in another order, when this reader "
+                "had handed out some of them: the reader has to begin again"
+            ) from failure
+        for one, _ in self._ready:
+            if one.part == piece.part:
+                self._held_bytes -= one.span.length
+                self._rows -= one.rows
+                self._read_bytes -= one.span.length
+        self._ready = deque(one for one in self._ready if one[0].part != piece.part)
+        self._instead[piece.part] = came[0].source.attempt
+        self._known = chain(came, self._known)
 
     def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
         """The slice's bytes; those that do not match are read once more before they count, and so
@@ -142,7 +190,7 @@ class SegmentGate:
             body = memoryview(b"")
         if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
             self._neighbours.forget(piece.source.name, piece.window)
-        expected, found = int(piece.source.checksums[piece.at]), xxhash.xxh3_64_intdigest(body)
+        expected, found = piece.checksum, xxhash.xxh3_64_intdigest(body)
         if found != expected:
             self._neighbours.forget(piece.source.name, piece.window)
             body = self._cut(piece, self._fetch(piece))
@@ -165,8 +213,14 @@ class SegmentGate:
         return body[at : at + piece.span.length]
 
 
+def _stands_for(other: Slice, piece: Slice) -> bool:
+    """Whether these are the same bytes at the same place."""
+    same = segment_number(other.source.name) == segment_number(piece.source.name)
+    return same and other.checksum == piece.checksum
+
+
 def _decoded(piece: Slice, body: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
-    rows, stated = 0, int(piece.source.rows[piece.at])
+    rows, stated = 0, piece.rows
     try:
         for batch in decode(body, schema):
             rows += batch.num_rows

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..control.ids import PartitionId
 from .blobs import ByteRange
 from .contract import InputGateDeployment, Limits
 from .manifest import Manifest, Source
@@ -19,12 +20,27 @@ _REQUEST_BYTES = 1 << 20  # what a store could have sent in the time that a requ
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One subpartition in one object, and the wider range that it is read with."""
+    """One subpartition in one object, and the wider range that it is read with; `at` is its place
+    in what the source tells."""
 
     source: Source
     at: int
+    subpartition: int
     span: ByteRange
     window: ByteRange
+
+    @property
+    def part(self) -> tuple[PartitionId, int]:
+        """What it is a piece of: the rows of one subpartition in one partition."""
+        return self.source.attempt.partition, self.subpartition
+
+    @property
+    def rows(self) -> int:
+        return int(self.source.rows[self.at])
+
+    @property
+    def checksum(self) -> int:
+        return int(self.source.checksums[self.at])
 
     def __str__(self) -> str:
         return f"{self.source.name} bytes {self.span.start}-{self.span.end - 1}"
@@ -66,14 +82,14 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
     for at in range(first, first + count):
         if source.sizes[at]:
             span = source.range_of(at, 1)
-            yield Slice(source, at, span, span)
+            yield Slice(source, at, at, span, span)
 
 
 def _slices(manifest: Manifest, at: int, group: int, limits: Limits) -> Iterator[Slice]:
     for source in manifest.sources:
         if source.sizes[at]:
             window = _window(source, at, group, limits.join_bytes)
-            yield Slice(source, at, source.range_of(at, 1), window)
+            yield Slice(source, at, manifest.first + at, source.range_of(at, 1), window)
 
 
 def _window(source: Source, at: int, group: int, join_bytes: int) -> ByteRange:

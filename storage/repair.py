@@ -1,7 +1,7 @@
 """What a reader does about bytes that are gone: look again, say so, wait, and read what came.
 
-Guarantees: nothing is reported before the log was read again, and what takes the place of a slice
-has the same rows and the same checksum, so that a reader which has begun may go on.
+Guarantees: nothing is reported before the log was read again. What takes the place of a slice holds
+the same rows; only where it is the same bytes too may a reader that has begun go on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ..control.state import JobState, ResultState
 from ..control.watch import JobWatch
 from .channels import Locate
 from .contract import InputGateDeployment
-from .layout import segment_number
 from .means import Means
 from .plan import Slice, alone
 from .writer import Announce
@@ -36,8 +35,9 @@ class Repair:
         self._announce = announce
         self._means = means
 
-    def replace(self, piece: Slice, failure: Lost | Corrupt) -> Slice:
-        """The same rows from the attempt that took the place of the one that is gone.
+    def replace(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
+        """All slices of the subpartition from the attempt that took the place of the one that is
+        gone: the same rows in all, but maybe ordered and cut otherwise.
 
         Raises:
             Lost, Corrupt: the failure, where nothing can take its place or nothing came in time.
@@ -61,7 +61,9 @@ class Repair:
                 "without news",
                 (offset,),
             ) from failure
-        return self._same(came, result.registered.subpartitions, piece, failure)
+        subpartitions = result.registered.subpartitions
+        sources = [self._locate(came.attempt, one, subpartitions) for one in came.segments]
+        return [one for source in sources for one in alone(source, piece.subpartition, 1)]
 
     def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
         name = self._deployment.manifest.result
@@ -80,20 +82,3 @@ class Repair:
         attempt = piece.source.attempt
         winner = result.winners.get(attempt.partition.index, attempt)
         return None if winner == attempt else result.attempts[winner]
-
-    def _same(
-        self, produced: Produced, subpartitions: int, piece: Slice, failure: Lost | Corrupt
-    ) -> Slice:
-        """The slice of the new attempt, when it holds what the lost one held."""
-        number = segment_number(piece.source.name)
-        if number < len(produced.segments):
-            source = self._locate(produced.attempt, produced.segments[number], subpartitions)
-            whole = len(piece.source.sizes) == subpartitions
-            at = piece.at if whole else self._deployment.manifest.first + piece.at
-            for same in alone(source, at, 1):
-                if same.source.checksums[same.at] == piece.source.checksums[piece.at]:
-                    return same
-        raise Lost(
-            f"{failure}; it was made again by attempt {produced.attempt} with other content than "
-            "this reader may have handed out"
-        ) from failure

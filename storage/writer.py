@@ -27,6 +27,7 @@ from ..control.events import (
 from ..control.log import Receipt
 from .blobs import BlobStore
 from .contract import Limits, ResultPartitionDeployment
+from .fingerprint import Fingerprint
 from .layout import Layout
 from .means import Means
 from .segment import Longs, Run, Segment, checksum, encode, signed, sort
@@ -62,6 +63,7 @@ class SegmentWriter:
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
+        self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
         self._inline_bytes = _INLINE_BYTES_MAX
         self._uploader = means.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
@@ -96,7 +98,7 @@ class SegmentWriter:
             self._flush()
         self._settle()
         self._close()
-        content = signed(self._content.intdigest())
+        content = self._rows.digest() if self._rows else signed(self._content.intdigest())
         produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
         self._announce(produced).offset(self._means.deadline())
         return produced
@@ -117,7 +119,10 @@ class SegmentWriter:
 
     def _sort(self) -> None:
         if self._batches:
-            self._runs.append(sort(self._batches, self._targets, self._deployment.subpartitions))
+            run = sort(self._batches, self._targets, self._deployment.subpartitions)
+            if self._rows:
+                self._rows.add(run)
+            self._runs.append(run)
             self._batches.clear()
             self._targets.clear()
             self._unsorted_rows = 0

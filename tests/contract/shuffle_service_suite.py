@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -21,7 +22,7 @@ from headgate.control.contract import (
     ShuffleMasterContext,
     TaskInputsOutputsDescriptor,
 )
-from headgate.control.errors import Fenced, HeadgateError, Invalid
+from headgate.control.errors import Fenced, HeadgateError, Invalid, Lost
 from headgate.control.events import JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.contract import (
@@ -104,9 +105,17 @@ class Service:
 
 
 def register(
-    master: StorageMaster, job: JobId, result: ResultId = RESULT, partitions: int = PARTITIONS
+    master: StorageMaster,
+    job: JobId,
+    result: ResultId = RESULT,
+    partitions: int = PARTITIONS,
+    inputs: tuple[ResultId, ...] = (),
+    broadcast: bool = False,
 ) -> ShuffleDescriptor:
-    partition = PartitionDescriptor(result, partitions, SUBPARTITIONS, "", "suite")
+    subpartitions = 1 if broadcast else SUBPARTITIONS
+    partition = PartitionDescriptor(
+        result, partitions, subpartitions, "", "suite", inputs, broadcast=broadcast
+    )
     producer = ProducerDescriptor(0, partitions)
     return master.register_partition_with_producer(job, partition, producer).result(WAIT_S)
 
@@ -120,17 +129,22 @@ def attempt_of(descriptor: ShuffleDescriptor, partition: int) -> AttemptId:
 
 
 def write(
-    environment: ObjectStoreEnvironment, descriptor: ShuffleDescriptor, partitions: Collection[int]
+    environment: ObjectStoreEnvironment,
+    descriptor: ShuffleDescriptor,
+    partitions: Collection[int],
+    step: int = 1,
 ) -> None:
+    """Write the rows of partitions, with a step of -1 from the last one on."""
     for partition in partitions:
+        count = descriptor.subpartitions
         deployment = ResultPartitionDeployment(
-            attempt_of(descriptor, partition), SUBPARTITIONS, SCHEMA, "lz4"
+            attempt_of(descriptor, partition), count, SCHEMA, "lz4"
         )
         writer = environment.create_result_partition_writer(deployment, "host")
-        numbers = np.array(rows_of(partition))
+        numbers = np.array(rows_of(partition))[::step]
         for at in range(0, ROWS, 10):
             part = numbers[at : at + 10]
-            writer.write(pa.record_batch([part], schema=SCHEMA), part % SUBPARTITIONS)
+            writer.write(pa.record_batch([part], schema=SCHEMA), part % count)
         writer.finish()
 
 
@@ -142,7 +156,7 @@ def manifest_of(service: Service, master: StorageMaster, it: ShuffleDescriptor) 
 
 
 def read(environment: ObjectStoreEnvironment, manifest: Manifest) -> list[int]:
-    deployment = InputGateDeployment(manifest, SCHEMA, 0, SUBPARTITIONS, next(_numbers))
+    deployment = InputGateDeployment(manifest, SCHEMA, 0, manifest.count, next(_numbers))
     gate = environment.create_input_gate(deployment)
     return sorted(n for batch in gate for n in batch["n"].to_pylist())
 
@@ -257,6 +271,95 @@ class ShuffleServiceSuite:
         reader.join()
         assert found == EVERY_ROW
         assert master.is_available(job, RESULT)
+        master.unregister_job(job)
+
+    @pytest.mark.parametrize("fetch_bytes", [1, LIMITS.fetch_bytes])
+    def test_a_partition_comes_again_in_another_order(
+        self, service: Service, job: JobId, fetch_bytes: int
+    ) -> None:
+        """The last segment of a partition is gone, and its rows come again in another order, which
+        ends up in other segments. A reader that has handed out none of them reads them there; one
+        that has fails rather than mixes them, and has every row when it begins again."""
+        driver, master, environment = Job(job), service.master(), service.environment(job)
+        master.register_job(driver)
+        descriptor = register(master, job)
+        write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, descriptor)
+        told = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
+        assert len(told) > 1
+        store = service.factory.open_store()
+        store.delete(told[-1:])
+        store.close()
+        limits = replace(service.factory.limits, fetch_bytes=fetch_bytes, join_bytes=0)
+        few = Service(replace(service.factory, limits=limits), service.made)
+        shuffle = few.environment(job)
+        with ThreadPoolExecutor(1) as one:
+            reader = one.submit(read, shuffle, manifest)
+            await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
+            write(environment, descriptor, [1], step=-1)
+            failure = reader.exception(WAIT_S)
+        if fetch_bytes == 1:
+            assert isinstance(failure, Lost)
+            assert "has to begin again" in str(failure)
+        else:
+            assert failure is None
+            assert reader.result() == EVERY_ROW
+        await_that(lambda: not set(told) & set(service.objects(job)), "what was replaced goes")
+        assert read(shuffle, manifest) == EVERY_ROW
+        master.unregister_job(job)
+
+    def test_other_rows_are_never_taken_for_those_that_were_lost(
+        self, service: Service, job: JobId
+    ) -> None:
+        """What comes in the place of a lost partition holds other rows: its reader hears of it."""
+        driver, master, environment = Job(job), service.master(), service.environment(job)
+        master.register_job(driver)
+        descriptor = register(master, job)
+        write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, descriptor)
+        store = service.factory.open_store()
+        store.delete([s.name for s in manifest.sources if s.attempt.partition.index == 1])
+        store.close()
+        with ThreadPoolExecutor(1) as one:
+            reader = one.submit(read, service.environment(job), manifest)
+            await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
+            write(environment, descriptor, [1], step=-2)
+            assert "made again with other rows" in str(reader.exception(WAIT_S))
+        master.unregister_job(job)
+
+    def test_every_consumer_reads_all_of_a_broadcast_result(
+        self, service: Service, job: JobId
+    ) -> None:
+        """It is written once, and read whole by gates side by side, also by one that misses an
+        object while others are done; it stays as long as a registered consumer is not complete, and
+        goes when it is released."""
+        driver, master, environment = Job(job), service.master(), service.environment(job)
+        master.register_job(driver)
+        descriptor = register(master, job, broadcast=True)
+        assert (descriptor.broadcast, descriptor.subpartitions) == (True, 1)
+        with pytest.raises(Invalid, match="needs 1 subpartition"):
+            PartitionDescriptor(OTHER, 1, 2, "", "", broadcast=True)
+        write(environment, descriptor, range(PARTITIONS))
+        manifest = manifest_of(service, master, descriptor)
+        stored = service.objects(job)
+        consumer = register(master, job, OTHER, 1, (RESULT,))
+        with ThreadPoolExecutor(4) as four:
+            gates = [four.submit(read, service.environment(job), manifest) for _ in range(4)]
+            assert [EVERY_ROW] * 4 == [gate.result(WAIT_S) for gate in gates]
+            assert master.remove_unused(job, ()) == ()
+            assert stored == service.objects(job)
+            with closing(service.factory.open_store()) as store:
+                store.delete([manifest.sources[0].name])
+            late = four.submit(read, service.environment(job), manifest)
+            await_that(lambda: RESULT in driver.missing, "the job is told")
+            write(environment, descriptor, driver.missing[RESULT])
+            assert late.result(WAIT_S) == EVERY_ROW
+        write(environment, consumer, [0])
+        master.await_complete(consumer)
+        assert set(master.remove_unused(job, ())) == {RESULT, OTHER}
+        await_that(lambda: service.objects(job) == [], "what was released is deleted")
+        with pytest.raises(Lost):
+            read(service.environment(job), manifest)
         master.unregister_job(job)
 
     def test_a_fatal_error_reaches_the_job(self, service: Service, job: JobId) -> None:

@@ -79,7 +79,7 @@ def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
 
     def forgiving(
         self: SegmentGate, piece: Slice, window: Future[memoryview]
-    ) -> tuple[Slice, memoryview]:
+    ) -> tuple[Slice, memoryview] | None:
         try:
             return checked(self, piece, window)
         except Lost:
