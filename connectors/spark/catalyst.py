@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -16,6 +18,9 @@ from pyspark.sql.types import StructType
 _KNOWN = ("4.3.",)
 SUBPARTITION = "headgate_subpartition"
 TIME_ZONE = "UTC"
+_ORDERED = "DETERMINATE"
+_REPEATABLE = (_ORDERED, "UNORDERED")
+_RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
 _CLASSES = {
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "types": "org.apache.spark.sql.types.DataTypes",
@@ -26,6 +31,16 @@ _CLASSES = {
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "scan": "org.apache.spark.sql.execution.LogicalRDD",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How far a map stage can be trusted to give the same rows when it runs again: `repeatable`, in
+    whatever order, and `ordered`, in the same one too. `scans` are the RDDs that it reads."""
+
+    ordered: bool = False
+    repeatable: bool = False
+    scans: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,32 @@ class CatalystDoor:
         """The rows as a JavaRDD of Arrow batches, each as bytes."""
         return rows._jdf.toArrowBatchRdd(batch_rows, TIME_ZONE, True, False).toJavaRDD()
 
+    def lineage(self, rows: DataFrame, batches: Any) -> Lineage:
+        """What Spark knows of a map stage; where it does not say, the stage is not trusted. The
+        level of an RDD leaves out what its expressions do, which the plan tells."""
+        try:
+            level = batches.rdd().outputDeterministicLevel().toString()
+            plan = rows._jdf.queryExecution().analyzed()
+            repeatable = level in _REPEATABLE and plan.deterministic()
+            return Lineage(repeatable and level == _ORDERED, repeatable, self._scans(plan))
+        except Py4JError:
+            return Lineage()
+
+    def _scans(self, plan: Any) -> frozenset[int]:
+        """The RDDs behind a plan's leaves, those of its subqueries too."""
+        plans = [plan, *self._items(plan.subqueriesAll())]
+        leaves = [leaf for one in plans for leaf in self._items(one.collectLeaves())]
+        told = [leaf.rdd().toDebugString() for leaf in leaves if _is_scan(leaf)]
+        return frozenset(int(number) for text in told for number in _RDD_ID.findall(text))
+
+    def scan_of(self, frame: DataFrame) -> int:
+        """The RDD that a frame of this door reads, as lineages tell it."""
+        number: int = frame._jdf.queryExecution().analyzed().rdd().id()
+        return number
+
+    def _items(self, seq: Any) -> list[Any]:
+        return [seq.apply(at) for at in range(seq.size())]
+
     def scan(self, batches: RDD[Any], schema: StructType, plan: ExchangePlan) -> DataFrame:
         """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
         assert batches.getNumPartitions() == plan.partitioning.numPartitions(), "else rows go wrong"
@@ -122,6 +163,10 @@ class CatalystDoor:
 
     def _frame(self, jdf: Any) -> DataFrame:
         return DataFrame(jdf, self._spark)
+
+
+def _is_scan(leaf: Any) -> bool:
+    return bool(leaf.getClass().getSimpleName() == "LogicalRDD")
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,7 +20,7 @@ from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
 from ...storage.master import StorageMaster
 from ...storage.shards import StoredManifest, store_manifest
-from .catalyst import CatalystDoor
+from .catalyst import CatalystDoor, Lineage
 from .repairs import Repairs
 from .roads import PrivateRoad, PublicRoad, Road, StoredRoad
 from .settings import Settings
@@ -42,6 +42,23 @@ class Exchange:
     frame: DataFrame
 
 
+@dataclass(slots=True)
+class Known:
+    """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
+    rows would come in the same order when they are made again."""
+
+    _scans: dict[int, tuple[ResultId, bool]] = field(default_factory=dict)
+
+    def add(self, scan: int, result: ResultId, ordered: bool) -> None:
+        self._scans[scan] = result, ordered
+
+    def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
+        """The results that a map stage reads, and whether its rows come in order."""
+        found = [self._scans[scan] for scan in sorted(lineage.scans & self._scans.keys())]
+        ordered = lineage.ordered and all(ordered for _, ordered in found)
+        return tuple(dict.fromkeys(result for result, _ in found)), ordered
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What the exchanges of a job work with."""
@@ -52,6 +69,7 @@ class Means:
     settings: Settings
     epoch: int
     repairs: Repairs
+    known: Known = field(default_factory=Known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +86,28 @@ class Exchanger:
         """Do what `df.repartition(n, *columns)` would."""
         check(df.schema)
         road = self._road(df, n, columns)
-        means = self.means
-        task = MapTask(means.worker, result, means.epoch, n, road.schema, means.settings.codec)
+        means, known = self.means, self.means.known
         label = f"repartition({n}, {', '.join(map(str, columns))})"[:_LABEL_CHARS]
         with self._described(f"headgate: write {result}, {label}"):
+            lineage = road.lineage()
+            inputs, ordered = known.inputs(lineage)
+            task = MapTask(
+                means.worker, result, means.epoch, n, road.schema, means.settings.codec, ordered
+            )
             write = road.writes(task)
             schema = _stated(df.schema.json())
             descriptor = self._register(
-                PartitionDescriptor(result, write.partitions, n, schema, label)
+                PartitionDescriptor(
+                    result, write.partitions, n, schema, label, inputs, lineage.repeatable
+                )
             )
             try:
                 write.run()
                 means.repairs.keep(result, write)
                 read = ReadTask(means.worker, self._manifest(descriptor), road.schema)
-                return Exchange(descriptor, road.reads(read))
+                frame = road.reads(read)
+                self._note(frame, result, ordered)
+                return Exchange(descriptor, frame)
             except BaseException as exc:
                 with suppress(HeadgateError):  # what failed first is what the caller hears of
                     means.master.release_partition_externally(descriptor)
@@ -102,8 +128,13 @@ class Exchanger:
         descriptor = ShuffleDescriptor(
             worker.job, result, said.partitions, said.subpartitions, self.means.epoch
         )
-        read = ReadTask(worker, self._manifest(descriptor), road.schema)
-        return Exchange(descriptor, road.reads(read))
+        frame = road.reads(ReadTask(worker, self._manifest(descriptor), road.schema))
+        self._note(frame, result, ordered=False)
+        return Exchange(descriptor, frame)
+
+    def _note(self, frame: DataFrame, result: ResultId, ordered: bool) -> None:
+        if self.door is not None:
+            self.means.known.add(self.door.scan_of(frame), result, ordered)
 
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:

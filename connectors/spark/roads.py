@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from .catalyst import SUBPARTITION, CatalystDoor, ExchangePlan
+from .catalyst import SUBPARTITION, CatalystDoor, ExchangePlan, Lineage
 from .shipping import ship
 from .types import (
     back_from_carried,
@@ -45,6 +46,9 @@ class Road(Protocol):
     def schema(self) -> bytes:
         """The Arrow schema of what is stored."""
 
+    def lineage(self) -> Lineage:
+        """How far the map stage can be trusted."""
+
     def writes(self, task: MapTask) -> Writing: ...
 
     def reads(self, task: ReadTask) -> DataFrame: ...
@@ -62,9 +66,16 @@ class PrivateRoad:
         self._rows = StructType([field for field in rows if field.name != SUBPARTITION])
         self.schema = _bytes(carried_schema(self._rows))
 
+    @cached_property
+    def _batches(self) -> Any:
+        """The map stage as Spark plans it, which with adaptive execution runs what is before it."""
+        return self._door.arrow_batches(self._plan.rows, self._batch_rows)
+
+    def lineage(self) -> Lineage:
+        return self._door.lineage(self._plan.rows, self._batches)
+
     def writes(self, task: MapTask) -> Writing:
-        batches = self._door.arrow_batches(self._plan.rows, self._batch_rows)
-        rdd: RDD[Any] = RDD(batches, self._spark.sparkContext, Frames())
+        rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, Frames())
         stage = rdd.mapPartitionsWithIndex(ship(task.write_frames))
         return _writing(stage)
 
@@ -86,6 +97,10 @@ class PublicRoad:
         self._carried = renamed.select(*to_carried(df.schema), SUBPARTITION)
         self._stored = StructType(self._carried.schema.fields[:-1])
         self.schema = _bytes(carried_schema(self._stored))
+
+    def lineage(self) -> Lineage:
+        """Public PySpark does not tell."""
+        return Lineage()
 
     def writes(self, task: MapTask) -> Writing:
         write = ship(task.write_batches)

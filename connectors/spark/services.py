@@ -95,7 +95,7 @@ def _describe(
     opening: ExitStack,
 ) -> WorkerSettings:
     bootstrap, url, s3 = settings.broker, settings.store, dict(settings.s3)
-    embedded = not bootstrap and not url
+    embedded = not bootstrap and (not url or url.startswith("file:"))
     if embedded:
         _require_local(master)
         if settings.mode == SESSION:
@@ -105,8 +105,10 @@ def _describe(
         _LOG.warning("no broker is set: the embedded stack forgets everything when it is closed")
         services = local()
         opening.callback(services.close)
-        bootstrap, url = services.bootstrap, f"s3://{services.bucket}/{settings.topic_prefix}"
-        s3 |= {"endpoint": services.endpoint, "dummy_credentials": "true"}
+        bootstrap = services.bootstrap
+        if not url:
+            url = f"s3://{services.bucket}/{settings.topic_prefix}"
+            s3 |= {"endpoint": services.endpoint, "dummy_credentials": "true"}
     elif not bootstrap or not url:
         missing = "store" if bootstrap else "broker"
         raise Invalid(f"set {PREFIX}{missing} too, or neither for the embedded stack")

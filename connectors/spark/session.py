@@ -133,8 +133,9 @@ class Headgate:
         return self._exchanger.means.master.may_release_executor(self.job, host)
 
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
-        """Release every result but those of these DataFrames and what was promoted; returns which.
-        What was derived from a DataFrame that is not named can no longer be read.
+        """Release every result but those of these DataFrames, what these were made from, and what
+        was promoted; returns which. What was derived from a DataFrame that is not named can no
+        longer be read.
 
         Raises:
             Invalid: as for `promote`.

@@ -57,8 +57,15 @@ _LEASE_MS_MIN = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    broker: str = _key("broker", "", str, "Kafka's bootstrap servers; empty: the embedded stack")
-    store: str = _key("store", "", str, "`s3://bucket/root` or `file:///folder`; empty: embedded")
+    broker: str = _key("broker", "", str, "Kafka's bootstrap servers; empty: an embedded broker")
+    store: str = _key(
+        "store",
+        "",
+        str,
+        "which shuffle service, and where: `s3://bucket/root` is `object-store`, `file:///folder` "
+        "is `local-files`, in a folder that driver and executors share, with or without a broker; "
+        "empty: an embedded bucket",
+    )
     job_id: str = _key("job.id", "", str, "name of the job; empty: the application's id")
     mode: str = _key(
         "mode",

@@ -61,6 +61,7 @@ class MapTask:
     subpartitions: int
     schema: bytes
     codec: str
+    ordered: bool
 
     def write_frames(self, index: int, frames: Iterable[pa.Buffer]) -> Iterator[int]:
         """Write the batches that the JVM sends as bytes."""
@@ -81,7 +82,9 @@ class MapTask:
         context = _context()
         partition = PartitionId(self.result, context.partitionId())
         attempt = AttemptId(partition, self.epoch, context.taskAttemptId())
-        deployment = ResultPartitionDeployment(attempt, self.subpartitions, schema, self.codec)
+        deployment = ResultPartitionDeployment(
+            attempt, self.subpartitions, schema, self.codec, ordered=self.ordered
+        )
         shuffle = environment(self.settings)
         writer = shuffle.create_result_partition_writer(deployment, socket.gethostname())
         try:

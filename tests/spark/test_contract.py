@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate, Invalid
+from headgate import Headgate, Invalid, attach
 from headgate.connectors.spark.session import attach_session
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
@@ -109,3 +110,19 @@ def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: Emb
         (made,) = hg.why(hg.results()[-1].result, 0)
         assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
         assert len(rows(out)) == 300
+
+
+def test_files_without_a_broker(spark: SparkSession, tmp_path: Path) -> None:
+    """With a folder for its store and nothing else set, a session exchanges through that folder,
+    and leaves nothing in it."""
+    spark.conf.set("spark.headgate.store", tmp_path.as_uri())
+    try:
+        with attach(spark) as hg:
+            df = orders(spark)
+            out = hg.repartition(df, 4, "k")
+            stored = [path for path in tmp_path.rglob("*") if path.is_file()]
+            assert hg.results()[-1].puts == len(stored) > 0
+            assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    finally:
+        spark.conf.unset("spark.headgate.store")

@@ -110,6 +110,6 @@ def test_rows_that_cannot_come_again_are_never_mixed(spark: SparkSession, hg: He
     df = orders(spark).withColumn("r", F.expr(RANDOM))
     out = hg.repartition(df, 8, "k")
     remove(hg, segments(hg)[2])
-    with pytest.raises(PySparkException, match="made again with other content"):
+    with pytest.raises(PySparkException, match="made again with other rows"):
         out.collect()
     assert audited(recorded(hg)).state.failed is not None

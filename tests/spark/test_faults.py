@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.session import attach_session
+from headgate.control.events import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
 from ..unit.s3_doubles import LosingProxy, losing
-from .cluster import audited, recorded, segments
+from .cluster import audited, kinds, recorded, segments
 from .conftest import Place, build_session
 
 pytestmark = pytest.mark.timeout(240)
@@ -93,6 +98,62 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     audited(recorded(hg))
 
 
+def reordered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in an order that no other attempt has."""
+    context = TaskContext.get()
+    assert context is not None
+    rng = np.random.default_rng(context.taskAttemptId())
+    for batch in batches:
+        yield batch.take(pa.array(rng.permutation(batch.num_rows)))
+
+
+def _attempt() -> str:
+    context = TaskContext.get()
+    assert context is not None
+    return str(context.taskAttemptId())
+
+
+def registered(hg: Headgate) -> ResultRegistered:
+    """The newest result."""
+    bodies = [one.event.body for one in recorded(hg)]
+    return [body for body in bodies if isinstance(body, ResultRegistered)][-1]
+
+
+@pytest.mark.parametrize("shuffled", ["grouped", "ranked", "joined"])
+def test_rows_behind_a_shuffle_are_made_again(
+    spark: SparkSession, hg: Headgate, shuffled: str
+) -> None:
+    """Behind one of Spark's own shuffles rows come in another order the second time: one object is
+    gone, and the action gives every row once."""
+    df = orders(spark)
+    behind = {
+        "grouped": df.groupBy("k").agg(F.sum("v").alias("v"), F.max("v").alias("most")),
+        "ranked": df.withColumn("n", F.row_number().over(Window.partitionBy("k").orderBy("v"))),
+        "joined": df.join(df.where("v < 50").withColumnRenamed("v", "w").hint("shuffle_hash"), "k"),
+    }[shuffled]
+    behind = behind.mapInArrow(reordered, behind.schema)
+    expected = sorted(map(str, behind.collect()))
+    out = hg.repartition(behind, 4, "k")
+    assert registered(hg).deterministic
+    hg._services.store.delete([segments(hg)[0]])
+    assert expected == sorted(map(str, out.collect()))
+    assert expected == sorted(map(str, out.collect()))
+    assert kinds(recorded(hg))["JobFailed"] == 0
+
+
+def test_an_exchange_behind_another_is_made_again(spark: SparkSession, hg: Headgate) -> None:
+    """An object of a result is gone, and one of the result that it was made from: both are made
+    again, because the log knows that the one was read for the other."""
+    first = hg.repartition(orders(spark), 3, "k")
+    source, lost = registered(hg), segments(hg)[0]
+    grouped = first.groupBy("k").agg(F.sum("v").alias("v"))
+    out = hg.repartition(grouped, 4, "v")
+    assert (source.result,) == registered(hg).inputs
+    expected = sorted(map(tuple, out.collect()))
+    hg._services.store.delete([lost, segments(hg)[0]])
+    assert expected == sorted(map(tuple, out.collect()))
+
+
 def test_embedded_broker_that_forgot(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,3 +162,17 @@ def test_embedded_broker_that_forgot(
     monkeypatch.setattr(type(hg._services.log), "first_offset", lambda log, job: 7)
     with pytest.raises(Invalid, match="the embedded broker is full"):
         hg.repartition(orders(spark), 4, "k")
+
+
+def test_rows_that_are_others_fail_the_job(spark: SparkSession, hg: Headgate) -> None:
+    """A map stage that gives other values the second time was known to be able to; the action
+    fails, and its error says what to do. The last test of its job."""
+    attempt = F.udf(_attempt).asNondeterministic()
+    out = hg.repartition(orders(spark).withColumn("attempt", attempt()), 4, "k")
+    assert not registered(hg).deterministic
+    hg._services.store.delete([segments(hg)[0]])
+    with pytest.raises(
+        PySparkException, match=r"other rows than were read before.*storage"
+    ) as told:
+        out.collect()
+    assert "checkpoint" in str(told.value)
