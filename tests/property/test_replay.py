@@ -123,6 +123,19 @@ def test_an_altered_decision_is_found(records: list[Recorded], data: st.DataObje
     assert (records[at].offset,) == caught.value.offsets
 
 
+@MANY
+@given(logs())
+def test_a_reason_in_other_words_is_no_other_decision(records: list[Recorded]) -> None:
+    """What another version recorded is followed, whatever it called its reasons."""
+    reworded = []
+    for one in records:
+        body = one.event.body
+        if isinstance(body, Superseded | Released):
+            body = replace(body, reason="other words")
+        reworded.append(replace(one, event=replace(one.event, body=body)))
+    assert replayed(records).state == replayed(reworded).state
+
+
 EXTRA = AttemptId(PartitionId(RESULTS[0], 0), 9, 9)
 
 
