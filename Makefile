@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real bench simulate lock java
+.PHONY: help setup demo test lint types stack stack-down test-real bench simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,12 @@ START ?= 0
 
 simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=1000 START=0)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) $(ARGS)
+
+ROUNDS ?= 13
+SEED ?= 1
+
+chaos: $(INSTALLED) java  ## applications on services of their own, killed and paused (ROUNDS=13 SEED=1)
+	@$(BIN)/python -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv

@@ -1,0 +1,60 @@
+"""Rounds of chaos on services of its own: `python -m tests.chaos --rounds 13 --seed 1`.
+
+Prints what was done to whom in each round, and what came of it; ends with 1 when a round went
+wrong, and then keeps the folder with what everybody said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from tempfile import mkdtemp
+
+from headgate.control.clock import SYSTEM_CLOCK
+
+from .plan import FAULTS, plan
+from .rounds import Outcome, Place, open_place, run, undisturbed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=len(FAULTS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--start", type=int, default=1, help="the first round, of those planned")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends too
+    folder = Path(mkdtemp(prefix="headgate-chaos-"))
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    with open_place(folder) as place:
+        outcomes = rounds(place, given)
+        left = [place.ask("fsck"), place.ask("audit", "verify")]
+    wrong = sum(bool(outcome.wrong) for outcome in outcomes)
+    for what, number in sorted(Counter(outcome.round.what for outcome in outcomes).items()):
+        print(f"{number:>5} {what}")
+    took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
+    print(f"{len(outcomes)} rounds of seed {given.seed} in {took_s:.0f} s, {wrong} went wrong")
+    print(*filter(None, left), sep="\n", end="")
+    if wrong or any(left):
+        print(f"what everybody said is in {folder}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+def rounds(place: Place, given: argparse.Namespace) -> list[Outcome]:
+    expected = undisturbed(place)
+    print(f"undisturbed: {expected}", flush=True)
+    outcomes = []
+    for one in islice(plan(given.seed), given.start - 1, given.start - 1 + given.rounds):
+        outcomes.append(run(place, one, expected, f"chaos-{given.seed}-{one.number}"))
+        print(outcomes[-1], flush=True)
+    return outcomes
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

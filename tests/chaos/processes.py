@@ -1,0 +1,195 @@
+"""Processes of a round: applications and session masters, what they tell, and who is among them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+
+from .plan import PHASES
+
+ROOT = Path(__file__).parents[2]
+STARTED_S_MAX = 60.0
+_POLL_S = 0.05
+
+
+class Late(AssertionError):
+    """Something did not come in time."""
+
+
+def wait_for(done: Callable[[], bool], limit_s: float, what: str) -> None:
+    deadline = Deadline.after(limit_s)
+    while not done():
+        if deadline.passed:
+            raise Late(f"waited {limit_s:g} s for {what}")
+        SYSTEM_CLOCK.sleep_s(_POLL_S)
+
+
+def send(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    pid: int
+    parent: int
+    command: str
+
+
+class Application:
+    """A Spark application: the driver, its JVM, executors and Python workers, in one session."""
+
+    def __init__(self, conf: Mapping[str, str], where: Path, env: Mapping[str, str]) -> None:
+        self._told, self._err = where.with_suffix(".out"), where.with_suffix(".err")
+        command = [sys.executable, "-m", "tests.chaos.application", json.dumps(dict(conf))]
+        with self._told.open("wb") as out, self._err.open("wb") as err:
+            self._driver = subprocess.Popen(
+                command, cwd=ROOT, env=env, stdout=out, stderr=err, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._driver.pid
+
+    def told(self) -> list[dict[str, Any]]:
+        lines = self._told.read_text().split("\n")[:-1]
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def phase(self) -> str:
+        return str(self.told()[-1]["phase"]) if self.told() else "starting"
+
+    def has_reached(self, phase: str) -> bool:
+        return any(PHASES.index(one["phase"]) >= PHASES.index(phase) for one in self.told())
+
+    def is_over(self) -> bool:
+        return self._driver.poll() is not None
+
+    def await_phase(self, phase: str, limit_s: float) -> None:
+        """Returns as well when the application has ended before."""
+        done = lambda: self.has_reached(phase) or self.is_over()  # noqa: E731
+        wait_for(done, limit_s, f"{phase!r}, the application is {self.phase()}")
+
+    def sums(self) -> Any:
+        """What it has read, None when it has not come so far."""
+        return next((one["sums"] for one in self.told() if "sums" in one), None)
+
+    def exit_code(self) -> int | None:
+        return self._driver.poll()
+
+    def complaint(self) -> str:
+        """The last line of its trace."""
+        lines = [line for line in self._err.read_text().splitlines() if line.strip()]
+        return f"{lines[-1] if lines else 'nothing was said'} ({self._err})"
+
+    def driver(self) -> list[int]:
+        """The driver's Python and its JVM."""
+        return [self.pid, *(p.pid for p in self._members() if "deploy.SparkSubmit" in p.command)]
+
+    def executors(self) -> list[int]:
+        return [p.pid for p in self._members() if "CoarseGrainedExecutorBackend" in p.command]
+
+    def workers(self) -> list[int]:
+        """The Python processes that run tasks: what the daemons have forked."""
+        members = [p for p in self._members() if "pyspark.daemon" in p.command]
+        daemons = {p.pid for p in members}
+        return [p.pid for p in members if p.parent in daemons]
+
+    def end(self) -> None:
+        """Kill what is left, and wait until all of it is gone."""
+        gone = lambda: not self._members()  # noqa: E731
+        send([p.pid for p in self._members()], signal.SIGKILL)
+        self._driver.wait()
+        wait_for(gone, STARTED_S_MAX, "the end of the application's processes")
+
+    def _members(self) -> list[_Found]:
+        """Its live processes; Python workers leave the process group, but not the session."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, parent, _, session = (
+                    (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+                )
+                if int(session) == self.pid and state not in "ZX":
+                    command = (folder / "cmdline").read_text().replace("\0", " ")
+                    found.append(_Found(int(folder.name), int(parent), command))
+        return found
+
+
+class Masters:
+    """`headgate master` processes by slot."""
+
+    def __init__(self, where: list[str], folder: Path, env: Mapping[str, str]) -> None:
+        self._where, self._folder, self._env = where, folder, env
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._said: dict[str, Path] = {}
+
+    def start(self, slot: str) -> None:
+        said = self._folder / f"master-{slot}-{len(list(self._folder.glob('master-*')))}.err"
+        command = [sys.executable, "-m", "headgate", "master", "--slot", slot, *self._where]
+        with said.open("wb") as stderr:
+            kafka = ["--kafka", "session.timeout.ms=6000"]
+            process = subprocess.Popen(
+                command + kafka, cwd=ROOT, env=self._env, stderr=stderr, start_new_session=True
+            )
+        self._processes[slot], self._said[slot] = process, said
+
+    def holder(self, partition: int) -> str:
+        """The slot whose process decides for a partition."""
+        found: list[str] = []
+
+        def held() -> bool:
+            found[:] = [slot for slot in self._processes if partition in self._holds(slot)]
+            return bool(found)
+
+        wait_for(held, STARTED_S_MAX, f"a master of partition {partition}")
+        return found[0]
+
+    def send(self, slot: str, number: signal.Signals) -> int:
+        """Signal the process of a slot; returns its pid."""
+        process = self._processes[slot]
+        process.send_signal(number)
+        if number == signal.SIGKILL:
+            process.wait()
+        return process.pid
+
+    def fallen(self) -> list[str]:
+        """Those that have ended by themselves."""
+        return [
+            f"master {slot} ended with {process.returncode} ({self._said[slot]})"
+            for slot, process in self._processes.items()
+            if process.poll() is not None
+        ]
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(STARTED_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _holds(self, slot: str) -> set[int]:
+        found: set[int] = set()
+        if self._processes[slot].poll() is not None:
+            return found
+        for line in self._said[slot].read_text().splitlines():
+            if begun := re.search(r"decides for partition (\d+) now", line):
+                found.add(int(begun[1]))
+            if lost := re.search(r"holds partition (\d+) no longer", line):
+                found.discard(int(lost[1]))
+        return found
