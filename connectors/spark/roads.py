@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import RDD
-from pyspark.serializers import NoOpSerializer, read_int
+from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -143,16 +143,15 @@ def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFram
 
 
 class Frames(NoOpSerializer):
-    """Buffers as they are: each a length and that many bytes, until the end mark."""
+    """Buffers as they are: each a length and that many bytes, until the end mark.
+
+    Raises:
+        EOFError: the stream ends without the mark. So it does when what feeds the task fails: the
+            rows are not all there, and must not be announced as if they were.
+    """
 
     def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
-        while True:
-            try:
-                length: int = read_int(stream)  # type: ignore[no-untyped-call]
-            except EOFError:
-                return
-            if length < 0:
-                return
+        while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
             # Arrow's allocator gives the same pages again; Python's goes to the system each time.
             frame = pa.allocate_buffer(length)
             if stream.readinto(memoryview(frame).cast("B")) != length:
