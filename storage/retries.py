@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    tries_max: int = 6
+    tries_max: int = 12
     limit_s: float = 120.0
     backoff_ms: int = 50
     backoff_ms_max: int = 5_000

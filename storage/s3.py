@@ -30,6 +30,7 @@ from .s3_settings import S3Settings
 WRITE_ID = "headgate-write-id"
 PAGE_NAMES_MAX = 1000
 CHECK_TRY_S_MIN = 0.5
+CHECK_TRIES_MAX = 6  # a wrong endpoint should be told in a second or two
 HOT_ERRORS = (BaseError, OSError, ValueError)
 
 
@@ -56,7 +57,8 @@ class S3BlobStore:
             try:
                 return self._reach(deadline)
             except Retryable as error:
-                if deadline.left_s < CHECK_TRY_S_MIN or not tries.again(error):
+                late = deadline.left_s < CHECK_TRY_S_MIN or tries.count >= CHECK_TRIES_MAX
+                if late or not tries.again(error):
                     raise
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:

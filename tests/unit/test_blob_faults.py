@@ -179,6 +179,20 @@ def test_retries_end_with_their_seconds() -> None:
     assert clock.slept_s == [2.0]
 
 
+def test_a_store_that_starts_again_is_waited_for() -> None:
+    """A store that nobody reaches for 15 s fails no request: Spark gives a task four attempts, and
+    all of them would be over before the store is back."""
+    clock = StillClock()
+    back_s = clock.monotonic_s() + 15.0
+
+    def request() -> str:
+        if clock.monotonic_s() < back_s:
+            raise DOWN
+        return "back"
+
+    assert "back" == Retrier(RetrySettings(), clock).run("a", request)
+
+
 def test_only_retryable_errors_are_tried_again() -> None:
     """Any other error ends a request at its first try."""
     clock = StillClock()

@@ -131,7 +131,11 @@ def test_no_answer_to_the_look_leaves_the_outcome_unknown(clock: StillClock) -> 
 
 def test_answers_lost_to_the_end_leave_the_outcome_unknown(clock: StillClock) -> None:
     """A put whose answers were lost is unknown, although it was not there at the last look."""
-    with scripted(*[DROP, MISSING] * 6) as server, pytest.raises(OutcomeUnknown, match="6 tries"):
+    tries = RetrySettings().tries_max
+    with (
+        scripted(*[DROP, MISSING] * tries) as server,
+        pytest.raises(OutcomeUnknown, match=f"{tries} tries"),
+    ):
         store_at(server.endpoint, clock).put("a", b"12345", "w")
 
 
