@@ -12,15 +12,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -54,7 +52,7 @@ class _Held:
 
     position: int = 0
     end: int | None = None
-    asked: Future[Any] | None = None
+    asked: Future[list[TopicPartition]] | None = None
     own: deque[tuple[bytes, Event]] = field(default_factory=deque)
 
 
@@ -69,6 +67,8 @@ class KafkaMembership(KafkaTransactions):
         self._failure: HeadgateError | None = None
         self._taken = False
         self._consumer = clients.member(slot)
+        self._outside = clients.consumer(clients.settings.masters_group)
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="headgate-settled")
         self._outsider = self._consumer.consumer_group_metadata()
         self._place = self._outsider
         with clients.translated(f"joining the group of masters as slot {slot}"):
@@ -126,6 +126,8 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
+        self._asking.shutdown(wait=True, cancel_futures=True)
+        self._outside.close()
         with suppress(
             KafkaException, HeadgateError, RuntimeError
         ):  # the last: it was closed before
@@ -151,20 +153,17 @@ class KafkaMembership(KafkaTransactions):
             held.asked = asked
             return False
         try:
-            (place,) = asked.result().topic_partitions
+            (place,) = asked.result()
         except KafkaException as exc:
             _LOG.debug("the offset of partition %d is not settled: %s", partition, exc)
             return False
         return place.error is None
 
-    def _ask_stable(self, partition: int) -> Future[Any]:
-        settings = self._clients.settings
-        place = TopicPartition(settings.events_topic, partition)
-        asked = ConsumerGroupTopicPartitions(settings.masters_group, [place])
-        answers: Mapping[str, Future[Any]] = self._clients.admin().list_consumer_group_offsets(
-            [asked], require_stable=True, request_timeout=_STEP_MS_MAX / 1000
-        )
-        return answers[settings.masters_group]
+    def _ask_stable(self, partition: int) -> Future[list[TopicPartition]]:
+        """Of a consumer that takes no part, to which only stable offsets are told: an admin client,
+        asked the same, kills the process when the coordinator is another one by then."""
+        place = TopicPartition(self._clients.settings.events_topic, partition)
+        return self._asking.submit(self._outside.committed, [place], _ANSWER_S_MAX)
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [TopicPartition(p.topic, p.partition, self._begin_at(p.partition)) for p in places]
