@@ -145,8 +145,7 @@ class KafkaClients:
         self.producer()  # its first request waits half a second inside the client: let it begin
         for topic in self.settings.topics:
             if not self.settings.embedded:
-                self._create(topic, deadline)
-                self._compare(topic, deadline)
+                self._make_sure_of(topic, deadline)
             self._described(topic.name, deadline)
         self._partitions = self._described(self.settings.events_topic, deadline)
 
@@ -185,6 +184,17 @@ class KafkaClients:
             kind = Invalid if fatal else Unavailable
             reason = self.settings.scrub((fatal or errors)[0].str())
             raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
+
+    def _make_sure_of(self, topic: Topic, deadline: Deadline) -> None:
+        """A broker may not know yet what another one has made."""
+        while True:
+            try:
+                self._create(topic, deadline)
+                return self._compare(topic, deadline)
+            except Unavailable:
+                if deadline.passed:
+                    raise
+                deadline.clock.sleep_s(_PAUSE_S)
 
     def _create(self, topic: Topic, deadline: Deadline) -> None:
         made = self.settings.topic

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
@@ -168,3 +168,27 @@ def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> N
     assert f"cannot reach Kafka with bootstrap {NOWHERE}" in str(caught.value)
     assert "Connection refused" in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One broker makes a topic, another one is asked for its settings and has not heard of it."""
+    settings = KafkaSettings(NOWHERE, "p")
+    topic = settings.topics[0]
+    unknown: Future[object] = Future()
+    unknown.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+    known: Future[object] = Future()
+    known.set_result({name: SimpleNamespace(value=value) for name, value in topic.config.items()})
+    answers = [unknown, known]
+    described: Future[object] = Future()
+    leaders = [SimpleNamespace(leader=1)] * settings.topic.partitions
+    described.set_result(SimpleNamespace(partitions=leaders))
+    admin = SimpleNamespace(
+        describe_topics=lambda *_, **__: {topic.name: described},
+        describe_configs=lambda resources, **_: {resources[0]: answers.pop(0)},
+    )
+    clients = KafkaClients(settings)
+    monkeypatch.setattr(clients, "admin", lambda: admin)
+    clients._make_sure_of(topic, Deadline.after(5))
+    assert [] == answers
