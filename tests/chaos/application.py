@@ -21,12 +21,11 @@ from tests.spark.conftest import Place, build_session
 
 ROWS, PARTITIONS = 48_000, 8
 FIRST, SECOND = (8, "k"), (5, "v")
-BATCH_ROWS, BATCH_S = 2_000, 0.4
+ROW_S = 0.0002
 
 _SMALL = {
     "spark.driver.memory": "1g",
     "spark.executor.memory": "512m",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
 }
 
 
@@ -47,7 +46,7 @@ def slowly(df: DataFrame) -> DataFrame:
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            SYSTEM_CLOCK.sleep_s(BATCH_S)
+            SYSTEM_CLOCK.sleep_s(batch.num_rows * ROW_S)
             yield batch
 
     return df.mapInArrow(pass_on, df.schema)
@@ -101,7 +100,8 @@ def exchanged(
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    spark = build_session(Place("chaos", given), "local-cluster[2,1,512]", **_SMALL)
+    master = "local-cluster[2,1,512]" if given else "local[2]"
+    spark = build_session(Place("chaos", given), master, **_SMALL)
     (disturbed if given else undisturbed)(spark)
     spark.stop()
 

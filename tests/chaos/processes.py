@@ -165,12 +165,15 @@ class Masters:
         return process.pid
 
     def fallen(self) -> list[str]:
-        """Those that have ended by themselves."""
-        return [
-            f"master {slot} ended with {process.returncode} ({self._said[slot]})"
-            for slot, process in self._processes.items()
-            if process.poll() is not None
+        """Those that have ended by themselves, and are started again."""
+        ended = [slot for slot, process in self._processes.items() if process.poll() is not None]
+        told = [
+            f"master {slot} ended with {self._processes[slot].returncode} ({self._said[slot]})"
+            for slot in ended
         ]
+        for slot in ended:
+            self.start(slot)
+        return told
 
     def end(self) -> None:
         for process in self._processes.values():
