@@ -94,10 +94,19 @@ class MemoryMembership(MemoryTransactions):
 
     def commit(self, positions: Mapping[int, int]) -> None:
         with self._changed:
+            self.check_place()
+            self._commit()
+
+    def check_place(self) -> None:
+        """What the group says to a step before it ends.
+
+        Raises:
+            Fenced: the member was given up; the step is dropped.
+        """
+        with self._changed:
             if self.evicted and not self.fenced:
                 self.abort()
                 raise Fenced(f"the group of masters went on without slot {self.slot}")
-            self._commit()
 
     def close(self) -> None:
         with self._changed:

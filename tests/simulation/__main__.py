@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", type=int, metavar="SEED")
     given = parser.parse_args()
-    logging.disable(logging.WARNING)  # a world is full of what would be worth one
+    logging.disable(logging.ERROR)  # a world is full of what would be worth one
     if given.trace is not None:
         return tell(simulate(given.trace, tell=True))
     with multiprocessing.Pool(given.processes, ease_collection) as pool:

@@ -12,15 +12,9 @@ from functools import partial
 from itertools import count
 from typing import TypeAlias, TypeVar
 
-from headgate.control.author import Author
-from headgate.control.clock import Deadline
 from headgate.control.contract import ShuffleDescriptor
-from headgate.control.errors import Corrupt, Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
+from headgate.control.errors import Corrupt, Fenced, Lost, Unavailable
 from headgate.control.events import (
-    Decision,
-    Fact,
-    JobAccepted,
-    JobRegistered,
     JobUnregistered,
     PartitionRegistered,
     ReleaseRequested,
@@ -28,7 +22,6 @@ from headgate.control.events import (
 )
 from headgate.control.events import Lost as Gone
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.control.ledger import Ledger
 from headgate.control.state import JobState, ResultState
 from headgate.storage.layout import Layout
 from headgate.storage.manifest import Manifest, build
@@ -36,10 +29,10 @@ from headgate.storage.release import StorageRelease
 from headgate.storage.segment import checksum
 from headgate.storage.tidings import Known, known
 
-from .broker import SimFollower, SimLog
-from .machines import WAIT_S, Exchange, Executor, World
+from .machines import Exchange, Executor, World
 from .oracle import JOB, ROOT
 from .scheduler import Actor, Process, SimClock
+from .voice import Voice
 
 T = TypeVar("T")
 
@@ -95,15 +88,9 @@ class Application:
         self.cluster = cluster
         self.process = process
         self.finished = False
-        self.epoch = 0
         self._dice = world.scheduler.random
-        self._clock = SimClock(world.scheduler, process)
-        self._log = SimLog(world.broker, process)
-        self._store = world.bucket.client(self._clock)
-        self._author = Author(JOB, process.name, self._clock)
-        self._ledger = Ledger(JOB)
-        self._answers: dict[str, tuple[Decision, ...]] = {}
-        self._follower: SimFollower | None = None
+        self._voice = Voice(world, process, JOB)
+        self._store = world.bucket.client(SimClock(world.scheduler, process))
         self._live: list[Exchange] = []
         self._ended: dict[PartitionId, AttemptId] = {}
 
@@ -113,9 +100,7 @@ class Application:
         Raises:
             Fenced, Unavailable: it came to no end.
         """
-        answer = self._ask(JobRegistered("per-job", "0", self.process.name))
-        assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
-        self.epoch = answer[0].epoch
+        self._voice.register()
         try:
             for number in range(self._dice.randint(1, 3)):
                 self._exchange(number)
@@ -129,12 +114,12 @@ class Application:
         dice = self._dice
         source = dice.choice([None, *self._live])
         exchange = Exchange(
-            ResultId(f"r{self.epoch}-{number}"),
+            ResultId(f"r{self._voice.epoch}-{number}"),
             source.subpartitions if source else dice.randint(1, 3),
             dice.randint(1, 3),
             dice.random() < 0.7,
             source,
-            self._follower.position() if self._follower else 0,
+            self._voice.position,
         )
         self._register(exchange)
         self._live.append(exchange)
@@ -143,12 +128,12 @@ class Application:
             self._until_read(exchange, early)
             early = False
         if dice.random() < 0.5:
-            self._ask(ReleaseRequested(exchange.name, "asked for", self.epoch))
+            self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
             self._live.remove(exchange)
 
     def _register(self, exchange: Exchange) -> None:
         inputs = (exchange.source.name,) if exchange.source else ()
-        self._tell(
+        self._voice.tell(
             ResultRegistered(
                 exchange.name,
                 exchange.partitions,
@@ -159,7 +144,7 @@ class Application:
                 exchange.deterministic,
             )
         )
-        self._ask(PartitionRegistered(exchange.name, 0, exchange.partitions))
+        self._voice.ask(PartitionRegistered(exchange.name, 0, exchange.partitions))
 
     def _until_read(self, exchange: Exchange, early: bool) -> None:
         for _ in range(TRIES_MAX):
@@ -187,7 +172,9 @@ class Application:
             for exchange in self._live:
                 if not self._result(exchange).complete:
                     self._stage([*self._maps(exchange).values()])
-                    self._wait(partial(self._all_settled, exchange), f"the maps of {exchange.name}")
+                    self._voice.wait(
+                        partial(self._all_settled, exchange), f"the maps of {exchange.name}"
+                    )
             if all(self._result(exchange).complete for exchange in self._live):
                 return
         raise Unavailable("results are lost faster than they are made")
@@ -199,13 +186,13 @@ class Application:
 
     def _settled(self, exchange: Exchange, index: int) -> bool:
         """Whether it is decided what became of the attempt that came to its end last."""
-        result = self._ledger.state.results[exchange.name]
+        result = self._voice.state.results[exchange.name]
         attempt = self._ended.get(PartitionId(exchange.name, index))
         return index in result.winners or attempt is None or attempt in result.superseded
 
     def _result(self, exchange: Exchange) -> ResultState:
         self._check_failed()
-        result = self._ledger.state.results[exchange.name]
+        result = self._voice.state.results[exchange.name]
         if result.released is not None:
             raise Fenced(f"somebody else has released {exchange.name}")
         return result
@@ -218,7 +205,7 @@ class Application:
 
     def _descriptor(self, exchange: Exchange) -> ShuffleDescriptor:
         return ShuffleDescriptor(
-            JOB, exchange.name, exchange.partitions, exchange.subpartitions, self.epoch
+            JOB, exchange.name, exchange.partitions, exchange.subpartitions, self._voice.epoch
         )
 
     def _maps(self, exchange: Exchange) -> dict[int, Run]:
@@ -240,7 +227,7 @@ class Application:
         executor: Executor,
         number: int,
     ) -> None:
-        attempt = AttemptId(partition, self.epoch, number)
+        attempt = AttemptId(partition, self._voice.epoch, number)
         executor.write(exchange, attempt, manifest)
         self._ended[partition] = attempt
 
@@ -273,7 +260,7 @@ class Application:
                 for segment in produced.segments:
                     name = Layout(ROOT, JOB).segment(produced.attempt, segment.number)
                     if evidence := self._evidence(name, segment.checksum):
-                        self._ask(Gone(produced.attempt, name, evidence))
+                        self._voice.ask(Gone(produced.attempt, name, evidence))
 
     def _evidence(self, name: str, expected: int) -> str:
         """Why an object is taken for lost: it is not there, or its bytes are wrong twice."""
@@ -294,14 +281,14 @@ class Application:
             for task in (*tasks, *repairs.values()):
                 self._see_to(task)
             if not all(task.done for task in tasks):
-                self._take(STAGE_S)
+                self._voice.take(STAGE_S)
                 self._repair(repairs)
 
     def _repair(self, repairs: dict[PartitionId, Task]) -> None:
         """One more task for each partition that was there, is not any more, and has none."""
         self._check_failed()
         for exchange in self._live:
-            result = self._ledger.state.results[exchange.name]
+            result = self._voice.state.results[exchange.name]
             if result.completions and not result.complete:
                 for index, run in self._maps(exchange).items():
                     partition = PartitionId(exchange.name, index)
@@ -323,7 +310,7 @@ class Application:
         task.doubled = not task.actors and self.world.chaos.strikes("second attempt")
         if len(task.actors) >= TRIES_MAX:
             raise Unavailable("a task has failed too often")
-        self._check_fence()
+        self._voice.check_fence()
         executor, number = self.cluster.executor(), next(self.cluster.numbers)
         actor = self.world.scheduler.spawn(
             f"task-{number} on {executor.process.name}",
@@ -333,65 +320,14 @@ class Application:
         task.actors.append((actor, now_ms))
 
     def _close(self) -> None:
-        self._ask(JobUnregistered("closed", self.epoch))
-        closed = self._wait(_all_deleted, "every object to be deleted")
+        self._voice.ask(JobUnregistered("closed", self._voice.epoch))
+        closed = self._voice.wait(_all_deleted, "every object to be deleted")
         if closed.closed is not None:
             StorageRelease(self._store, ROOT).sweep(closed)
 
-    def _tell(self, body: Fact) -> list[str]:
-        """State a fact until the log has confirmed it; the names under which it was stated."""
-        names: list[str] = []
-        for _ in range(TRIES_MAX):
-            self._check_fence()
-            event = self._author.fact(body)
-            names.append(event.id)
-            try:
-                self._log.append(event).offset(self._deadline())
-                return names
-            except (Retryable, OutcomeUnknown):
-                self._clock.sleep_s(1.0)
-        raise Unavailable(f"{body} could not be stated")
-
-    def _ask(self, body: Fact) -> tuple[Decision, ...]:
-        names = self._tell(body)
-        self._wait(lambda _: True if names[-1] in self._answers else None, f"{body} to be decided")
-        return self._answers[names[-1]]
-
-    def _wait(self, found: Callable[[JobState], T | None], what: str) -> T:
-        """The first answer that is not None on the settled state."""
-        deadline = self._deadline(3.0)
-        while (answer := found(self._ledger.state)) is None:
-            if deadline.passed:
-                raise Unavailable(f"waited too long for {what}")
-            self._take(2.0)
-            self._check_fence()
-        return answer
-
-    def _take(self, timeout_s: float) -> None:
-        """Read on in the log."""
-        try:
-            if self._follower is None:
-                self._follower = self._log.follow(JOB, None)
-            records = self._follower.poll(50, timeout_s)
-        except Retryable:
-            self._clock.sleep_s(0.5)
-            return
-        for recorded in records:
-            self._ledger.observe(recorded)
-        for answer in self._ledger.settle():
-            if answer.by == self.process.name:
-                self._answers[answer.cause] = answer.decisions
-
     def _check_failed(self) -> None:
-        if self._ledger.state.failed is not None:
-            raise JobHasFailed(self._ledger.state.failed)
-
-    def _check_fence(self) -> None:
-        if self.epoch and self._ledger.state.epoch > self.epoch:
-            raise Fenced(f"epoch {self._ledger.state.epoch} has begun")
-
-    def _deadline(self, times: float = 1.0) -> Deadline:
-        return Deadline.after(times * WAIT_S, self._clock)
+        if self._voice.state.failed is not None:
+            raise JobHasFailed(self._voice.state.failed)
 
 
 def _all_deleted(state: JobState) -> JobState | None:

@@ -13,29 +13,35 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headgate.control.clock import Deadline
+from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import Event, JobRegistered, Recorded
+from headgate.control.events import Event, JobFailed, JobRegistered, Recorded
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, Follower, Holder, Membership, StateRecord
 from headgate.control.memory import MemoryEventLog
 
 from .faults import Chaos
+from .group import OPEN_MS_MAX, SimMembership
 from .oracle import JOB, Oracle
 from .scheduler import Process, Scheduler, Signal, SimClock
 
 REQUEST_MS = 8_000.0
-OPEN_MS_MAX = 10_000.0
-OTHER = JobId("another-job")
+OTHER = JobId("other")
 
 
 class Broker:
     """What all processes share."""
 
-    def __init__(self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle) -> None:
+    def __init__(
+        self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle, mode: str, partitions: int
+    ) -> None:
         self.scheduler = scheduler
         self.chaos = chaos
         self.oracle = oracle
-        self.memory = MemoryEventLog(1, SimClock(scheduler, Process("broker")))
+        self.mode = mode
+        self.partitions = partitions
+        self.memory = MemoryEventLog(partitions, SimClock(scheduler, Process("broker")))
+        self.members: dict[str, SimMembership] = {}  # the newest of each slot
         self.changed = Signal(scheduler)
         self.back_ms = 0.0
         self._watcher = self.memory.follow(JOB)
@@ -51,8 +57,15 @@ class Broker:
             self.back_ms = self.scheduler.now_ms + 20_000.0 * self.scheduler.random.random()
         if self.chaos.strikes("foreign record"):
             self._others += 1
-            body = JobRegistered("per-job", "0", "another")
-            self.memory.append(Event(f"{self._others}", OTHER, "", 0, "another", None, body))
+            self.memory.append(self._foreign())
+
+    def _foreign(self) -> Event:
+        """Of a job that is its own driver's, or in a session one whose log explains nothing."""
+        name = f"{self._others}"
+        if self.mode == SESSION and self._others > 1:
+            return Event(name, OTHER, "", 0, "another", 0, JobFailed("for no reason"))
+        body = JobRegistered(self.mode, "0", "another")
+        return Event(name, OTHER, "", 0, "another", None, body)
 
     def take(self, event: Event) -> int:
         offset = self.memory.append(event).offset(Deadline.after(0.0))
@@ -157,7 +170,10 @@ class SimLog:
         return opened
 
     def join(self, slot: str, holder: Holder) -> Membership:
-        raise AssertionError("masters here decide for one job")
+        self._visit("join", "log unreadable")
+        membership = SimMembership(self.broker, slot, holder, self.process)
+        self.broker.show()
+        return membership
 
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
         self._visit("read state", "log unreadable")

@@ -29,6 +29,8 @@ RATES = {
     "commit unknown, dropped": 0.02,
     "commit unknown, open": 0.02,
     "foreign record": 0.05,
+    "member given up": 0.005,
+    "step ends late": 0.05,
     # of the store
     "throttled": 0.02,
     "store unavailable": 0.02,

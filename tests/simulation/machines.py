@@ -1,25 +1,18 @@
-"""The processes of one job: executors that come and go, masters that follow each other."""
+"""The machines of one job: executors that come and go, and the tasks that they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from headgate.control.author import Author
-from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings
-from headgate.control.errors import Corrupt, Fenced, OutcomeUnknown, Retryable
 from headgate.control.ids import AttemptId, ResultId
-from headgate.control.steps import JobSteps
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.manifest import Manifest
 from headgate.storage.means import Means
-from headgate.storage.release import StorageRelease
 from headgate.storage.tidings import Known
 
 from .broker import Broker, SimLog
@@ -42,6 +35,7 @@ class World:
     oracle: Oracle
     broker: Broker
     bucket: Bucket
+    mode: str  # who decides: the driver's own masters, or those of a session
 
 
 class GivenUp(Exception):
@@ -157,31 +151,3 @@ class Executor:
             self.world.scheduler.pause("batch")
         self.world.oracle.read(exchange.name, exchange.partitions, part, rows)
         return rows
-
-
-def lead(world: World, process: Process) -> None:
-    """A master, until somebody else is."""
-    scheduler = world.scheduler
-    clock = SimClock(scheduler, process)
-    log = SimLog(world.broker, process)
-    storage = StorageRelease(world.bucket.client(clock), ROOT)
-    author = Author(JOB, process.name, clock)
-    deleter = SimExecutor(scheduler, process, "delete")
-    while True:
-        try:
-            settings = MasterSettings(
-                step_events_max=scheduler.random.randint(1, 5),
-                snapshot_events=scheduler.random.choice((3, 10, 1_000)),
-            )
-            with closing(JobSteps.open(log, author, settings)) as steps:
-                while True:
-                    for deletion in steps.step(5.0).deletions:
-                        deleter.submit(deletion.run, storage, log, Deadline.after(WAIT_S, clock))
-        except (Retryable, OutcomeUnknown) as exc:
-            scheduler.note(f"starts over: {type(exc).__name__}")
-            clock.sleep_s(0.5)
-        except Fenced:
-            return
-        except Corrupt as exc:
-            world.oracle.violated(f"the log does not explain itself: {exc}")
-            return

@@ -55,22 +55,22 @@ class Oracle:
         self.released: set[str] = set()
         self._closed_epoch = 0
         self._told: dict[tuple[str, int], Told] = {}
-        self._holders: dict[JobId, object] = {}
+        self._holders: dict[JobId | int, object] = {}  # of a job, or of a partition
 
     def violated(self, what: str) -> None:
         self.violations.append(what)
 
     # what the log shows
 
-    def opened(self, job: JobId, holder: object) -> None:
-        self._holders[job] = holder
+    def opened(self, what: JobId | int, holder: object) -> None:
+        self._holders[what] = holder
 
-    def holds(self, job: JobId, holder: object) -> bool:
-        return self._holders.get(job) is holder
+    def holds(self, what: JobId | int, holder: object) -> bool:
+        return self._holders.get(what) is holder
 
-    def committed(self, job: JobId, holder: object, decisions: Sequence[Event]) -> None:
+    def committed(self, what: JobId | int, holder: object, decisions: Sequence[Event]) -> None:
         """A step became visible."""
-        if decisions and not self.holds(job, holder):
+        if decisions and not self.holds(what, holder):
             self.violated(f"a fenced master committed {[str(d.body) for d in decisions]}")
 
     def read_log(self, records: Sequence[Recorded]) -> None:

@@ -13,6 +13,7 @@ from headgate.control.events import Produced, Recorded, SegmentSummary
 from headgate.control.fold import apply
 from headgate.control.ids import AttemptId
 from headgate.control.lifecycle import decide
+from headgate.control.memory_group import MemoryMembership
 from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.replay import Derived, Replay
 from headgate.control.state import JobState, ResultState
@@ -21,6 +22,8 @@ from headgate.storage.channels import Channels
 from headgate.storage.gate import SegmentGate
 from headgate.storage.plan import Slice
 from headgate.storage.puts import Answer, Stored, Verdict
+
+from .group import SimMembership
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -124,6 +127,16 @@ def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(puts, "settle", trusting)
 
 
+def skip_the_fence_of_the_group(patch: pytest.MonkeyPatch) -> None:
+    """A session master commits after the group has given it up."""
+    patch.setattr(MemoryMembership, "check_place", lambda self: None)
+
+
+def wait_for_no_step(patch: pytest.MonkeyPatch) -> None:
+    """A session master decides before the step of the former holder has ended."""
+    patch.setattr(SimMembership, "may_end", lambda self, partition: False)
+
+
 PLANTED: tuple[Plant, ...] = (
     drop_a_segment,
     skip_the_fence_of_an_epoch,
@@ -134,4 +147,6 @@ PLANTED: tuple[Plant, ...] = (
     take_missing_for_empty,
     ignore_the_basis,
     believe_a_lost_answer,
+    skip_the_fence_of_the_group,
+    wait_for_no_step,
 )

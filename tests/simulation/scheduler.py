@@ -42,6 +42,7 @@ class Process:
     dead: bool = False
     thaws_ms: float = 0.0
     skew_ms: float = 0.0
+    mortal: bool = True
 
 
 @dataclass(eq=False)

@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 60
 BLOCK = 20
 PLANTED_SEEDS_MAX = 1000
-SMALL = 5  # a seed whose job is small: each of its calls is made to fail once
+SMALL = 8  # a seed whose job is small: each of its calls is made to fail once
 SHARES = 4
+SMALL_SESSION, EVERY = 7, 20
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
@@ -39,11 +40,20 @@ def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
 @pytest.mark.parametrize("share", range(SHARES))
 def test_each_call_may_fail(share: int) -> None:
     """A small job comes to its end whichever of all chances for a fault is taken, one by one."""
-    chances = simulate(SMALL, nth=0).chances
+    fail_each(SMALL, 1 + share, SHARES)
+
+
+def test_calls_of_a_session_may_fail() -> None:
+    """So does a session's, of whose many chances some are taken."""
+    fail_each(SMALL_SESSION, 1, EVERY)
+
+
+def fail_each(seed: int, first: int, every: int) -> None:
+    chances = simulate(seed, nth=0).chances
     assert chances > 300
-    outcomes = [simulate(SMALL, nth=n) for n in range(1 + share, chances + 1, SHARES)]
-    assert {} == {n: one.violations for n, one in enumerate(outcomes) if one.violations}
-    assert all(1 == one.faults.total() for one in outcomes)
+    outcomes = {nth: simulate(seed, nth=nth) for nth in range(first, chances + 1, every)}
+    assert {} == {nth: one.violations for nth, one in outcomes.items() if one.violations}
+    assert all(1 == one.faults.total() for one in outcomes.values())
 
 
 def test_one_seed_has_one_history() -> None:

@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headgate.control.clock import Deadline
+from headgate.control.contract import PER_JOB, SESSION
 from headgate.control.errors import HeadgateError
+from headgate.control.ids import JobId
 from headgate.storage.fsck import audit, fold
 from headgate.storage.release import StorageRelease
 
 from .application import Application, Cluster
 from .broker import OTHER, Broker
 from .bucket import Bucket
+from .bystander import Bystander
 from .faults import Chaos
-from .machines import GivenUp, World, lead
+from .machines import GivenUp, World
+from .masters import Master
 from .oracle import JOB, PREFIX, ROOT, Oracle
 from .scheduler import Actor, Process, Scheduler, SimClock, Stuck
 
@@ -24,6 +28,9 @@ FROZEN_MS_MAX = 40_000.0
 JUMP_MS_MAX = 3_600_000.0
 DRIVERS_MAX = 5
 SETTLE_MS = 120_000.0
+SESSION_SHARE = 0.3
+SLOTS = ("a", "b", "c")
+BESIDE = (JobId("beside"), JobId("elsewhere"))  # on the job's partition, and where there are two
 NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/0/1-0/0")
 
 
@@ -47,35 +54,50 @@ class Operator:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.process = Process("operator")
+        self.process = Process("operator", mortal=False)
         self.left = 0  # what the last sweep found, a while after the close
         self._cluster = Cluster(world)
-        self._masters: list[tuple[Actor, Process]] = []
+        self._masters: list[tuple[Actor, Master]] = []
+        self._slots = SLOTS[: world.scheduler.random.randint(2, 3)]
+        if world.mode == PER_JOB:
+            self._slots = SLOTS[:1]
+        self._beside = [Bystander(world, job) for job in BESIDE if world.mode == SESSION]
         self._drivers: list[tuple[Actor, Application]] = []
 
     def run(self) -> None:
         """Until a driver has closed the job, then until everybody else has come to an end."""
         scheduler = self.world.scheduler
         while not any(app.finished for _, app in self._drivers):
-            self._keep_master()
+            self._keep_masters()
             self._keep_driver()
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
         fall_quiet(self.world)
         until_ms = scheduler.now_ms + SETTLE_MS
         while scheduler.now_ms < until_ms:
-            self._keep_master()
+            self._keep_masters()
             scheduler.pause("settle", 5_000.0)
+        if not all(job.finished for job in self._beside):
+            self.world.oracle.violated("a job beside it has come to no end")
         storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
         records = self.world.broker.memory.read_all(Deadline.after(1.0))
         self.left = sum(storage.sweep(state) for state in fold(records) if state.job == JOB)
 
-    def _keep_master(self) -> None:
-        alive = [p for a, p in self._masters if not a.over and self._lively(p)]
-        if alive and not self.world.chaos.strikes("second master"):
-            return
-        process = Process(f"master-{len(self._masters)}")
-        actor = self.world.scheduler.spawn(process.name, process, lambda: lead(self.world, process))
-        self._masters.append((actor, process))
+    def _keep_masters(self) -> None:
+        scheduler, session = self.world.scheduler, self.world.mode == SESSION
+        for slot in self._slots:
+            alive = [m for a, m in self._masters if m.slot == slot and self._decides(a, m)]
+            if alive and not self.world.chaos.strikes("second master"):
+                continue
+            if session and scheduler.random.random() < 0.7:
+                continue  # others have the time to take over
+            process = Process(f"master-{len(self._masters)}")
+            master = Master(self.world, process, slot)
+            self._masters.append((scheduler.spawn(process.name, process, master.run), master))
+
+    def _decides(self, actor: Actor, master: Master) -> bool:
+        """Whether somebody is there; in a session, one that is frozen comes back as a zombie."""
+        there = not actor.over and not master.process.dead
+        return there and (self.world.mode == SESSION or self._lively(master.process))
 
     def _keep_driver(self) -> None:
         alive = [app for a, app in self._drivers if not a.over and self._lively(app.process)]
@@ -105,9 +127,11 @@ def simulate(
     chaos = Chaos(scheduler, nth, calm)
     oracle = Oracle()
     oracle.bad_answers = chaos.bad_answers
-    broker = Broker(scheduler, chaos, oracle)
+    mode = SESSION if scheduler.random.random() < SESSION_SHARE else PER_JOB
+    partitions = scheduler.random.choice((1, 2)) if mode == SESSION else 1
+    broker = Broker(scheduler, chaos, oracle, mode, partitions)
     bucket = Bucket(scheduler, chaos, oracle)
-    world = World(scheduler, chaos, oracle, broker, bucket)
+    world = World(scheduler, chaos, oracle, broker, bucket, mode)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     operator = Operator(world)
@@ -146,7 +170,7 @@ def _hazard(world: World) -> Callable[[Process], None]:
     scheduler, chaos = world.scheduler, world.chaos
 
     def meet(process: Process) -> None:
-        if process.name == "operator" or process.dead:
+        if not process.mortal or process.dead:
             return
         if chaos.strikes("process killed"):
             scheduler.kill(process)

@@ -1,0 +1,75 @@
+"""Those who decide: masters of one job that follow each other, and the masters of a session."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.deletion import Deletion
+from headgate.control.errors import Conflict, Corrupt, Fenced, Lost, OutcomeUnknown, Retryable
+from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.steps import JobSteps
+from headgate.storage.release import StorageRelease
+
+from .broker import SimLog
+from .machines import WAIT_S, World
+from .oracle import JOB, ROOT
+from .scheduler import Process, SimClock, SimExecutor
+
+POLL_S = 5.0
+PAUSE_S = 0.5
+
+
+class Master:
+    """One process that decides, until somebody else does; in a session it has a slot."""
+
+    def __init__(self, world: World, process: Process, slot: str) -> None:
+        self.world = world
+        self.process = process
+        self.slot = slot
+        self._clock = SimClock(world.scheduler, process)
+        self._log = SimLog(world.broker, process)
+        self._storage = StorageRelease(world.bucket.client(self._clock), ROOT)
+        self._deleter = SimExecutor(world.scheduler, process, "delete")
+        self._author = Author(JOB, process.name, self._clock)
+        self._speaking = Speaking(slot, process.name, self._clock, "")
+
+    def run(self) -> None:
+        """Decide; whatever fails for a while is begun again."""
+        again: tuple[type[Exception], ...] = (Retryable, OutcomeUnknown)
+        decide = self._decide
+        if self.world.mode == SESSION:
+            again, decide = (*again, Fenced, Lost), self._decide_session
+        while True:
+            try:
+                decide()
+            except again as exc:
+                self.world.scheduler.note(f"starts over: {type(exc).__name__}")
+                self._clock.sleep_s(PAUSE_S)
+            except (Fenced, Conflict):
+                return
+            except Corrupt as exc:
+                self.world.oracle.violated(f"the log does not explain itself: {exc}")
+                return
+
+    def _decide(self) -> None:
+        dice = self.world.scheduler.random
+        settings = MasterSettings(
+            step_events_max=dice.randint(1, 5), snapshot_events=dice.choice((3, 10, 1_000))
+        )
+        with closing(JobSteps.open(self._log, self._author, settings)) as steps:
+            while True:
+                self._delete(steps.step(POLL_S).deletions)
+
+    def _decide_session(self) -> None:
+        events_max = self.world.scheduler.random.choice((2, 5, 20))
+        with closing(SessionSteps(self._log, self._speaking, events_max)) as steps:
+            while True:
+                self._delete(steps.step(POLL_S))
+
+    def _delete(self, deletions: tuple[Deletion, ...]) -> None:
+        for deletion in deletions:
+            deadline = Deadline.after(WAIT_S, self._clock)
+            self._deleter.submit(deletion.run, self._storage, self._log, deadline)

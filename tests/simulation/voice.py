@@ -1,0 +1,98 @@
+"""How a driver speaks: it states facts of one job until they are confirmed, and hears the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.errors import Fenced, OutcomeUnknown, Retryable, Unavailable
+from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered
+from headgate.control.ids import JobId
+from headgate.control.ledger import Ledger
+from headgate.control.state import JobState
+
+from .broker import SimFollower, SimLog
+from .machines import WAIT_S, World
+from .scheduler import Process, SimClock
+
+T = TypeVar("T")
+
+TELLS_MAX = 12
+
+
+class Voice:
+    def __init__(
+        self, world: World, process: Process, job: JobId, patience_s: float = 3 * WAIT_S
+    ) -> None:
+        self.epoch = 0
+        self.log = SimLog(world.broker, process)
+        self._mode = world.mode
+        self._patience_s = patience_s
+        self._name = process.name
+        self._clock = SimClock(world.scheduler, process)
+        self._author = Author(job, process.name, self._clock)
+        self._ledger = Ledger(job)
+        self._answers: dict[str, tuple[Decision, ...]] = {}
+        self._follower: SimFollower | None = None
+
+    @property
+    def state(self) -> JobState:
+        return self._ledger.state
+
+    @property
+    def position(self) -> int:
+        return self._follower.position() if self._follower else 0
+
+    def register(self) -> None:
+        """Become the job's driver."""
+        answer = self.ask(JobRegistered(self._mode, "0", self._name))
+        assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
+        self.epoch = answer[0].epoch
+
+    def tell(self, body: Fact) -> str:
+        """State a fact until the log has confirmed it; the name under which it was."""
+        for _ in range(TELLS_MAX):
+            self.check_fence()
+            event = self._author.fact(body)
+            try:
+                self.log.append(event).offset(Deadline.after(WAIT_S, self._clock))
+                return event.id
+            except (Retryable, OutcomeUnknown):
+                self._clock.sleep_s(1.0)
+        raise Unavailable(f"{body} could not be stated")
+
+    def ask(self, body: Fact) -> tuple[Decision, ...]:
+        name = self.tell(body)
+        self.wait(lambda _: True if name in self._answers else None, f"{body} to be decided")
+        return self._answers[name]
+
+    def wait(self, found: Callable[[JobState], T | None], what: str) -> T:
+        """The first answer that is not None on the settled state."""
+        deadline = Deadline.after(self._patience_s, self._clock)
+        while (answer := found(self.state)) is None:
+            if deadline.passed:
+                raise Unavailable(f"waited too long for {what}")
+            self.take(2.0)
+            self.check_fence()
+        return answer
+
+    def take(self, timeout_s: float) -> None:
+        """Read on in the log."""
+        try:
+            if self._follower is None:
+                self._follower = self.log.follow(self._author.job, None)
+            records = self._follower.poll(50, timeout_s)
+        except Retryable:
+            self._clock.sleep_s(0.5)
+            return
+        for recorded in records:
+            self._ledger.observe(recorded)
+        for answer in self._ledger.settle():
+            if answer.by == self._name:
+                self._answers[answer.cause] = answer.decisions
+
+    def check_fence(self) -> None:
+        if self.epoch and self.state.epoch > self.epoch:
+            raise Fenced(f"epoch {self.state.epoch} has begun")
