@@ -14,13 +14,12 @@ from typing import TypeAlias, TypeVar
 
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Fenced, Lost, Unavailable
+from headgate.control.events import Lost as Gone
 from headgate.control.events import (
-    JobUnregistered,
     PartitionRegistered,
     ReleaseRequested,
     ResultRegistered,
 )
-from headgate.control.events import Lost as Gone
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.state import JobState, ResultState
 from headgate.storage.layout import Layout
@@ -89,7 +88,7 @@ class Application:
         self.process = process
         self.finished = False
         self._dice = world.scheduler.random
-        self._voice = Voice(world, process, JOB)
+        self._voice = Voice(world, process, JOB, lease_ms=world.lease_ms)
         self._store = world.bucket.client(SimClock(world.scheduler, process))
         self._live: list[Exchange] = []
         self._ended: dict[PartitionId, AttemptId] = {}
@@ -100,14 +99,25 @@ class Application:
         Raises:
             Fenced, Unavailable: it came to no end.
         """
+        try:
+            self._work()
+            self._close()
+            self.finished = True
+        finally:
+            self._voice.leaving = True
+
+    def _work(self) -> None:
         self._voice.register()
         try:
             for number in range(self._dice.randint(1, 3)):
                 self._exchange(number)
+                self._think()
         except JobHasFailed:
             self.world.scheduler.note("the job has failed")
-        self._close()
-        self.finished = True
+
+    def _think(self) -> None:
+        """Other work of the driver's, which says nothing of its job; its heart goes on."""
+        self.world.scheduler.pause("thought", self.world.lease_ms * self._dice.random())
 
     def _exchange(self, number: int) -> None:
         """Produce a result, from another one or from nothing, and have it read, once or twice."""
@@ -320,7 +330,7 @@ class Application:
         task.actors.append((actor, now_ms))
 
     def _close(self) -> None:
-        self._voice.ask(JobUnregistered("closed", self._voice.epoch))
+        self._voice.leave()
         closed = self._voice.wait(_all_deleted, "every object to be deleted")
         if closed.closed is not None:
             StorageRelease(self._store, ROOT).sweep(closed)

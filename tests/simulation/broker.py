@@ -67,14 +67,16 @@ class Broker:
         body = JobRegistered(self.mode, "0", "another")
         return Event(name, OTHER, "", 0, "another", None, body)
 
-    def take(self, event: Event) -> int:
+    def take(self, event: Event, said_ms: float) -> int:
         offset = self.memory.append(event).offset(Deadline.after(0.0))
         self.scheduler.note(f"{offset} {event.id} {event.body}")
+        self.oracle.heard(event.job, event.by, said_ms)
         self.show()
         return offset
 
     def show(self) -> None:
         """Something may have become visible: the oracle sees it first."""
+        self.oracle.now_ms = self.scheduler.now_ms
         self.oracle.read_log(self._watcher.poll(1000, 0))
         self.changed.fire()
 
@@ -105,6 +107,7 @@ class SimReceipt:
 class _Record:
     event: Event
     receipt: SimReceipt
+    said_ms: float
     due_ms: float
     confirmed: bool = True
 
@@ -127,7 +130,8 @@ class SimLog:
         if chaos.strikes("append refused"):
             raise Unavailable("the producer's queue is full")
         receipt = SimReceipt(Signal(scheduler))
-        due_ms = scheduler.now_ms + 3.0 * scheduler.random.random()
+        said_ms = scheduler.now_ms
+        due_ms = said_ms + 3.0 * scheduler.random.random()
         if chaos.strikes("record delayed"):
             due_ms += 300.0 * scheduler.random.random()
         if chaos.strikes("append arrives late"):
@@ -135,7 +139,9 @@ class SimLog:
         if chaos.strikes("append never arrives"):
             return receipt
         due_ms = max(due_ms, self.queue[-1].due_ms) if self.queue else due_ms
-        self.queue.append(_Record(fact, receipt, due_ms, not chaos.strikes("confirmation lost")))
+        self.queue.append(
+            _Record(fact, receipt, said_ms, due_ms, not chaos.strikes("confirmation lost"))
+        )
         scheduler.later(due_ms - scheduler.now_ms, self._deliver)
         return receipt
 
@@ -151,7 +157,7 @@ class SimLog:
             self.queue.clear()  # it died before these were sent
             return
         record = self.queue.popleft()
-        at = broker.take(record.event)
+        at = broker.take(record.event, record.said_ms)
         if record.confirmed and not self.process.dead:
             broker.scheduler.later(
                 2.0 * broker.scheduler.random.random(), lambda: record.receipt.settle(at, None)
@@ -182,6 +188,7 @@ class SimLog:
     def beat(self, job: JobId) -> None:
         self._visit("beat", "append refused")
         self.broker.memory.beat(job)
+        self.broker.oracle.heard(job, self.process.name, self.broker.scheduler.now_ms)
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         self._visit("read beats", "log unreadable")

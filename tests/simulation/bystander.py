@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headgate.control.events import (
     AttemptStarted,
-    JobUnregistered,
     PartitionRegistered,
     Produced,
     Released,
@@ -39,7 +38,7 @@ class Bystander:
         for number in range(RESULTS):
             self._live(ResultId(f"r{number}"))
             scheduler.pause("between", BETWEEN_MS * scheduler.random.random())
-        voice.ask(JobUnregistered("closed", voice.epoch))
+        voice.leave()
         self.finished = True
 
     def _live(self, name: ResultId) -> None:

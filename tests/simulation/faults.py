@@ -49,6 +49,7 @@ RATES = {
     "second attempt": 0.25,
     "second master": 0.05,
     "second driver": 0.05,
+    "driver goes silent": 0.05,
     "task given up": 0.03,
 }
 _STORE = {

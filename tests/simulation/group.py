@@ -77,7 +77,8 @@ class SimMembership:
         self._visit("end", "log unreadable")
         if any(member.may_end(partition) for member in self._broker.members.values()):
             return None
-        self._broker.oracle.opened(partition, self)
+        if not self._inner.evicted:
+            self._broker.oracle.opened(partition, self)
         self._ends[partition] = self._inner.end(partition)
         return self._ends[partition]
 

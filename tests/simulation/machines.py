@@ -36,6 +36,7 @@ class World:
     broker: Broker
     bucket: Bucket
     mode: str  # who decides: the driver's own masters, or those of a session
+    lease_ms: int  # of each driver; with 0 nobody sweeps
 
 
 class GivenUp(Exception):

@@ -18,6 +18,7 @@ from headgate.control.events import (
     JobFailed,
     JobRegistered,
     JobUnregistered,
+    LeaseExpired,
     Produced,
     Recorded,
     Released,
@@ -55,6 +56,8 @@ class Oracle:
         self.released: set[str] = set()
         self._closed_epoch = 0
         self._told: dict[tuple[str, int], Told] = {}
+        self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
+        self.now_ms = 0.0
         self._holders: dict[JobId | int, object] = {}  # of a job, or of a partition
 
     def violated(self, what: str) -> None:
@@ -90,6 +93,9 @@ class Oracle:
                 self.epoch, self.closed = body.epoch, False
             case JobUnregistered() if body.epoch == self.epoch:
                 self.closed, self._closed_epoch = True, self.epoch
+            case LeaseExpired() if not self.closed:
+                self.closed, self._closed_epoch = True, self.epoch
+                self._expire(recorded.offset)
             case Superseded():
                 self._supersede(body.attempt)
             case Consumable():
@@ -135,7 +141,7 @@ class Oracle:
         """Only the driver that speaks for the job at that time may give a result away."""
         by = [one.event.by for one in self.events if one.offset == basis]
         driver = self._before(basis, JobRegistered)[-1].by
-        if by != [driver]:
+        if by != [driver] and not isinstance(self._at(basis)[0], LeaseExpired):
             self.violated(f"{result} was released by {by}, and {driver} speaks for the job")
         self.released.add(result)
 
@@ -145,6 +151,20 @@ class Oracle:
 
     def _at(self, offset: int) -> list[Body]:
         return [one.event.body for one in self.events if one.offset == offset]
+
+    def heard(self, job: JobId, by: str, said_ms: float) -> None:
+        """The log has a sign of life of somebody, who gave it at that time."""
+        if job == JOB:
+            before, longest = self._heard.get(by, (said_ms, 0.0))
+            self._heard[by] = max(before, said_ms), max(longest, said_ms - before)
+
+    def _expire(self, at: int) -> None:
+        """Somebody says that the driver was silent for too long: it was, at some time."""
+        driver = self._before(at, JobRegistered)[-1]
+        assert isinstance(driver.body, JobRegistered), "just asked for"
+        before, longest = self._heard[driver.by]
+        if max(longest, self.now_ms - before) < driver.body.lease_ms:
+            self.violated(f"the lease of {driver.by} ended, who was never silent for so long")
 
     # what the store is told
 

@@ -13,6 +13,7 @@ from headgate.control.events import Produced, Recorded, SegmentSummary
 from headgate.control.fold import apply
 from headgate.control.ids import AttemptId
 from headgate.control.lifecycle import decide
+from headgate.control.memory import MemoryEventLog
 from headgate.control.memory_group import MemoryMembership
 from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.replay import Derived, Replay
@@ -137,6 +138,11 @@ def wait_for_no_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimMembership, "may_end", lambda self, partition: False)
 
 
+def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
+    """Whoever sweeps takes a driver that has nothing to state for dead."""
+    patch.setattr(MemoryEventLog, "read_beats", lambda self, job, deadline: {})
+
+
 PLANTED: tuple[Plant, ...] = (
     drop_a_segment,
     skip_the_fence_of_an_epoch,
@@ -149,4 +155,5 @@ PLANTED: tuple[Plant, ...] = (
     believe_a_lost_answer,
     skip_the_fence_of_the_group,
     wait_for_no_step,
+    hear_no_beat,
 )

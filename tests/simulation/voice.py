@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.errors import Fenced, OutcomeUnknown, Retryable, Unavailable
-from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered
+from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered, JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.ledger import Ledger
 from headgate.control.state import JobState
@@ -24,12 +25,21 @@ TELLS_MAX = 12
 
 class Voice:
     def __init__(
-        self, world: World, process: Process, job: JobId, patience_s: float = 3 * WAIT_S
+        self,
+        world: World,
+        process: Process,
+        job: JobId,
+        patience_s: float = 3 * WAIT_S,
+        lease_ms: int = 0,
     ) -> None:
         self.epoch = 0
         self.log = SimLog(world.broker, process)
         self._mode = world.mode
         self._patience_s = patience_s
+        self._lease_ms = lease_ms
+        self.leaving = False
+        self._scheduler = world.scheduler
+        self._process = process
         self._name = process.name
         self._clock = SimClock(world.scheduler, process)
         self._author = Author(job, process.name, self._clock)
@@ -47,9 +57,23 @@ class Voice:
 
     def register(self) -> None:
         """Become the job's driver."""
-        answer = self.ask(JobRegistered(self._mode, "0", self._name))
+        answer = self.ask(JobRegistered(self._mode, "0", self._name, "", self._lease_ms))
         assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
         self.epoch = answer[0].epoch
+        if self._lease_ms:
+            self._scheduler.spawn(f"heart of {self._name}", self._process, self._beat)
+
+    def leave(self) -> None:
+        """State that the job has ended."""
+        self.leaving = True
+        self.ask(JobUnregistered("closed", self.epoch))
+
+    def _beat(self) -> None:
+        """Signs of life, until nothing more is to be said."""
+        while not self.leaving:
+            with suppress(Retryable):
+                self.log.beat(self._author.job)
+            self._clock.sleep_s(self._lease_ms / 3000)
 
     def tell(self, body: Fact) -> str:
         """State a fact until the log has confirmed it; the name under which it was."""
@@ -94,5 +118,11 @@ class Voice:
                 self._answers[answer.cause] = answer.decisions
 
     def check_fence(self) -> None:
+        """
+        Raises:
+            Fenced: somebody else speaks for the job, or has ended it.
+        """
         if self.epoch and self.state.epoch > self.epoch:
             raise Fenced(f"epoch {self.state.epoch} has begun")
+        if self.epoch and self.state.closed is not None and not self.leaving:
+            raise Fenced(f"the job was ended: {self.state.closed}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 from headgate.control.clock import Deadline
 from headgate.control.contract import PER_JOB, SESSION
@@ -22,6 +23,7 @@ from .machines import GivenUp, World
 from .masters import Master
 from .oracle import JOB, PREFIX, ROOT, Oracle
 from .scheduler import Actor, Process, Scheduler, SimClock, Stuck
+from .sweeper import Sweeper
 
 QUIET_MS = 90_000.0
 FROZEN_MS_MAX = 40_000.0
@@ -29,6 +31,9 @@ JUMP_MS_MAX = 3_600_000.0
 DRIVERS_MAX = 5
 SETTLE_MS = 120_000.0
 SESSION_SHARE = 0.3
+LEASES_MS = (0, 0, 9_000, 18_000)
+SWEEP_SHARE = 0.2
+SUCCESSOR_SHARE = 0.15  # a next driver takes its time, in which the lease may end
 SLOTS = ("a", "b", "c")
 BESIDE = (JobId("beside"), JobId("elsewhere"))  # on the job's partition, and where there are two
 NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/0/1-0/0")
@@ -57,6 +62,8 @@ class Operator:
         self.process = Process("operator", mortal=False)
         self.left = 0  # what the last sweep found, a while after the close
         self._cluster = Cluster(world)
+        self._abandoned = world.lease_ms > 0 and world.scheduler.random.random() < 0.5
+        self._sweeps = count()
         self._masters: list[tuple[Actor, Master]] = []
         self._slots = SLOTS[: world.scheduler.random.randint(2, 3)]
         if world.mode == PER_JOB:
@@ -67,9 +74,10 @@ class Operator:
     def run(self) -> None:
         """Until a driver has closed the job, then until everybody else has come to an end."""
         scheduler = self.world.scheduler
-        while not any(app.finished for _, app in self._drivers):
+        while not self._is_over():
             self._keep_masters()
             self._keep_driver()
+            self._sweep()
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
         fall_quiet(self.world)
         until_ms = scheduler.now_ms + SETTLE_MS
@@ -81,6 +89,18 @@ class Operator:
         storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
         records = self.world.broker.memory.read_all(Deadline.after(1.0))
         self.left = sum(storage.sweep(state) for state in fold(records) if state.job == JOB)
+
+    def _is_over(self) -> bool:
+        if self._abandoned and self.world.oracle.closed:
+            return True
+        return any(app.finished for _, app in self._drivers)
+
+    def _sweep(self) -> None:
+        """Somebody looks from time to time whether anybody is silent."""
+        scheduler = self.world.scheduler
+        if self.world.lease_ms and scheduler.random.random() < SWEEP_SHARE:
+            sweeper = Sweeper(self.world, Process(f"sweeper-{next(self._sweeps)}"))
+            scheduler.spawn(sweeper.process.name, sweeper.process, sweeper.run)
 
     def _keep_masters(self) -> None:
         scheduler, session = self.world.scheduler, self.world.mode == SESSION
@@ -101,7 +121,11 @@ class Operator:
 
     def _keep_driver(self) -> None:
         alive = [app for a, app in self._drivers if not a.over and self._lively(app.process)]
+        if alive and self.world.lease_ms:
+            self._silence(alive[-1].process)
         if alive and not self.world.chaos.strikes("second driver"):
+            return
+        if self._drivers and self.world.lease_ms and not self._may_follow():
             return
         if len(self._drivers) >= DRIVERS_MAX:
             fall_quiet(self.world)
@@ -110,6 +134,22 @@ class Operator:
         process = Process(f"driver-{len(self._drivers)}")
         app = Application(self.world, self._cluster, process)
         self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
+
+    def _may_follow(self) -> bool:
+        """Whether another driver comes now; there has to be one that registers the job."""
+        if self._abandoned and self.world.oracle.epoch:
+            return False
+        return self.world.chaos.quiet or self.world.scheduler.random.random() < SUCCESSOR_SHARE
+
+    def _silence(self, driver: Process) -> None:
+        """It dies, or is not heard until its lease may be over."""
+        if self.world.chaos.strikes("driver goes silent"):
+            scheduler = self.world.scheduler
+            if scheduler.random.random() < 0.5:
+                scheduler.kill(driver)
+            else:
+                silent_ms = 3.0 * self.world.lease_ms * scheduler.random.random()
+                driver.thaws_ms = scheduler.now_ms + silent_ms
 
     def _lively(self, process: Process) -> bool:
         return not process.dead and process.thaws_ms - self.world.scheduler.now_ms < 3_000.0
@@ -131,7 +171,8 @@ def simulate(
     partitions = scheduler.random.choice((1, 2)) if mode == SESSION else 1
     broker = Broker(scheduler, chaos, oracle, mode, partitions)
     bucket = Bucket(scheduler, chaos, oracle)
-    world = World(scheduler, chaos, oracle, broker, bucket, mode)
+    lease_ms = scheduler.random.choice(LEASES_MS)
+    world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     operator = Operator(world)

@@ -1,0 +1,74 @@
+"""Somebody who looks for jobs whose drivers are silent, and ends them, as `headgate sweep` does."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.events import LeaseExpired
+from headgate.control.leases import Neglected, neglected
+from headgate.control.state import JobState
+from headgate.control.steps import JobSteps, Outcome
+from headgate.storage.release import StorageRelease
+
+from .broker import SimLog
+from .machines import WAIT_S, World
+from .oracle import JOB, ROOT
+from .scheduler import Process, SimClock, SimExecutor
+
+STEP_S = 2.0
+
+
+class Sweeper:
+    """One sweep, by a process that may die, freeze, or have a wrong clock."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.process = process
+        self._mode = world.mode
+        self._clock = SimClock(world.scheduler, process)
+        self._log = SimLog(world.broker, process)
+        self._storage = StorageRelease(world.bucket.client(self._clock), ROOT)
+        self._deleter = SimExecutor(world.scheduler, process, "delete")
+        self._author = Author(JOB, process.name, self._clock)
+
+    def run(self) -> None:
+        """Raises:
+        HeadgateError: it came to no end; the next sweep goes on.
+        """
+        beats = self._log.read_beats(None, self._deadline())
+        records = list(self._log.read_all(self._deadline()))
+        for found in neglected(records, {}, beats, self._clock.now_ms()):
+            if found.job == JOB:
+                self._end(found)
+
+    def _end(self, found: Neglected) -> None:
+        opening = JobSteps.follow if self._mode == SESSION else JobSteps.open
+        with closing(opening(self._log, self._author, MasterSettings(mode=found.mode))) as steps:
+            state = self._until_read(steps)
+            if state.epoch != found.state.epoch:
+                return
+            if state.closed is None:
+                fact = self._author.fact(LeaseExpired("silent"))
+                self._log.append(fact).offset(self._deadline())
+            deadline = self._deadline()
+            while state.closed is None or any(r.doomed for r in state.results.values()):
+                if deadline.passed or state.epoch != found.state.epoch:
+                    return
+                state = self._step(steps).state or state
+            self._storage.sweep(state)
+
+    def _until_read(self, steps: JobSteps) -> JobState:
+        while (state := self._step(steps).state) is None:
+            pass
+        return state
+
+    def _step(self, steps: JobSteps) -> Outcome:
+        outcome = steps.step(STEP_S)
+        for deletion in outcome.deletions:
+            self._deleter.submit(deletion.run, self._storage, self._log, self._deadline())
+        return outcome
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(WAIT_S, self._clock)
