@@ -93,7 +93,7 @@ class Oracle:
                 self.epoch, self.closed = body.epoch, False
             case JobUnregistered() if body.epoch == self.epoch:
                 self.closed, self._closed_epoch = True, self.epoch
-            case LeaseExpired() if not self.closed:
+            case LeaseExpired() if not self.closed and body.epoch == self.epoch:
                 self.closed, self._closed_epoch = True, self.epoch
                 self._expire(recorded.offset)
             case Superseded():

@@ -50,7 +50,7 @@ class Sweeper:
             if state.epoch != found.state.epoch:
                 return
             if state.closed is None:
-                fact = self._author.fact(LeaseExpired("silent"))
+                fact = self._author.fact(LeaseExpired("silent", state.epoch))
                 self._log.append(fact).offset(self._deadline())
             deadline = self._deadline()
             while state.closed is None or any(r.doomed for r in state.results.values()):
