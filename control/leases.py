@@ -1,16 +1,18 @@
-"""Which jobs nobody speaks for any more, as far as log and heartbeats tell. Pure."""
+"""Which jobs nobody speaks for any more, as far as log and heartbeats tell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from .clock import Deadline
 from .contract import PER_JOB
-from .errors import Corrupt
+from .errors import Corrupt, Unavailable
 from .events import Recorded, Tick
 from .ids import JobId
 from .keeping import is_over
 from .lifecycle import decide
+from .log import EventLog
 from .replay import Replay, Snapshot
 from .state import JobState
 
@@ -64,6 +66,24 @@ class Watch:
 class _Seen:
     replay: Replay
     broken: bool = field(default=False)
+
+
+_PAUSE_S = 0.1
+
+
+def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
+    """What time it is by the log's clock, which tells when drivers were heard: the one of whoever
+    asks may be wrong. `name` is one that nobody else asks or beats under.
+
+    Raises:
+        Unavailable: the log did not say so within the deadline.
+    """
+    log.beat(name)
+    while name not in (beats := log.read_beats(name, deadline)):
+        if deadline.passed:
+            raise Unavailable("the log did not say what time it is")
+        deadline.clock.sleep_s(_PAUSE_S)
+    return beats[name]
 
 
 def neglected(

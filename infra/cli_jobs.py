@@ -10,12 +10,12 @@ import typer
 
 from ..control import questions
 from ..control.author import Author
-from ..control.clock import SYSTEM_CLOCK, Deadline
+from ..control.clock import Deadline
 from ..control.contract import MasterSettings
 from ..control.errors import Invalid
 from ..control.events import Lost, ReleaseRequested
-from ..control.ids import ResultId, job_id, partition_id
-from ..control.leases import neglected
+from ..control.ids import JobId, ResultId, job_id, partition_id
+from ..control.leases import neglected, time_of
 from ..storage.fsck import check
 from ..storage.mending import Mender, sound_jobs
 from ..storage.release import StorageRelease
@@ -133,10 +133,12 @@ def run_sweep(target: Target, job: Job = "") -> None:
     theirs; also what jobs that have ended left behind. Results that outlive their job stay."""
     store, root = doctor.open_bucket(target)
     with closing(store), closing(doctor.open_log(target)) as log:
+        name = JobId(f"sweep-{os.urandom(4).hex()}")
+        now_ms = time_of(log, name, Deadline.after(READ_S_MAX))
         snapshots = known(log, job)
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
         records = read(log, job, snapshots)
-        for found in list(neglected(records, snapshots, beats, SYSTEM_CLOCK.now_ms())):
+        for found in list(neglected(records, snapshots, beats, now_ms)):
             if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
                 out.print(views.elsewhere_row(found))
                 continue

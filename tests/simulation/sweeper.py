@@ -8,7 +8,8 @@ from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.events import LeaseExpired
-from headgate.control.leases import Neglected, neglected
+from headgate.control.ids import JobId
+from headgate.control.leases import Neglected, neglected, time_of
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
 from headgate.storage.release import StorageRelease
@@ -37,9 +38,10 @@ class Sweeper:
         """Raises:
         HeadgateError: it came to no end; the next sweep goes on.
         """
+        now_ms = time_of(self._log, JobId(self.process.name), self._deadline())
         beats = self._log.read_beats(None, self._deadline())
         records = list(self._log.read_all(self._deadline()))
-        for found in neglected(records, {}, beats, self._clock.now_ms()):
+        for found in neglected(records, {}, beats, now_ms):
             if found.job == JOB:
                 self._end(found)
 

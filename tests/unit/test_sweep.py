@@ -21,7 +21,7 @@ from headgate.control.events import (
 )
 from headgate.control.heartbeats import Heart
 from headgate.control.ids import JobId
-from headgate.control.leases import Neglected, neglected
+from headgate.control.leases import Neglected, neglected, time_of
 from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryEventLog
@@ -212,6 +212,17 @@ def test_a_job_without_a_lease_never_ends(world: World) -> None:
         decisions.commit(0)
     world.clock.at_ms += 2 * LEASE_MS
     assert [] == world.neglected()
+
+
+def test_whoever_sweeps_asks_the_log_what_time_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its own clock, which may be wrong: the log's, which signs of life are told by."""
+    world.clock.at_ms = 4_711
+    assert 4_711 == time_of(world.log, JobId("sweep-1"), Deadline.after(1.0))
+    monkeypatch.setattr(world.log, "read_beats", lambda job, deadline: {})
+    with pytest.raises(Unavailable, match="what time"):
+        time_of(world.log, JobId("sweep-2"), Deadline.after(0.0))
 
 
 # Heartbeats
