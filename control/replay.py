@@ -13,6 +13,7 @@ from .errors import Corrupt
 from .events import (
     Body,
     Decision,
+    Deleted,
     Event,
     Fact,
     JobFailed,
@@ -21,6 +22,7 @@ from .events import (
     Released,
     Reproduce,
     Superseded,
+    Tick,
     TrackingStopped,
 )
 from .ids import JobId
@@ -46,8 +48,9 @@ class Derived:
 class Snapshot:
     """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
     is the offset of the job's first event, which may be gone from the log since; `mode` is that of
-    its first registration, `registered` is its last, `heard_ms` the time of its newest event. Where
-    a session decides, no job of it needs what its partition has before `needed`."""
+    its first registration, `registered` is its last, `heard_ms` the time of its newest event
+    that is no master's. Where a session decides, no job of it needs what its partition has before
+    `needed`."""
 
     state: JobState
     due: tuple[Derived, ...]
@@ -98,11 +101,12 @@ class Replay:
         """
         if self.first is None:
             self.first = recorded.offset
-        self.heard_ms = max(self.heard_ms, recorded.event.time_ms)
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()
         body = recorded.event.body
+        if not isinstance(body, (Tick, Deleted)):
+            self.heard_ms = max(self.heard_ms, recorded.event.time_ms)
         if not isinstance(body, Fact):
             raise Corrupt(
                 f"the decision at offset {recorded.offset} has no basis: {body}",

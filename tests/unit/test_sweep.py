@@ -13,11 +13,13 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, Unavailable
 from headgate.control.events import (
+    Deleted,
     Fact,
     JobRegistered,
     JobUnregistered,
     LeaseExpired,
     PromoteRequested,
+    Tick,
 )
 from headgate.control.heartbeats import Heart
 from headgate.control.ids import JobId
@@ -195,6 +197,16 @@ def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
         sweep(world.log, world.storage, found, SETTINGS)
         with pytest.raises(Fenced):
             drive(steps, world.log, world.storage)
+
+
+def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
+    """What masters state and decide keeps no lease: neither how late it is, nor what was deleted."""
+    world.live(*LIVED)
+    world.clock.at_ms += 2 * LEASE_MS
+    master = Author(JOB, "master", world.clock)
+    for said in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0)):
+        world.log.append(master.fact(said))
+    assert [JOB] == [found.job for found in world.neglected()]
 
 
 def test_a_job_without_a_lease_never_ends(world: World) -> None:
