@@ -17,6 +17,7 @@ from headgate.control.errors import Corrupt, Fenced, Lost, Unavailable
 from headgate.control.events import Lost as Gone
 from headgate.control.events import (
     PartitionRegistered,
+    PromoteRequested,
     ReleaseRequested,
     ResultRegistered,
 )
@@ -40,6 +41,7 @@ Run: TypeAlias = Callable[[Executor, int], object]
 TRIES_MAX = 12
 SILENT_MS = 20_000.0  # a task that says nothing for so long is run elsewhere
 STAGE_S = 0.2
+LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
 
 
 @dataclass(eq=False)
@@ -139,6 +141,10 @@ class Application:
             early = False
         if dice.random() < 0.5:
             self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
+            self._live.remove(exchange)
+        elif dice.random() < 0.4:
+            expires_ms = self.world.broker.now_ms() + dice.choice(LIVES_MS)
+            self._voice.ask(PromoteRequested(exchange.name, expires_ms, self._voice.epoch))
             self._live.remove(exchange)
 
     def _register(self, exchange: Exchange) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import Event, JobFailed, JobRegistered, Recorded
+from headgate.control.events import Event, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, Follower, Holder, Membership, StateRecord
 from headgate.control.memory import MemoryEventLog
@@ -40,7 +40,8 @@ class Broker:
         self.oracle = oracle
         self.mode = mode
         self.partitions = partitions
-        self.memory = MemoryEventLog(partitions, SimClock(scheduler, Process("broker")))
+        self._clock = SimClock(scheduler, Process("broker"))
+        self.memory = MemoryEventLog(partitions, self._clock)
         self.members: dict[str, SimMembership] = {}  # the newest of each slot
         self.changed = Signal(scheduler)
         self.back_ms = 0.0
@@ -67,10 +68,22 @@ class Broker:
         body = JobRegistered(self.mode, "0", "another")
         return Event(name, OTHER, "", 0, "another", None, body)
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def tick(self, now_ms: int) -> None:
+        """Somebody says to the job how late it is."""
+        self._others += 1
+        body = Tick(now_ms)
+        self.memory.append(Event(f"{self._others}", JOB, "", self.now_ms(), "clock", None, body))
+        self.scheduler.note(f"tick {now_ms}")
+
     def take(self, event: Event, said_ms: float) -> int:
         offset = self.memory.append(event).offset(Deadline.after(0.0))
         self.scheduler.note(f"{offset} {event.id} {event.body}")
         self.oracle.heard(event.job, event.by, said_ms)
+        if event.job == JOB and self.chaos.strikes("tick between"):
+            self.tick(self.now_ms())
         self.show()
         return offset
 

@@ -29,6 +29,7 @@ RATES = {
     "commit unknown, dropped": 0.02,
     "commit unknown, open": 0.02,
     "foreign record": 0.05,
+    "tick between": 0.03,
     "member given up": 0.005,
     "step ends late": 0.05,
     # of the store

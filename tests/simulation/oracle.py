@@ -6,7 +6,7 @@ and every reader's rows, and collects violations. Names of objects it takes apar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from headgate.control.events import (
@@ -20,9 +20,11 @@ from headgate.control.events import (
     JobUnregistered,
     LeaseExpired,
     Produced,
+    Promoted,
     Recorded,
     Released,
     Superseded,
+    Tick,
     TrackingStopped,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
@@ -54,6 +56,9 @@ class Oracle:
         self.epoch = 0
         self.closed = False
         self.released: set[str] = set()
+        self.promoted: dict[str, int] = {}  # until when
+        self.objects: Collection[str] = ()
+        self._stored: dict[str, list[str]] = {}
         self._closed_epoch = 0
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
@@ -105,6 +110,11 @@ class Oracle:
                     self._stop(attempt)
             case JobFailed() if not self.harmed():
                 self.violated(f"the job failed for no reason: {body.reason}")
+            case Promoted():
+                self.promoted[body.result] = body.expires_ms
+                self._stored[body.result] = [
+                    name for name in self.objects if f"/{body.result}/" in name
+                ]
             case Released():
                 self._released(body.result, basis)
 
@@ -141,9 +151,27 @@ class Oracle:
         """Only the driver that speaks for the job at that time may give a result away."""
         by = [one.event.by for one in self.events if one.offset == basis]
         driver = self._before(basis, JobRegistered)[-1].by
-        if by != [driver] and not isinstance(self._at(basis)[0], LeaseExpired):
-            self.violated(f"{result} was released by {by}, and {driver} speaks for the job")
+        expires_ms = self.promoted.pop(result, None)
+        match self._at(basis)[0]:
+            case Tick() as tick:
+                if not expires_ms or tick.now_ms < expires_ms:
+                    self.violated(f"{result} was released at {tick.now_ms}, before its time")
+            case JobUnregistered() | LeaseExpired() if expires_ms is not None:
+                self.violated(f"{result} was promoted, and released with its job")
+            case LeaseExpired():
+                pass
+            case _ if by != [driver]:
+                self.violated(f"{result} was released by {by}, and {driver} speaks for the job")
         self.released.add(result)
+
+    def outlives(self) -> None:
+        """These are the objects that are there when the job is over."""
+        for result in self.promoted:
+            for name in self._stored.get(result, ()):
+                attempt = _attempt_of(name)
+                needed = attempt and attempt == self._of(attempt).winner
+                if needed and name not in self.objects and name not in self.damaged:
+                    self.violated(f"{name} is gone, and its result is to outlive the job")
 
     def _before(self, offset: int, kind: type[Fact]) -> list[Event]:
         earlier = (one.event for one in self.events if one.offset < offset)
@@ -173,13 +201,12 @@ class Oracle:
         if not name.startswith(PREFIX):
             self.violated(f"{name} is outside of the job's prefix")
             return
-        _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
-        if result in self.released or partition == "manifest":
-            if result not in self.released:
-                self.violated(f"{name} was deleted before its result was released")
+        attempt = _attempt_of(name)
+        if _result_of(name) in self.released:
             return
-        epoch, task = map(int, rest[0].split("-"))
-        attempt = AttemptId(PartitionId(ResultId(result), int(partition)), epoch, task)
+        if attempt is None:
+            self.violated(f"{name} was deleted before its result was released")
+            return
         told = self._of(attempt)
         if attempt == told.winner:
             self.violated(f"{name} was deleted although readers need it")
@@ -219,6 +246,19 @@ class Oracle:
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
         if not harmed and not over and not self.released.intersection(results):
             self.violated(f"a reader of {results} failed for no reason: {error}")
+
+
+def _result_of(name: str) -> str:
+    return name.removeprefix(PREFIX).split("/")[1]
+
+
+def _attempt_of(name: str) -> AttemptId | None:
+    """The attempt that wrote an object; none did a manifest."""
+    _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
+    if partition == "manifest":
+        return None
+    epoch, task = map(int, rest[0].split("-"))
+    return AttemptId(PartitionId(ResultId(result), int(partition)), epoch, task)
 
 
 def _epoch_of(result: str) -> int:

@@ -143,6 +143,17 @@ def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryEventLog, "read_beats", lambda self, job, deadline: {})
 
 
+def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:
+    """What was promoted goes with its job."""
+    patch.setattr(ResultState, "kept", property(lambda self: False))
+
+
+def forget_the_time(patch: pytest.MonkeyPatch) -> None:
+    """A promoted result is released whenever somebody says how late it is."""
+    expired = lifecycle._decide_expired
+    patch.setattr(lifecycle, "_decide_expired", lambda state, _: expired(state, 2**62))
+
+
 PLANTED: tuple[Plant, ...] = (
     drop_a_segment,
     skip_the_fence_of_an_epoch,
@@ -156,4 +167,6 @@ PLANTED: tuple[Plant, ...] = (
     skip_the_fence_of_the_group,
     wait_for_no_step,
     hear_no_beat,
+    end_promoted_results_too,
+    forget_the_time,
 )

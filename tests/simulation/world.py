@@ -33,6 +33,8 @@ SETTLE_MS = 120_000.0
 SESSION_SHARE = 0.3
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
+TICK_SHARE = 0.2
+FOR_EVER_MS = 10**10
 SUCCESSOR_SHARE = 0.15  # a next driver takes its time, in which the lease may end
 SLOTS = ("a", "b", "c")
 BESIDE = (JobId("beside"), JobId("elsewhere"))  # on the job's partition, and where there are two
@@ -78,17 +80,26 @@ class Operator:
             self._keep_masters()
             self._keep_driver()
             self._sweep()
+            if scheduler.random.random() < TICK_SHARE:
+                self.world.broker.tick(self.world.broker.now_ms())
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
         fall_quiet(self.world)
-        until_ms = scheduler.now_ms + SETTLE_MS
-        while scheduler.now_ms < until_ms:
-            self._keep_masters()
-            scheduler.pause("settle", 5_000.0)
+        self._settle()
+        self.world.oracle.outlives()
+        if self.world.oracle.promoted:
+            self.world.broker.tick(self.world.broker.now_ms() + FOR_EVER_MS)
+            self._settle()
         if not all(job.finished for job in self._beside):
             self.world.oracle.violated("a job beside it has come to no end")
         storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
         records = self.world.broker.memory.read_all(Deadline.after(1.0))
         self.left = sum(storage.sweep(state) for state in fold(records) if state.job == JOB)
+
+    def _settle(self) -> None:
+        until_ms = self.world.scheduler.now_ms + SETTLE_MS
+        while self.world.scheduler.now_ms < until_ms:
+            self._keep_masters()
+            self.world.scheduler.pause("settle", 5_000.0)
 
     def _is_over(self) -> bool:
         if self._abandoned and self.world.oracle.closed:
@@ -172,6 +183,7 @@ def simulate(
     broker = Broker(scheduler, chaos, oracle, mode, partitions)
     bucket = Bucket(scheduler, chaos, oracle)
     lease_ms = scheduler.random.choice(LEASES_MS)
+    oracle.objects = bucket.objects
     world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"

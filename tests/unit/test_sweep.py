@@ -200,7 +200,7 @@ def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
 
 
 def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
-    """What masters state and decide keeps no lease: neither how late it is, nor what was deleted."""
+    """What masters say keeps no lease: neither how late it is, nor what was deleted."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
     master = Author(JOB, "master", world.clock)
