@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 SEEDS = 60
 BLOCK = 20
 PLANTED_SEEDS_MAX = 1000
-SMALL = 8  # a seed whose job is small: each of its calls is made to fail once
+SMALL = 29  # a seed whose job is small: each of its calls is made to fail once
 SHARES = 4
-SMALL_SESSION, EVERY = 7, 20
+SMALL_SESSION, EVERY = 25, 40
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
