@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events import Event
-from headgate.control.log import Holder, Placed, StateRecord, partition_of
+from headgate.control.log import Grant, Holder, Placed, StateRecord, partition_of
 from headgate.control.memory_group import MemoryMembership
 
 from .scheduler import Process
@@ -46,9 +46,9 @@ class SimMembership:
         broker.members[slot] = self
         self._look()
 
-    def granted(self, partition: int) -> None:
-        self._ends.pop(partition, None)
-        self._holder.granted(partition)
+    def granted(self, grant: Grant) -> int:
+        self._ends.pop(grant.partition, None)
+        return self._holder.granted(grant)
 
     def revoked(self, partition: int) -> None:
         self._holder.revoked(partition)

@@ -7,7 +7,7 @@ from contextlib import closing
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.deletion import Deletion
+from headgate.control.deletion import Clearing, Deletion
 from headgate.control.errors import Conflict, Corrupt, Fenced, Lost, OutcomeUnknown, Retryable
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.steps import JobSteps
@@ -55,21 +55,24 @@ class Master:
                 return
 
     def _decide(self) -> None:
-        dice = self.world.scheduler.random
-        settings = MasterSettings(
-            step_events_max=dice.randint(1, 5), snapshot_events=dice.choice((3, 10, 1_000))
-        )
+        settings = self._settings((1, 2, 3, 4, 5))
         with closing(JobSteps.open(self._log, self._author, settings)) as steps:
             while True:
                 self._delete(steps.step(POLL_S).deletions)
 
     def _decide_session(self) -> None:
-        events_max = self.world.scheduler.random.choice((2, 5, 20))
-        with closing(SessionSteps(self._log, self._speaking, events_max)) as steps:
+        settings = self._settings((2, 5, 20))
+        with closing(SessionSteps(self._log, self._speaking, settings)) as steps:
             while True:
                 self._delete(steps.step(POLL_S))
 
-    def _delete(self, deletions: tuple[Deletion, ...]) -> None:
+    def _settings(self, events_max: tuple[int, ...]) -> MasterSettings:
+        dice = self.world.scheduler.random
+        return MasterSettings(
+            step_events_max=dice.choice(events_max), snapshot_events=dice.choice((3, 10, 1_000))
+        )
+
+    def _delete(self, deletions: tuple[Deletion | Clearing, ...]) -> None:
         for deletion in deletions:
             deadline = Deadline.after(WAIT_S, self._clock)
             self._deleter.submit(deletion.run, self._storage, self._log, deadline)

@@ -273,7 +273,8 @@ def _check_end(world: World) -> None:
     for name in NEIGHBOURS:
         if objects.get(name) != (b"theirs", "theirs"):
             oracle.violated(f"{name} was touched")
-    if kept := world.broker.memory.read_state(JOB, Deadline.after(1.0)):
+    kept = world.broker.memory.read_state(JOB, Deadline.after(1.0))
+    if kept and world.mode == PER_JOB:  # a session's masters need it while the log has the job
         oracle.violated(f"state is kept of a job that is over: {sorted(kept)}")
     for audited in audit(world.broker.memory.read_all(Deadline.after(1.0))):
         if audited.job != OTHER and (audited.violation or audited.due):
