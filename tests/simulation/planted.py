@@ -8,10 +8,11 @@ from concurrent.futures import Future
 import pytest
 
 from headgate.control import lifecycle
+from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
 from headgate.control.events import Produced, Recorded, SegmentSummary
 from headgate.control.fold import apply
-from headgate.control.ids import AttemptId
+from headgate.control.ids import AttemptId, JobId
 from headgate.control.lifecycle import decide
 from headgate.control.memory import MemoryEventLog
 from headgate.control.memory_group import MemoryMembership
@@ -25,6 +26,7 @@ from headgate.storage.plan import Slice
 from headgate.storage.puts import Answer, Stored, Verdict
 
 from .group import SimMembership
+from .oracle import JOB
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -140,7 +142,12 @@ def wait_for_no_step(patch: pytest.MonkeyPatch) -> None:
 
 def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
     """Whoever sweeps takes a driver that has nothing to state for dead."""
-    patch.setattr(MemoryEventLog, "read_beats", lambda self, job, deadline: {})
+    read_beats = MemoryEventLog.read_beats
+
+    def deaf(self: MemoryEventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        return {name: at for name, at in read_beats(self, job, deadline).items() if name != JOB}
+
+    patch.setattr(MemoryEventLog, "read_beats", deaf)
 
 
 def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:
