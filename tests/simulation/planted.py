@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from headgate.control import lifecycle
+from headgate.control import lifecycle, replay
 from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
 from headgate.control.events import Produced, Recorded, SegmentSummary
@@ -17,7 +17,7 @@ from headgate.control.lifecycle import decide
 from headgate.control.memory import MemoryEventLog
 from headgate.control.memory_group import MemoryMembership
 from headgate.control.memory_partitions import MemoryTransactions
-from headgate.control.replay import Derived, Replay
+from headgate.control.replay import Replay
 from headgate.control.state import JobState, ResultState
 from headgate.storage import gate, puts, writer
 from headgate.storage.channels import Channels
@@ -100,24 +100,14 @@ def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
 
 def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
     """A decision takes effect where it is recorded, not where it was made."""
+    match = Replay._match
 
-    def observe(self: Replay, recorded: Recorded) -> tuple[Derived, ...]:
-        if recorded.event.basis is not None:
-            self._match(recorded)
-            self.state = apply(self.state, recorded.event.body)
-            return ()
-        self.facts += 1
-        body = recorded.event.body
-        decisions = decide(self.state, body)  # type: ignore[arg-type]
-        self.state = apply(self.state, body)
-        derived = tuple(
-            Derived(recorded.offset, ordinal, recorded.event.id, decision)
-            for ordinal, decision in enumerate(decisions)
-        )
-        self.due.extend(derived)
-        return derived
+    def at_its_record(self: Replay, recorded: Recorded) -> None:
+        match(self, recorded)
+        self.state = apply(self.state, recorded.event.body)
 
-    patch.setattr(Replay, "observe", observe)
+    patch.setattr(Replay, "_match", at_its_record)
+    patch.setattr(replay, "step", lambda state, fact: (apply(state, fact), decide(state, fact)))
 
 
 def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
