@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
-from ...control.errors import HeadgateError, Invalid
+from ...control.errors import Corrupt, HeadgateError, Invalid
 from ...control.ids import ResultId
 from ...control.state import JobState, ResultState
 from ...storage.blobs import BlobStore
@@ -102,9 +102,11 @@ class Exchanger:
                 )
             )
             try:
-                write.run()
+                rows = write.run()
+                state = means.master.await_complete(descriptor)
+                check_rows(state, rows)
                 means.repairs.keep(result, write)
-                read = ReadTask(means.worker, self._manifest(descriptor), road.schema)
+                read = ReadTask(means.worker, self._manifest(descriptor, state), road.schema)
                 frame = road.reads(read)
                 self._note(frame, result, ordered)
                 return Exchange(descriptor, frame)
@@ -128,7 +130,8 @@ class Exchanger:
         descriptor = ShuffleDescriptor(
             worker.job, result, said.partitions, said.subpartitions, self.means.epoch
         )
-        frame = road.reads(ReadTask(worker, self._manifest(descriptor), road.schema))
+        state = self.means.master.await_complete(descriptor)
+        frame = road.reads(ReadTask(worker, self._manifest(descriptor, state), road.schema))
         self._note(frame, result, ordered=False)
         return Exchange(descriptor, frame)
 
@@ -149,8 +152,9 @@ class Exchanger:
         )
         return future.result(worker.wait_s)
 
-    def _manifest(self, descriptor: ShuffleDescriptor) -> Manifest | StoredManifest:
-        state = self.means.master.await_complete(descriptor)
+    def _manifest(
+        self, descriptor: ShuffleDescriptor, state: ResultState
+    ) -> Manifest | StoredManifest:
         layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
         manifest = build(descriptor, state, layout, store)
         return store_manifest(store, layout, manifest, state.completions)
@@ -186,6 +190,22 @@ def readable(state: JobState, name: ResultId) -> ResultState:
     if not result.registered.schema:
         raise Invalid(f"the schema of result {name} was too large for the log")
     return result
+
+
+def check_rows(state: ResultState, counted: Sequence[int]) -> None:
+    """Hold what was announced against what Spark's successful attempts have written: an attempt
+    whose input was cut off, as a process before it died, may have taken that for the end.
+
+    Raises:
+        Corrupt: an attempt of other rows was announced.
+    """
+    for number, rows in enumerate(counted):
+        announced = state.produced(number)
+        if announced.rows != rows:
+            raise Corrupt(
+                f"attempt {announced.attempt} has announced {announced.rows} rows, but Spark's "
+                f"successful attempt wrote {rows}: run the exchange again"
+            )
 
 
 def _stated(schema: str) -> str:

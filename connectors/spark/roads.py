@@ -34,10 +34,11 @@ from .worker import MapTask, ReadTask
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A map stage that is planned; `again` runs it for some of its partitions only."""
+    """A map stage that is planned. `run` gives the rows that Spark's own successful attempt at each
+    partition has written; `again` runs it for some of its partitions only."""
 
     partitions: int
-    run: Callable[[], object]
+    run: Callable[[], list[int]]
     again: Callable[[list[int]], object]
 
 
@@ -105,7 +106,7 @@ class PublicRoad:
     def writes(self, task: MapTask) -> Writing:
         write = ship(task.write_batches)
         stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
-        return _writing(stage)
+        return _writing(stage.map(lambda row: row.rows))
 
     def reads(self, task: ReadTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
@@ -163,7 +164,7 @@ def _writing(stage: RDD[Any]) -> Writing:
     context = stage.context
     return Writing(
         stage.getNumPartitions(),
-        stage.collect,
+        lambda: [int(rows) for rows in stage.collect()],
         lambda some: context.runJob(stage, lambda rows: rows, some),
     )
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate, attach
+from headgate import Corrupt, Headgate, attach
 from headgate.connectors.spark import roads, shipping
 from headgate.connectors.spark.worker import MapTask
 
@@ -177,6 +181,52 @@ def test_exactly_once(
     assert listed.live == ()
 
 
+def dying() -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A user's function whose process dies between two batches, at the first attempt; made in here
+    because executors cannot import this module."""
+
+    def dies_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for number, batch in enumerate(batches):
+            if (number, context.partitionId(), context.attemptNumber()) == (3, 0, 0):
+                os._exit(1)
+            yield batch
+
+    return dies_once
+
+
+@pytest.mark.parametrize("catalyst", ["auto", "off"])
+def test_rows_that_end_early_are_not_all(spark: SparkSession, catalyst: str) -> None:
+    """The process upstream of a map task dies, and what it has sent ends like a whole partition:
+    every row is there in the end, or the exchange says that some are not."""
+    conf = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+        "spark.headgate.catalyst": catalyst,
+        "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{catalyst}",
+    }
+    df = orders(spark).withColumn("wide", F.repeat(F.lit("x"), 500))
+    expected = rows(df.repartition(8, "k"))
+    with setting(spark, conf), attach(spark) as hg:
+        try:
+            found = rows(hg.repartition(df.mapInArrow(dying(), df.schema), 8, "k"))
+        except Corrupt:
+            found = expected
+    assert expected == found
+
+
+@contextmanager
+def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """A session whose configuration is another one for a while."""
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in conf:
+            spark.conf.unset(key)
+
+
 def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts at every partition run side by side, as speculation has it on two hosts, and
     both produce: one of each pair is read, the other superseded and deleted."""
@@ -186,10 +236,11 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     def twice(road: roads.PrivateRoad, task: MapTask) -> roads.Writing:
         one = writes(road, task)
 
-        def run() -> None:
+        def run() -> list[int]:
             with ThreadPoolExecutor(2) as both:
-                for done in [both.submit(one.run), both.submit(one.run)]:
-                    done.result()
+                first, second = both.submit(one.run), both.submit(one.run)
+                assert first.result() == second.result()
+            return first.result()
 
         return roads.Writing(one.partitions, run, one.again)
 

@@ -30,7 +30,7 @@ class Driver:
         self.missing = frozenset({1})
         context = SimpleNamespace(setLocalProperty=lambda *_: None)
         self.repairs = Repairs(cast(SparkContext, context), lambda _: self.state())
-        self.repairs.keep(RESULT, Writing(2, lambda: None, self.again))
+        self.repairs.keep(RESULT, Writing(2, lambda: [], self.again))
 
     def again(self, partitions: list[int]) -> None:
         assert partitions == [1]

@@ -1,4 +1,4 @@
-"""What comes out of the JVM: whole, or not at all."""
+"""What comes out of the JVM: whole, or not at all; and what is announced of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import struct
 import pytest
 from pyspark.serializers import SpecialLengths
 
+from headgate import Corrupt
+from headgate.connectors.spark.exchange import check_rows
 from headgate.connectors.spark.roads import Frames
+from headgate.control.events import Produced, ResultRegistered, SegmentSummary
+from headgate.control.ids import AttemptId, PartitionId, ResultId
+from headgate.control.state import ResultState
 
 FRAMES = [b"first", b"", b"third"]
 END = struct.pack("!i", SpecialLengths.END_OF_DATA_SECTION)
@@ -27,3 +32,19 @@ def test_frames_without_their_mark_are_an_error(sent: int) -> None:
     are: the JVM closes it so when a task upstream fails."""
     with pytest.raises((EOFError, struct.error)):
         list(Frames().load_stream(io.BytesIO(SENT[:sent])))
+
+
+def test_an_attempt_of_other_rows_is_found() -> None:
+    """What was announced by an attempt that Spark does not count as successful has to be as many
+    rows as those of the one that it counts."""
+    result = ResultId("r")
+    attempts = [AttemptId(PartitionId(result, index), 1, index) for index in range(2)]
+    state = ResultState(
+        ResultRegistered(result, 2, 1, "", ""),
+        attempts={one: Produced(one, (SegmentSummary(0, 10, 7, 0, b""),)) for one in attempts},
+        winners=dict(enumerate(attempts)),
+        complete=True,
+    )
+    check_rows(state, [7, 7])
+    with pytest.raises(Corrupt, match="r/1/1-1 has announced 7 rows.* wrote 8"):
+        check_rows(state, [7, 8])
