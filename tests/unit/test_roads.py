@@ -46,5 +46,5 @@ def test_an_attempt_of_other_rows_is_found() -> None:
         complete=True,
     )
     check_rows(state, [7, 7])
-    with pytest.raises(Corrupt, match="r/1/1-1 has announced 7 rows.* wrote 8"):
+    with pytest.raises(Corrupt, match=r"r/1/1-1 has announced 7 rows.* wrote 8"):
         check_rows(state, [7, 8])
