@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -233,7 +232,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     here = ("--store", "s3://bucket/root/")
     assert (0, []) == ran("sweep", *here)[:2]
     later = SYSTEM_CLOCK.now_ms() + 61_000
-    monkeypatch.setattr(cli_jobs, "SYSTEM_CLOCK", SimpleNamespace(now_ms=lambda: later))
+    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
     assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
