@@ -78,7 +78,10 @@ class Application:
 
     def await_phase(self, phase: str, limit_s: float) -> None:
         """Returns as well when the application has ended before."""
-        done = lambda: self.has_reached(phase) or self.is_over()  # noqa: E731
+
+        def done() -> bool:
+            return self.has_reached(phase) or self.is_over()
+
         wait_for(done, limit_s, f"{phase!r}, the application is {self.phase()}")
 
     def sums(self) -> Any:
@@ -108,10 +111,11 @@ class Application:
 
     def end(self) -> None:
         """Kill what is left, and wait until all of it is gone."""
-        gone = lambda: not self._members()  # noqa: E731
         send([p.pid for p in self._members()], signal.SIGKILL)
         self._driver.wait()
-        wait_for(gone, STARTED_S_MAX, "the end of the application's processes")
+        wait_for(
+            lambda: not self._members(), STARTED_S_MAX, "the end of the application's processes"
+        )
 
     def _members(self) -> list[_Found]:
         """Its live processes; Python workers leave the process group, but not the session."""

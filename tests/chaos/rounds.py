@@ -21,6 +21,7 @@ from headgate.control.log import partition_of
 from headgate.infra import daemons, stack
 from headgate.infra.stack import StackSettings, StackState
 
+from .application import FIRST, SECOND
 from .plan import KILLED, REPLACED, Round
 from .processes import ROOT, STARTED_S_MAX, Application, Late, Masters, send, wait_for
 
@@ -139,7 +140,15 @@ class Scene:
         return self.applications[-1]
 
     def victim(self) -> Victim:
-        return getattr(self, f"_{self.round.victim}")()  # type: ignore[no-any-return]
+        choices = {
+            "master": self._master,
+            "driver": self._driver,
+            "executor": self._executor,
+            "worker": self._worker,
+            "leader": self._leader,
+            "store": self._store,
+        }
+        return choices[self.round.victim]()
 
     def _master(self) -> Victim:
         masters = self.place.masters
@@ -232,9 +241,8 @@ def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
         for application in scene.applications:
             application.end()
     wrong += _rows(scene, expected) + place.masters.fallen()
-    if not wrong:
-        asked = [place.ask("fsck", "--job", job), place.ask("audit", "verify", "--job", job)]
-        wrong += filter(None, asked)
+    asked = [place.ask("fsck", "--job", job), place.ask("audit", "verify", "--job", job)]
+    wrong += filter(None, asked)
     return Outcome(one, struck, SYSTEM_CLOCK.monotonic_s() - begun_s, tuple(wrong))
 
 
@@ -255,7 +263,7 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
 def _found_again(first: Application, second: Application) -> list[str]:
     """What the first driver had completed, the second one reads."""
     known = [one["found"] for one in second.told() if "found" in one]
-    done = {"rewriting": 8, "reading": 5}
+    done = {"rewriting": FIRST[0], "reading": SECOND[0]}
     lost = [number for phase, number in done.items() if first.has_reached(phase)]
     if first.has_reached("closing") or not known:
         return []
