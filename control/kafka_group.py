@@ -128,9 +128,7 @@ class KafkaMembership(KafkaTransactions):
         super().close()
         self._asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
-        with suppress(
-            KafkaException, HeadgateError, RuntimeError
-        ):  # the last: it was closed before
+        with suppress(KafkaException, HeadgateError, RuntimeError):  # the last of a closed one
             self._leave()
         self._consumer.close()
         for number in list(self._held):

@@ -16,6 +16,10 @@ from .log import EventLog
 from .replay import Replay, Snapshot
 from .state import JobState
 
+# Whoever beats under it tells how late it is by the log's clock. No job has this name.
+MASTERS = JobId("masters")
+_PAUSE_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
@@ -30,10 +34,6 @@ class Neglected:
     @property
     def job(self) -> JobId:
         return self.state.job
-
-
-# Whoever beats under it tells how late it is by the log's clock. No job has this name.
-MASTERS = JobId("masters")
 
 
 @dataclass(slots=True)
@@ -66,9 +66,6 @@ class Watch:
 class _Seen:
     replay: Replay
     broken: bool = field(default=False)
-
-
-_PAUSE_S = 0.1
 
 
 def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:

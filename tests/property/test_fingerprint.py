@@ -85,7 +85,7 @@ def test_a_hash_is_of_the_value_alone(left: list[bytes], right: list[bytes], ski
 PAIRS = [
     (pa.int64(), [1, None], [None, 1]),
     (pa.int64(), [1, 2], [2, 1]),
-    (pa.int64(), [1 << 63, 1 << 62], [1 << 62, 1 << 63]),
+    (pa.int64(), [-1 << 63, 1 << 62], [1 << 62, -1 << 63]),
     (pa.float64(), [0.0, 1.0], [-0.0, 1.0]),
     (pa.string(), ["ab", "c"], ["a", "bc"]),
     (pa.string(), ["", None], [None, ""]),
@@ -105,8 +105,6 @@ def test_rows_that_are_easily_mixed_up(
     kind: pa.DataType, one: list[object], other: list[object]
 ) -> None:
     """Two columns whose values are exchanged, cut elsewhere, empty or null are another row."""
-    if kind == pa.int64():
-        one, other = ([v and (v - (1 << 63) if v > 9 else v) for v in x] for x in (one, other))  # type: ignore[operator]
     rows = [
         pa.record_batch([pa.array([value], kind) for value in row], names=["a", "b"])
         for row in (one, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pytest
 
@@ -37,6 +38,8 @@ from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, 
 from .test_steps import StoppedClock
 
 __all__ = ["in_a_hurry", "masters_in_a_hurry"]
+
+T = TypeVar("T", bound=Body)
 
 LEASE_MS = 60_000
 SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX)
@@ -94,7 +97,7 @@ class World:
         drive(self.log, self.storage, steps)
         return asks
 
-    def bodies(self, kind: type[Body]) -> list[Body]:
+    def bodies(self, kind: type[T]) -> list[T]:
         bodies = [r.event.body for r in events(self.log, JOBS[0])]
         return [body for body in bodies if isinstance(body, kind)]
 
@@ -182,7 +185,7 @@ def test_a_driver_that_attached_meanwhile_is_left_alone() -> None:
         world.clock.at_ms += LEASE_MS
         world.live(LIVED[0])
         world.look(steps)
-    assert [1] == [said.epoch for said in world.bodies(LeaseExpired)]  # type: ignore[union-attr]
+    assert [1] == [said.epoch for said in world.bodies(LeaseExpired)]
     assert (2, True) == (world.state.epoch, world.state.registered)
     assert ([], []) == (world.storage.deleted, world.storage.swept)
 
