@@ -85,10 +85,8 @@ class Keeper:
             return ()
         return records
 
-    def end(self, state: JobState) -> tuple[StateRecord, ...]:
-        """What leaves nothing of a job that has ended."""
-        if not is_over(state):
-            return ()
+    def end(self) -> tuple[StateRecord, ...]:
+        """What leaves nothing of the job."""
         self._next = _Kept(Standing(), self._kept.position, self._kept.at_ms)
         return snapshots.end(self._kept.standing)
 

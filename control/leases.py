@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .clock import Deadline
 from .contract import PER_JOB
@@ -24,7 +24,8 @@ _PAUSE_S = 0.1
 @dataclass(frozen=True, slots=True)
 class Neglected:
     """A job to look after. `silent_ms` is how long its driver was not heard, 0 when it has said
-    that it ends; `store` is where its objects are, empty when nobody said."""
+    that it ends; `store` is where its objects are, empty when nobody said. One that is over has
+    nothing left but its last snapshot."""
 
     state: JobState
     mode: str
@@ -65,7 +66,8 @@ class Watch:
 @dataclass(slots=True)
 class _Seen:
     replay: Replay
-    broken: bool = field(default=False)
+    broken: bool = False
+    logged: bool = False
 
 
 def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
@@ -90,12 +92,13 @@ def neglected(
     now_ms: int,
 ) -> Iterator[Neglected]:
     """The jobs whose driver was silent for longer than their lease, and those that have ended and
-    still have something that was ordered to go, or whose time is over. A log that does not explain
-    itself proves nothing: its job is left alone."""
+    still have something that was ordered to go, or whose time is over, or whose log is gone. A log
+    that does not explain itself proves nothing: its job is left alone."""
     seen = {job: _Seen(Replay(job, snapshot)) for job, snapshot in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
         one = seen.setdefault(job, _Seen(Replay(job)))
+        one.logged = True
         if one.broken or one.replay.knows(recorded):
             continue
         try:
@@ -103,16 +106,20 @@ def neglected(
         except Corrupt:
             one.broken = True
     for job, one in seen.items():
-        if not one.broken and (found := _judged(one.replay, beats.get(job, 0), now_ms)) is not None:
+        if not one.broken and (found := _judged(one, beats.get(job, 0), now_ms)) is not None:
             yield found
 
 
-def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
+def _judged(one: _Seen, beat_ms: int, now_ms: int) -> Neglected | None:
+    replay = one.replay
     state, said = replay.state, replay.registered
     silent_ms = now_ms - max(replay.heard_ms, beat_ms)
-    if said is None or is_over(state):
+    if said is None:
         return None
     mode = replay.mode or PER_JOB
+    if is_over(state):
+        forgotten = mode == PER_JOB and not one.logged
+        return Neglected(state, mode, said.store, 0) if forgotten else None
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
         late = bool(decide(state, Tick(now_ms)))

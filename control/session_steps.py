@@ -238,7 +238,7 @@ class SessionSteps:
         """One transaction a job."""
         for job, case in list(held.touched.items()):
             if case.is_forgotten(held.oldest):
-                self._keep(case, case.keeper.end(case.ledger.state), {number: position})
+                self._keep(case, case.keeper.end(), {number: position})
                 del held.jobs[job], held.touched[job]
             elif (snapshot := case.snapshot(position)) is not None:
                 snapshot = replace(snapshot, needed=held.needed(position, case))

@@ -158,7 +158,8 @@ class JobSteps:
             self._ledger.wrote(len(derived))
         if decisions:
             snapshot = self._ledger.snapshot(self._follower.position())
-            self._keep(decisions, self._keeper.end(snapshot.state))
+            if self._keeper.is_last_due(snapshot):
+                self._keep(decisions, self._keeper.records(snapshot, self._author.now_ms()))
 
     def _keep_snapshot(self) -> None:
         """Before new facts are taken: whoever starts here finds no answer to those before, and so

@@ -11,6 +11,7 @@ from headgate.control.clock import Deadline
 from headgate.control.contract import PER_JOB, SESSION
 from headgate.control.errors import HeadgateError
 from headgate.control.ids import JobId
+from headgate.control.recovery import read_snapshots
 from headgate.storage.fsck import audit, fold
 from headgate.storage.release import StorageRelease
 
@@ -273,9 +274,11 @@ def _check_end(world: World) -> None:
     for name in NEIGHBOURS:
         if objects.get(name) != (b"theirs", "theirs"):
             oracle.violated(f"{name} was touched")
-    kept = world.broker.memory.read_state(JOB, Deadline.after(1.0))
-    if kept and world.mode == PER_JOB:  # a session's masters need it while the log has the job
-        oracle.violated(f"state is kept of a job that is over: {sorted(kept)}")
-    for audited in audit(world.broker.memory.read_all(Deadline.after(1.0))):
+    snapshots = read_snapshots(world.broker.memory, JOB, Deadline.after(1.0))
+    events = list(world.broker.memory.read_all(Deadline.after(1.0)))
+    ended = [state for state in fold(events) if state.job == JOB]
+    if ended != [snapshot.state for snapshot in snapshots.values()]:
+        oracle.violated(f"the last snapshot is not the end: {snapshots}")
+    for audited in audit(events):
         if audited.job != OTHER and (audited.violation or audited.due):
             oracle.violated(f"audit: {audited}")

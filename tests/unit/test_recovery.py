@@ -124,20 +124,27 @@ def test_the_head_of_the_log_is_not_needed() -> None:
     assert "closed" == state.closed
 
 
-def test_nothing_stands_behind_the_end() -> None:
-    """When a job is over and its objects are gone, its state is taken back; not before."""
+def test_what_has_ended_stands() -> None:
+    """When a job is over and its objects are gone, its state is kept once more, and not before: so
+    its name can come again, however much of its former log is gone."""
     log = MemoryEventLog()
     live(log, LIFE, 100)
     with closing(opened(log)) as steps:
         state_facts(log, JobUnregistered("closed"), by="driver")
         outcomes = [steps.step(0.0) for _ in range(5)]
-        assert {JOB, f"{JOB}/{RESULT}"} == standing(log).keys()
+        running = standing(log)
+        assert {JOB, f"{JOB}/{RESULT}"} == running.keys()
         for deletion in (one for outcome in outcomes for one in outcome.deletions):
             deletion.run(OrderedStorage(log), log, Deadline.after(1.0))
         drive(steps, log, OrderedStorage(log))
-    assert {} == standing(log)
-    live(log, (REGISTERED, *OPENING[1:], produced(0, 1, 2)), 100)
-    assert 2 == audited(log).state.epoch
+    ended = standing(log)
+    assert running != ended
+    with closing(opened(log)) as steps:
+        drive(steps, log, OrderedStorage(log))
+    assert ended == standing(log)
+    log.expire(JOB, events(log)[0].offset + len(LIFE))
+    again = (REGISTERED, *OPENING[1:], produced(0, 1, 2))
+    assert 2 == live(log, again, 100).epoch
     assert {} != standing(log)
 
 

@@ -91,6 +91,12 @@ class World:
                 for _ in range(4):
                     steps.step(0.0)
 
+    def end(self) -> None:
+        """The driver closes the job, and everything of it is deleted."""
+        self.live(JobUnregistered("closed"))
+        for found in self.neglected():
+            sweep(self.log, self.storage, found, SETTINGS)
+
     def neglected(self) -> list[Neglected]:
         deadline = Deadline.after(1.0)
         snapshots = read_snapshots(self.log, None, deadline)
@@ -133,10 +139,30 @@ def test_what_a_dead_driver_left_is_deleted(world: World, settings: MasterSettin
     assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
     assert (set(), [JOB]) == (world.storage.early, world.storage.swept)
     assert [] == world.neglected()
-    assert {} == world.log.read_state(JOB, Deadline.after(1.0))
     assert any(isinstance(body, LeaseExpired) for body in bodies(world.log))
     if not snapshots:
         assert "its driver was silent for 120 s" == audited(world.log).state.closed
+
+
+def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
+    """What stands of a job that has ended goes behind its last event, unless its name has come
+    again by then."""
+    world.live(*LIVED)
+    world.end()
+    assert [] == world.neglected()
+    standing = world.log.read_state(JOB, Deadline.after(1.0))
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    (found,) = world.neglected()
+    world.live(LIVED[0])
+    assert sweep(world.log, world.storage, found, SETTINGS).came_back
+    assert standing == world.log.read_state(JOB, Deadline.after(1.0))
+    world.end()
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    (found,) = world.neglected()
+    assert 2 == found.state.epoch
+    assert sweep(world.log, world.storage, found, SETTINGS).forgotten
+    assert {} == world.log.read_state(JOB, Deadline.after(1.0))
+    assert [] == world.neglected()
 
 
 def test_a_promoted_result_outlives_its_driver(world: World) -> None:
