@@ -94,7 +94,6 @@ class Scribe:
         self._replay = Replay(JOB)
         self._last: Receipt | None = None
         self.events = 0
-        self.snapshots = 0
 
     def write(self, fact: Fact) -> None:
         derived = self._append(self._author.fact(fact))
@@ -104,14 +103,14 @@ class Scribe:
             if isinstance(one.decision, Released):
                 body = Deleted(one.decision.result, one.decision.attempts, MAPS)
                 self._append(self._author.fact(body))
-        records = self._keeper.records(self._replay.snapshot(self.events), 0)
-        if records:
+        snapshot = self._replay.snapshot(self.events)
+        if not snapshot.due and self._keeper.is_due(snapshot, 0):
             self._confirm()
             self._decisions.begin()
-            for record in records:
+            for record in self._keeper.records(snapshot, 0):
                 self._decisions.keep(record)
             self._decisions.commit(self.events)
-            self.snapshots += 1
+            self._keeper.kept()
 
     def close(self) -> None:
         self._confirm()
