@@ -8,6 +8,7 @@ a few times the record.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from operator import attrgetter
@@ -21,6 +22,7 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # a value, and the 
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _LONG_BYTES_MAX = 10
+_DOUBLE = struct.Struct("<d")
 
 
 def read_long(record: bytes, at: int) -> tuple[int, int]:
@@ -75,7 +77,7 @@ def write_long(out: bytearray, value: int) -> None:
     out.append(number)
 
 
-def _write_bytes(out: bytearray, value: bytes) -> None:
+def write_bytes(out: bytearray, value: bytes) -> None:
     size = len(value)
     if size < 0x40:
         out.append(size << 1)
@@ -84,12 +86,16 @@ def _write_bytes(out: bytearray, value: bytes) -> None:
     out += value
 
 
-def _write_string(out: bytearray, value: str) -> None:
-    _write_bytes(out, value.encode())
+def write_string(out: bytearray, value: str) -> None:
+    write_bytes(out, value.encode())
 
 
 def _write_boolean(out: bytearray, value: bool) -> None:
     out.append(value)
+
+
+def _write_double(out: bytearray, value: float) -> None:
+    out += _DOUBLE.pack(value)
 
 
 def _write_null(out: bytearray, value: None) -> None:
@@ -106,14 +112,15 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "string": _read_string,
     }
 )
-_WRITERS: Mapping[str, Writer] = MappingProxyType(
+SCALAR_WRITERS: Mapping[str, Writer] = MappingProxyType(
     {
         "null": _write_null,
         "boolean": _write_boolean,
         "int": write_long,
         "long": write_long,
-        "bytes": _write_bytes,
-        "string": _write_string,
+        "double": _write_double,
+        "bytes": write_bytes,
+        "string": write_string,
     }
 )
 
@@ -125,7 +132,7 @@ def reader(schema: Any, kinds: Mapping[str, type]) -> Reader:
 
 def writer(schema: Any) -> Writer:
     """Of values whose records have all the fields of the schema."""
-    return _writer(schema, dict(_WRITERS))
+    return _writer(schema, dict(SCALAR_WRITERS))
 
 
 def _reader(schema: Any, kinds: Mapping[str, type], known: dict[str, Reader]) -> Reader:
@@ -186,14 +193,14 @@ def _writer(schema: Any, known: dict[str, Writer]) -> Writer:
     if isinstance(schema, str):
         return known[schema]
     if isinstance(schema, list):
-        return _union_writer({_name(branch): _writer(branch, known) for branch in schema})
+        return union_writer({_name(branch): _writer(branch, known) for branch in schema})
     if schema["type"] == "array":
-        return _array_writer(_writer(schema["items"], known))
+        return array_writer(_writer(schema["items"], known))
     parts = {part["name"]: _writer(part["type"], known) for part in schema["fields"]}
-    return known.setdefault(schema["name"], _record_writer(parts))
+    return known.setdefault(schema["name"], record_writer(parts))
 
 
-def _record_writer(parts: Mapping[str, Writer]) -> Writer:
+def record_writer(parts: Mapping[str, Writer]) -> Writer:
     writers = [(attrgetter(name), write) for name, write in parts.items()]
 
     def write_record(out: bytearray, value: Any) -> None:
@@ -209,7 +216,7 @@ def _name(branch: Any) -> str:
     return scalars[branch] if isinstance(branch, str) else branch["name"]
 
 
-def _union_writer(branches: Mapping[str, Writer]) -> Writer:
+def union_writer(branches: Mapping[str, Writer]) -> Writer:
     numbered = {name: (which, write) for which, (name, write) in enumerate(branches.items())}
 
     def write_branch(out: bytearray, value: Any) -> None:
@@ -220,7 +227,7 @@ def _union_writer(branches: Mapping[str, Writer]) -> Writer:
     return write_branch
 
 
-def _array_writer(item: Writer) -> Writer:
+def array_writer(item: Writer) -> Writer:
     def write_array(out: bytearray, values: Any) -> None:
         if values:
             write_long(out, len(values))

@@ -9,21 +9,25 @@ same value is always the same bytes.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Mapping, Set
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from zlib import MAX_WBITS, compressobj
 
 import fastavro
 
+from . import avro
 from .errors import Corrupt
 from .persistent import PersistentMap, PersistentSet
 
 _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
 )
-_SYNC = b"headgate state.."  # fastavro would take random bytes
+_MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # of the container
+_LEVEL = 1
 
 T = TypeVar("T")
 _Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
@@ -32,16 +36,15 @@ _Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
 def pack(value: object, notes: Mapping[str, str]) -> bytes:
     """An Avro container file that holds one value, and notes beside it."""
     kind: Any = type(value)
-    out = io.BytesIO()
-    fastavro.writer(
-        out,
-        _schema_of(kind),
-        [_apply(_plainer(kind), value)],
-        "deflate",
-        metadata=dict(notes),
-        sync_marker=_SYNC,
-    )
-    return out.getvalue()
+    body, squeezed = bytearray(), compressobj(_LEVEL, wbits=-MAX_WBITS)
+    _writer(kind)(body, value)
+    told = {"avro.codec": "deflate", "avro.schema": _schema_of(kind), **notes}
+    out = bytearray(_MAGIC)
+    _write_notes(out, told)
+    out += _SYNC
+    avro.write_long(out, 1)
+    avro.write_bytes(out, squeezed.compress(body) + squeezed.flush())
+    return bytes(out + _SYNC)
 
 
 def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None]) -> T:
@@ -62,8 +65,8 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
 
 
 @cache
-def _schema_of(kind: Any) -> Any:
-    return fastavro.parse_schema(_schema(kind, set()))
+def _schema_of(kind: Any) -> str:
+    return json.dumps(_schema(kind, set()))
 
 
 def _schema(kind: Any, named: set[str]) -> Any:
@@ -90,6 +93,14 @@ def _record(name: str, hints: Mapping[str, Any], named: set[str]) -> Any:
     return {"type": "record", "name": name, "fields": parts}
 
 
+def _write_notes(out: bytearray, notes: Mapping[str, str]) -> None:
+    avro.write_long(out, len(notes))
+    for name, text in notes.items():
+        avro.write_string(out, name)
+        avro.write_string(out, text)
+    avro.write_long(out, 0)
+
+
 def _name(kind: Any) -> str:
     kind = _plain_type(kind)
     if parts := _branches(kind) or _pair(kind) or ():
@@ -103,34 +114,27 @@ def _apply(make: _Maker, value: Any) -> Any:
 
 
 @cache
-def _plainer(kind: Any) -> _Maker:
-    """How fastavro takes a type's value."""
+def _writer(kind: Any) -> avro.Writer:
     kind = _plain_type(kind)
+    if kind in _SCALARS:
+        return avro.SCALAR_WRITERS[_SCALARS[kind]]
     if (branches := _branches(kind)) is not None:
-        return _branch_plainer(branches)
+        return avro.union_writer({branch.__name__: _writer(branch) for branch in branches})
     if (item := _item(kind)) is not None:
-        each, order = _plainer(item), list if get_origin(kind) is tuple else sorted
-        return order if each is None else lambda values: [each(one) for one in order(values)]
+        write = avro.array_writer(_writer(item))
+        return write if get_origin(kind) is tuple else lambda out, value: write(out, sorted(value))
     if (pair := _pair(kind)) is not None:
-        key, value = _plainer(pair[0]), _plainer(pair[1])
-        return lambda values: [
-            {"key": _apply(key, k), "value": _apply(value, v)} for k, v in values.items()
-        ]
-    if not _is_record(kind):
-        return None
-    parts = [(name, _plainer(hint)) for name, hint in _hints(kind).items()]
-    return lambda value: {name: _apply(make, getattr(value, name)) for name, make in parts}
+        return _mapping_writer(*map(_writer, pair))
+    return avro.record_writer({name: _writer(hint) for name, hint in _hints(kind).items()})
 
 
-def _branch_plainer(branches: tuple[Any, ...]) -> _Maker:
-    """Records are named, lest fastavro tries every branch on them."""
-    makers = {branch: _plainer(branch) for branch in branches if _is_record(branch)}
+def _mapping_writer(write_key: avro.Writer, write_value: avro.Writer) -> avro.Writer:
+    def write_entry(out: bytearray, entry: tuple[Any, Any]) -> None:
+        write_key(out, entry[0])
+        write_value(out, entry[1])
 
-    def make(value: Any) -> Any:
-        kind = type(value)
-        return (kind.__name__, _apply(makers[kind], value)) if kind in makers else value
-
-    return make
+    write = avro.array_writer(write_entry)
+    return lambda out, value: write(out, value.items())
 
 
 @cache
