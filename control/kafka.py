@@ -239,10 +239,11 @@ class KafkaFollower:
         offset = message.offset()
         assert offset is not None, "a record has an offset"
         self._position, self._at_end = offset + 1, False
-        if self._job is not None and job_of(message) not in (None, self._job.encode()):
+        job = job_of(message)
+        if self._job is not None and job not in (None, self._job.encode()):
             return
         try:
-            found.append(Recorded(offset, decoded(message)))
+            found.append(Recorded(offset, decoded(message, job)))
         except Corrupt as exc:
             self._reject(offset, exc)
 

@@ -48,13 +48,13 @@ def job_of(message: Message) -> bytes | None:
     return found.encode() if isinstance(found, str) else found
 
 
-def decoded(message: Message) -> Event:
-    """The event of a record.
+def decoded(message: Message, job: bytes | None) -> Event:
+    """The event of a record whose headers name this job.
 
     Raises:
         Corrupt: it is none, or the one of another job than its headers say.
     """
-    job, record = job_of(message), message.value()
+    record = message.value()
     if job is None or record is None:
         raise Corrupt("record has no headers")
     event = codec.decode(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -19,6 +20,15 @@ from .doctor import Target, open_bucket, open_log
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 STEP_EVENTS_MAX = 5_000
+_COLLECTED = 100_000, 20, 50  # objects more, for the youngest; collections of the younger ones
+
+
+def spare_collector() -> None:
+    """A master keeps nearly all that it makes, and nothing of it in circles: looking for some again
+    and again would cost it as much as reading the events."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED)
 
 
 def run(target: Target, slot: str) -> None:
@@ -34,6 +44,7 @@ def run(target: Target, slot: str) -> None:
     told.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("headgate").addHandler(told)
     logging.getLogger("headgate").setLevel(logging.INFO)
+    spare_collector()
     store, root = open_bucket(target)
     with closing(store), closing(open_log(target)) as log:
         name = f"master {slot} {os.urandom(4).hex()}"

@@ -8,7 +8,6 @@ decisions, in transactions of the same size.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -187,7 +186,7 @@ def _steps(log: KafkaEventLog) -> SessionSteps:
     steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
         steps.step(0.1)
-    gc.collect()
+    masters.spare_collector()
     return steps
 
 
