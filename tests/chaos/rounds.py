@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from confluent_kafka.admin import AdminClient
 
@@ -88,21 +89,17 @@ class Place:
 def open_place(folder: Path) -> Iterator[Place]:
     """Start everything, and end it."""
     settings = StackSettings(home=folder / "stack", heap_mib=HEAP_MIB)
-    os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
-    try:
+    with patch.dict(os.environ, JAVA_TOOL_OPTIONS=QUICK_JAVA), ExitStack() as opening:
+        opening.callback(stack.down, settings=settings)
         state = stack.up(3, settings)
         keys = {"AWS_ACCESS_KEY_ID": state.access_key, "AWS_SECRET_ACCESS_KEY": state.secret_key}
         env = {**os.environ, **keys, "PYSPARK_PYTHON": sys.executable}
         _make_topics(state)
         masters = Masters(_where(state), folder, env)
-        try:
-            for slot in SLOTS:
-                masters.start(slot)
-            yield Place(settings, state, masters, folder, env)
-        finally:
-            masters.end()
-    finally:
-        stack.down(settings=settings)
+        opening.callback(masters.end)
+        for slot in SLOTS:
+            masters.start(slot)
+        yield Place(settings, state, masters, folder, env)
 
 
 def _where(state: StackState) -> list[str]:
