@@ -16,6 +16,7 @@ from .log import EventLog
 
 _LOG = logging.getLogger(__name__)
 _BEATS_A_LEASE = 3
+_PERIOD_S_MAX = 300.0
 
 
 class Heart:
@@ -27,7 +28,7 @@ class Heart:
         self._log = log
         self._job = job
         self._speaks = speaks
-        self._period_s = lease_ms / _BEATS_A_LEASE / 1000
+        self._period_s = min(lease_ms / _BEATS_A_LEASE / 1000, _PERIOD_S_MAX)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-heart", daemon=True)
 

@@ -18,7 +18,7 @@ from typing import TypeVar
 from .author import Author
 from .clock import Deadline
 from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
-from .errors import Closed, HeadgateError, OutcomeUnknown, Retryable, Unavailable
+from .errors import Closed, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact, Tick
 from .lifecycle import decide
 from .log import EventLog
@@ -129,7 +129,7 @@ class JobLoop:
         while not self._stopping.is_set():
             try:
                 self._lead()
-            except (Retryable, OutcomeUnknown) as exc:
+            except (Retryable, OutcomeUnknown, Lost) as exc:
                 _LOG.warning("master of %s starts over: %s", self._context.job_id, exc)
                 self._stopping.wait(_PAUSE_S)
             except BaseException as exc:

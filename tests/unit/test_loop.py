@@ -19,6 +19,7 @@ from headgate.control.errors import (
     Corrupt,
     Fenced,
     HeadgateError,
+    Lost,
     OutcomeUnknown,
     Unavailable,
 )
@@ -300,6 +301,15 @@ def test_whatever_was_opened_is_closed(operation: str) -> None:
         assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
     opened = faulty.calls["open_decisions"] - (operation == "open_decisions")
     assert opened == faulty.calls["closed decisions"]
+
+
+def test_a_master_whose_place_in_the_log_is_gone_begins_anew() -> None:
+    """As one that was away for longer than the log keeps its events."""
+    faulty = FaultyLog(MemoryEventLog(), Fault("poll", 2, Lost("injected")))
+    with looping(faulty) as loop:
+        for epoch in (1, 2, 3):
+            assert (JobAccepted(epoch),) == loop.ask(REGISTERED).result(1.0)
+    assert faulty.calls["poll"] > 2
 
 
 def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from headgate.control import heartbeats
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
@@ -304,6 +305,17 @@ def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> 
         silent = beat_of(beating)
         SYSTEM_CLOCK.sleep_s(0.2)
         assert silent == beat_of(beating)
+
+
+def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver is heard long before its lease ends: its own clock, which its events have, may be
+    late, and its first beat may not be heard."""
+    monkeypatch.setattr(heartbeats, "_PERIOD_S_MAX", 0.01)
+    log = MemoryEventLog()
+    heart = Heart(log, JOB, 86_400_000, lambda: True)
+    heart.start()
+    await_beat(log, await_beat(log, 0))
+    heart.stop()
 
 
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
