@@ -87,10 +87,10 @@ START ?= 0
 simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=1000 START=0)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) $(ARGS)
 
-ROUNDS ?= 13
+ROUNDS ?= 15
 SEED ?= 1
 
-chaos: $(INSTALLED) java  ## applications on services of their own, killed and paused (ROUNDS=13 SEED=1)
+chaos: $(INSTALLED) java  ## applications on services of their own, killed and paused (ROUNDS=15 SEED=1)
 	@$(BIN)/python -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)

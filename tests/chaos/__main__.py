@@ -1,4 +1,4 @@
-"""Rounds of chaos on services of its own: `python -m tests.chaos --rounds 13 --seed 1`.
+"""Rounds of chaos on services of its own: `python -m tests.chaos --rounds 15 --seed 1`.
 
 Prints what was done to whom in each round, and what came of it; ends with 1 when a round went
 wrong, and then keeps the folder with what everybody said.

@@ -8,7 +8,7 @@ from random import Random
 
 from headgate.control.contract import PER_JOB, SESSION
 
-VICTIMS = ("master", "driver", "executor", "worker", "leader", "store")
+VICTIMS = ("master", "driver", "executor", "worker", "leader", "coordinator", "store")
 KILLED, PAUSED, REPLACED = "killed", "paused", "replaced"
 FAULTS = (
     *((victim, how) for victim in VICTIMS for how in (KILLED, PAUSED)),
@@ -59,7 +59,7 @@ def _round(number: int, victim: str, how: str, chance: Random) -> Round:
     long = how != KILLED and victim in ("master", "driver")
     return Round(
         number,
-        SESSION if victim == "master" else chance.choice((PER_JOB, SESSION)),
+        SESSION if victim in ("master", "coordinator") else chance.choice((PER_JOB, SESSION)),
         victim,
         how,
         chance.choice(PHASES[:-1] if always else _BUSY),

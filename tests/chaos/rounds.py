@@ -32,7 +32,7 @@ HEAP_MIB = 256
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for more
 WORK_S_MAX = 400.0
 ASK_S_MAX = 60.0
-_DAY_MS = 86_400_000
+_TOPIC = TopicSettings(TOPIC_PARTITIONS, -1, 7 * 86_400_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,13 @@ class Place:
         admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
         partitions = admin.list_topics(topic, ASK_S_MAX).topics[topic].partitions
         return f"kafka-{partitions[partition_of(JobId(job), TOPIC_PARTITIONS)].leader}"
+
+    def coordinator(self) -> str:
+        """The node that coordinates the group of masters."""
+        group = KafkaSettings(self.state.bootstrap, PREFIX, _TOPIC).masters_group
+        admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
+        found = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
+        return f"kafka-{found.coordinator.id}"
 
     def ask(self, *command: str) -> str:
         """What a command of `headgate` found; nothing when all is well."""
@@ -108,8 +115,7 @@ def _where(state: StackState) -> list[str]:
 
 
 def _make_topics(state: StackState) -> None:
-    topic = TopicSettings(TOPIC_PARTITIONS, -1, 7 * _DAY_MS)
-    with closing(KafkaEventLog(KafkaSettings(state.bootstrap, PREFIX, topic))) as log:
+    with closing(KafkaEventLog(KafkaSettings(state.bootstrap, PREFIX, _TOPIC))) as log:
         log.prepare(Deadline.after(STARTED_S_MAX))
 
 
@@ -143,6 +149,7 @@ class Scene:
             "executor": self._executor,
             "worker": self._worker,
             "leader": self._leader,
+            "coordinator": self._coordinator,
             "store": self._store,
         }
         return choices[self.round.victim]()
@@ -172,6 +179,9 @@ class Scene:
 
     def _leader(self) -> Victim:
         return self._node(self.place.leader(self.job))
+
+    def _coordinator(self) -> Victim:
+        return self._node(self.place.coordinator())
 
     def _store(self) -> Victim:
         return self._node("minio")
