@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from types import MappingProxyType
@@ -34,6 +34,7 @@ from .snapshots import Standing
 from .state import JobState
 
 _LOG = logging.getLogger(__name__)
+_KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
 
 
 @dataclass(slots=True)
@@ -48,9 +49,9 @@ class _Held:
     touched: dict[JobId, Case] = field(default_factory=dict)
     recovered: bool = False
 
-    def needed(self, position: int, but: Case) -> int:
-        """From where on the partition is to be read, one job's events before `position` apart."""
-        others = (case.keeper.unsaved for case in self.jobs.values() if case is not but)
+    def needed(self, position: int, but: Collection[JobId]) -> int:
+        """From where on the partition is to be read, some jobs' events before `position` apart."""
+        others = (case.keeper.unsaved for job, case in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
 
@@ -235,27 +236,49 @@ class SessionSteps:
             case.ledger.wrote(1)
 
     def _keep_all(self, held: _Held, position: int, number: int) -> None:
-        """One transaction a job."""
-        for job, case in list(held.touched.items()):
-            if case.is_forgotten(held.oldest):
-                self._keep(case, case.keeper.end(), {number: position})
-                del held.jobs[job], held.touched[job]
-            elif (snapshot := case.snapshot(position)) is not None:
-                snapshot = replace(snapshot, needed=held.needed(position, case))
-                records = case.keeper.records(snapshot, case.author.now_ms())
-                self._keep(case, records, {number: position})
+        forgotten = {j: c for j, c in held.touched.items() if c.is_forgotten(held.oldest)}
+        found = ((job, case.snapshot(position)) for job, case in held.touched.items())
+        for batch in _batches((job, one) for job, one in found if one is not None):
+            needed = held.needed(position, batch)
+            kept = {
+                held.jobs[job].keeper: replace(one, needed=needed) for job, one in batch.items()
+            }
+            now_ms = self._speaking.clock.now_ms()
+            self._keep({k: k.records(one, now_ms) for k, one in kept.items()}, {number: position})
+        self._keep({c.keeper: c.keeper.end() for c in forgotten.values()}, {number: position})
+        for job in forgotten:
+            del held.jobs[job], held.touched[job]
 
     def _keep(
-        self, case: Case, records: tuple[StateRecord, ...], positions: Mapping[int, int]
+        self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]
     ) -> None:
-        if records:
-            self._membership.begin()
+        if not any(written.values()):
+            return
+        self._membership.begin()
+        for records in written.values():
             for record in records:
                 self._membership.keep(record)
-            self._membership.commit(positions)
-            case.keeper.kept()
+        self._membership.commit(positions)
+        for keeper, records in written.items():
+            if records:
+                keeper.kept()
 
     def _settle(self, held: _Held) -> list[Deletion | Clearing]:
         found = [deletion for case in held.touched.values() for deletion in case.settle()]
         held.touched = {job: case for job, case in held.touched.items() if case.unwritten(1)}
         return found
+
+
+def _batches(due: Iterable[tuple[JobId, Snapshot]]) -> Iterator[dict[JobId, Snapshot]]:
+    """What one transaction carries: many small jobs, or a large one alone."""
+    batch: dict[JobId, Snapshot] = {}
+    weight = 0
+    for job, snapshot in due:
+        more = 1 + sum(len(result.attempts) for result in snapshot.state.results.values())
+        if batch and weight + more > _KEPT_MAX:
+            yield batch
+            batch, weight = {}, 0
+        batch[job] = snapshot
+        weight += more
+    if batch:
+        yield batch

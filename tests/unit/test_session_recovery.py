@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headgate.control import snapshots
+from headgate.control import session_steps, snapshots
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
@@ -150,6 +150,27 @@ def test_time_brings_a_snapshot_too(hours: int) -> None:
         drive(log, Storage(), steps)
     assert hours == len(read_snapshots(log, None, Deadline.after(1.0)))
     assert (hours == 0) is (live(log, (), said="") == 0)
+
+
+@pytest.mark.parametrize(("at_once", "steps_taken"), [(1_000, 1), (1, 3)])
+def test_many_jobs_are_kept_at_once(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, steps_taken: int
+) -> None:
+    """Small jobs share a transaction, and behind it none of their events is needed."""
+    monkeypatch.setattr(session_steps, "_KEPT_MAX", at_once)
+    clock, log = StoppedClock(), MemoryEventLog(1)
+    faulty = FaultyLog(log)
+    with closing(SessionSteps(faulty, Speaking("one", "master", clock, ""), NEVER)) as steps:
+        for job in JOBS[:3]:
+            state_facts(log, job, *OPENING)
+        drive(faulty, Storage(), steps)
+        before = faulty.calls["commit"]
+        clock.at_ms += NEVER.snapshot_ms
+        steps.look()
+        drive(faulty, Storage(), steps)
+    assert before + steps_taken == faulty.calls["commit"]
+    assert set(JOBS[:3]) == read_snapshots(log, None, Deadline.after(1.0)).keys()
+    assert end(log) == live(log, (), said="")
 
 
 def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
