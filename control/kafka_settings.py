@@ -205,7 +205,11 @@ class KafkaSettings:
     def reading(self, group: str) -> dict[str, object]:
         """A client for a follower; the end of a partition is an event of its own, because only that
         tells how far the records reach that no reader is shown."""
-        defaults = {"fetch.wait.max.ms": 10, "queued.max.messages.kbytes": 8192}
+        defaults = {
+            "fetch.wait.max.ms": 10,
+            "queued.max.messages.kbytes": 8192,
+            "fetch.queue.backoff.ms": 10,  # how long a queue that was full is left alone
+        }
         owned = {
             "group.id": group,
             "isolation.level": "read_committed",

@@ -36,7 +36,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.ledger import Ledger
 from headgate.storage.segment import SegmentIndex
 
-EXCHANGES, MAPS, REDUCERS = 5, 1_000, 200
+EXCHANGES, MAPS, REDUCERS = 20, 1_000, 200
 _JOB = JobId("job-0")
 
 
