@@ -77,7 +77,7 @@ def write_long(out: bytearray, value: int) -> None:
     out.append(number)
 
 
-def write_bytes(out: bytearray, value: bytes) -> None:
+def write_bytes(out: bytearray, value: bytes | bytearray) -> None:
     size = len(value)
     if size < 0x40:
         out.append(size << 1)

@@ -15,7 +15,6 @@ from dataclasses import fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
-from zlib import MAX_WBITS, compressobj
 
 import fastavro
 
@@ -27,23 +26,23 @@ _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
 )
 _MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # of the container
-_LEVEL = 1
 
 T = TypeVar("T")
 _Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
 
 
 def pack(value: object, notes: Mapping[str, str]) -> bytes:
-    """An Avro container file that holds one value, and notes beside it."""
+    """An Avro container file that holds one value, and notes beside it. Not compressed: most of a
+    state are indexes, which are already."""
     kind: Any = type(value)
-    body, squeezed = bytearray(), compressobj(_LEVEL, wbits=-MAX_WBITS)
+    body = bytearray()
     _writer(kind)(body, value)
-    told = {"avro.codec": "deflate", "avro.schema": _schema_of(kind), **notes}
+    told = {"avro.codec": "null", "avro.schema": _schema_of(kind), **notes}
     out = bytearray(_MAGIC)
     _write_notes(out, told)
     out += _SYNC
     avro.write_long(out, 1)
-    avro.write_bytes(out, squeezed.compress(body) + squeezed.flush())
+    avro.write_bytes(out, body)
     return bytes(out + _SYNC)
 
 
