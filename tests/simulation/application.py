@@ -6,11 +6,7 @@ the engine does it: a failed or silent task is run again elsewhere under another
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
-from typing import TypeAlias, TypeVar
 
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Fenced, Lost, Unavailable
@@ -29,50 +25,18 @@ from headgate.storage.release import StorageRelease
 from headgate.storage.segment import checksum
 from headgate.storage.tidings import Known, known
 
+from .cluster import Cluster, Run, Task
 from .machines import Exchange, Executor, World
 from .oracle import JOB, ROOT
-from .scheduler import Actor, Process, SimClock
+from .scheduler import Process, SimClock
+from .streams import Streams
 from .voice import Voice
-
-T = TypeVar("T")
-
-Run: TypeAlias = Callable[[Executor, int], object]
 
 TRIES_MAX = 12
 SILENT_MS = 20_000.0  # a task that says nothing for so long is run elsewhere
 STAGE_S = 0.2
+READERS_WAIT_MS = 150.0  # before those begin that read while writers write
 LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
-
-
-@dataclass(eq=False)
-class Cluster:
-    """Executors that are replaced when they die, and the numbers of tasks, which never repeat."""
-
-    world: World
-    executors: list[Executor] = field(default_factory=list)
-    numbers: count[int] = field(default_factory=partial(count, 1))
-    names: count[int] = field(default_factory=count)
-
-    def executor(self) -> Executor:
-        """An idle one: a worker runs one task at a time."""
-        self.executors = [one for one in self.executors if not one.process.dead]
-        idle = [one for one in self.executors if not one.busy]
-        if not idle:
-            idle = [Executor(self.world, Process(f"executor-{next(self.names)}"))]
-            self.executors += idle
-        found = self.world.scheduler.random.choice(idle)
-        found.busy = True
-        return found
-
-
-@dataclass(eq=False)
-class Task:
-    """One unit of a stage and whoever works at it."""
-
-    run: Run
-    doubled: bool = False
-    actors: list[tuple[Actor, float]] = field(default_factory=list)
-    done: bool = False
 
 
 class NotWhole(Exception):
@@ -94,6 +58,7 @@ class Application:
         self._store = world.bucket.client(SimClock(world.scheduler, process))
         self._live: list[Exchange] = []
         self._ended: dict[PartitionId, AttemptId] = {}
+        self._streams = Streams(self._voice, SILENT_MS)
 
     def run(self) -> None:
         """A job from attach to close.
@@ -124,7 +89,7 @@ class Application:
     def _exchange(self, number: int) -> None:
         """Produce a result, from another one or from nothing, and have it read, once or twice."""
         dice = self._dice
-        source = dice.choice([None, *self._live])
+        source = dice.choice([None, *(one for one in self._live if not one.pipelined)])
         exchange = Exchange(
             ResultId(f"r{self._voice.epoch}-{number}"),
             source.subpartitions if source else dice.randint(1, 3),
@@ -132,10 +97,11 @@ class Application:
             dice.random() < 0.7,
             source,
             self._voice.position,
+            number == self.world.stream_at,
         )
         self._register(exchange)
         self._live.append(exchange)
-        early = source is None and dice.random() < 0.4
+        early = exchange.pipelined or (source is None and dice.random() < 0.4)
         for _ in range(dice.choice((1, 1, 2))):
             self._until_read(exchange, early)
             early = False
@@ -158,6 +124,7 @@ class Application:
                 "",
                 inputs,
                 exchange.deterministic,
+                exchange.pipelined,
             )
         )
         self._voice.ask(PartitionRegistered(exchange.name, 0, exchange.partitions))
@@ -165,33 +132,51 @@ class Application:
     def _until_read(self, exchange: Exchange, early: bool) -> None:
         for _ in range(TRIES_MAX):
             try:
+                before = self._completions(exchange)
                 if early:
-                    self._stage([*self._maps(exchange).values(), *self._readers(exchange)])
-                    early = False
+                    self._make_whole([one for one in self._live if one is not exchange])
+                    maps = self._maps(exchange).values()
+                    readers = self._stage([*maps, *self._readers(exchange)])[len(maps) :]
                 else:
-                    self._make_whole()
-                    self._stage(self._readers(exchange))
-                return
+                    self._make_whole(self._live)
+                    readers = self._stage(self._readers(exchange))
+                if not exchange.pipelined or self._read_together(exchange, before, readers):
+                    return
             except NotWhole:
-                early = False
+                pass
             except (Lost, Corrupt) as exc:
                 self.world.scheduler.note(f"missed: {exc}")
-                early = False
                 if not self.world.chaos.bad_answers():
                     self.world.oracle.missed([one.name for one in self._live], exc)
                 self._state_losses()
+            early = exchange.pipelined and self._dice.random() < 0.5
         raise Unavailable(f"{exchange.name} never came to an end")
 
-    def _make_whole(self) -> None:
+    def _completions(self, exchange: Exchange) -> int:
+        """How often a result was whole, once it is for the next time."""
+        result = self._result(exchange)
+        return result.completions + (not result.complete)
+
+    def _read_together(self, exchange: Exchange, before: int, readers: list[object]) -> bool:
+        """Whether it was whole only once while it was read. Else one reader may have read what was
+        there before the region was restarted, another what came after: all have to begin again."""
+        self._voice.catch_up()
+        together = self._result(exchange).completions == before
+        if together:
+            self.world.oracle.read_together(exchange.name, readers)
+        return together
+
+    def _make_whole(self, wanted: list[Exchange]) -> None:
         """Run map tasks until every result that is wanted is complete, sources first."""
         for _ in range(TRIES_MAX):
-            for exchange in self._live:
+            for exchange in wanted:
                 if not self._result(exchange).complete:
+                    self._bury(exchange)
                     self._stage([*self._maps(exchange).values()])
                     self._voice.wait(
                         partial(self._all_settled, exchange), f"the maps of {exchange.name}"
                     )
-            if all(self._result(exchange).complete for exchange in self._live):
+            if all(self._result(exchange).complete for exchange in wanted):
                 return
         raise Unavailable("results are lost faster than they are made")
 
@@ -203,8 +188,15 @@ class Application:
     def _settled(self, exchange: Exchange, index: int) -> bool:
         """Whether it is decided what became of the attempt that came to its end last."""
         result = self._voice.state.results[exchange.name]
+        if index in result.winners:
+            winner = result.winners[index]
+            return not exchange.pipelined or self._streams.is_over(result, winner)
         attempt = self._ended.get(PartitionId(exchange.name, index))
-        return index in result.winners or attempt is None or attempt in result.superseded
+        return attempt is None or attempt in result.superseded
+
+    def _bury(self, exchange: Exchange) -> None:
+        if exchange.pipelined:
+            self._streams.state_failures(self._result(exchange))
 
     def _result(self, exchange: Exchange) -> ResultState:
         self._check_failed()
@@ -244,39 +236,60 @@ class Application:
         number: int,
     ) -> None:
         attempt = AttemptId(partition, self._voice.epoch, number)
-        executor.write(exchange, attempt, manifest)
+        self._streams.begins(attempt, executor)
+        try:
+            executor.write(exchange, attempt, manifest)
+        except BaseException:
+            self._streams.fails(attempt)
+            raise
         self._ended[partition] = attempt
 
     def _readers(self, exchange: Exchange) -> list[Run]:
         """Tasks that read all subpartitions; what is not known yet they hear from the log."""
-        result = self._result(exchange)
-        descriptor, layout = self._descriptor(exchange), Layout(ROOT, JOB)
-        found = known(descriptor, result, layout, self._store)
+        found, position = self._known(exchange)
         width = self._dice.choice((1, 1, 2))
         firsts = range(0, exchange.subpartitions, width)
         parts = [range(at, min(at + width, exchange.subpartitions)) for at in firsts]
-        return [partial(self._reader, exchange, found, part) for part in parts]
+        if exchange.pipelined and self._dice.random() < 0.5:
+            return [partial(self._late_reader, exchange, part) for part in parts]
+        return [partial(self._reader, exchange, found, position, part) for part in parts]
+
+    def _known(self, exchange: Exchange) -> tuple[Known, int]:
+        """What is known of a result, and from where on the log tells the rest."""
+        result = self._result(exchange)
+        found = known(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
+        return found, self._voice.settled if exchange.pipelined else exchange.position
 
     def _reader(
         self,
         exchange: Exchange,
         found: Known,
+        position: int,
         part: range,
         executor: Executor,
         number: int,
-    ) -> None:
-        executor.read(exchange, found.manifest, part, number, found)
+    ) -> int:
+        executor.read(exchange, found.manifest, part, number, found, position)
+        return number
+
+    def _late_reader(self, exchange: Exchange, part: range, executor: Executor, number: int) -> int:
+        """One that is given what is known when it begins, maybe while others write."""
+        scheduler = self.world.scheduler
+        scheduler.pause("launch", READERS_WAIT_MS * scheduler.random.random())
+        return self._reader(exchange, *self._known(exchange), part, executor, number)
 
     def _state_losses(self) -> None:
         """Look at every object that readers need, and state those that are not as announced."""
         for exchange in self._live:
             result = self._result(exchange)
             for index in sorted(result.winners):
-                produced = result.produced(index)
-                for segment in produced.segments:
-                    name = Layout(ROOT, JOB).segment(produced.attempt, segment.number)
+                attempt = result.winners[index]
+                produced = result.attempts[attempt]
+                segments = produced.segments if produced else result.streams.get(attempt, ())
+                for segment in segments:
+                    name = Layout(ROOT, JOB).segment(attempt, segment.number)
                     if evidence := self._evidence(name, segment.checksum):
-                        self._voice.ask(Gone(produced.attempt, name, evidence))
+                        self._voice.ask(Gone(attempt, name, evidence))
 
     def _evidence(self, name: str, expected: int) -> str:
         """Why an object is taken for lost: it is not there, or its bytes are wrong twice."""
@@ -289,9 +302,9 @@ class Application:
                 return ""
         return f"checksum {found}"
 
-    def _stage(self, runs: list[Run]) -> None:
-        """Run every unit until one try of each has succeeded; what readers meanwhile wait for is
-        made again."""
+    def _stage(self, runs: list[Run]) -> list[object]:
+        """Run every unit until one try of each has succeeded, and get their answers; what readers
+        meanwhile wait for is made again."""
         tasks, repairs = [Task(run) for run in runs], dict[PartitionId, Task]()
         while not all(task.done for task in tasks):
             for task in (*tasks, *repairs.values()):
@@ -299,13 +312,15 @@ class Application:
             if not all(task.done for task in tasks):
                 self._voice.take(STAGE_S)
                 self._repair(repairs)
+        return [task.answer for task in tasks]
 
     def _repair(self, repairs: dict[PartitionId, Task]) -> None:
         """One more task for each partition that was there, is not any more, and has none."""
         self._check_failed()
         for exchange in self._live:
+            self._bury(exchange)
             result = self._voice.state.results[exchange.name]
-            if result.completions and not result.complete:
+            if (result.completions or result.reproducing) and not result.complete:
                 for index, run in self._maps(exchange).items():
                     partition = PartitionId(exchange.name, index)
                     known = repairs.get(partition)
@@ -317,7 +332,7 @@ class Application:
         for actor, _ in task.actors:
             if actor.over and not task.done:
                 if actor.error is None:
-                    task.done = True
+                    task.done, task.answer = True, actor.answer
                 elif isinstance(actor.error, (Lost, Corrupt)):
                     raise actor.error
         alive = [a for a, since in task.actors if not a.over and now_ms - since < SILENT_MS]

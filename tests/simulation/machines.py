@@ -23,6 +23,8 @@ from .scheduler import Process, Scheduler, SimClock, SimExecutor
 
 SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", pa.int32())])
 WAIT_S = 30.0
+BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
+STREAM_MS = 40.0
 LIMITS = Limits(100, 700, 2, 600, 2_000, 1)
 
 
@@ -37,6 +39,7 @@ class World:
     bucket: Bucket
     mode: str  # who decides: the driver's own masters, or those of a session
     lease_ms: int  # of each driver; with 0 nobody sweeps
+    stream_at: int | None = None  # the exchange of each driver that is a pipelined result
 
 
 class GivenUp(Exception):
@@ -53,6 +56,7 @@ class Exchange:
     deterministic: bool
     source: Exchange | None
     position: int  # of the log, before anything was said of it
+    pipelined: bool = False
 
 
 class Executor:
@@ -82,7 +86,9 @@ class Executor:
         """A map task, as a worker runs it; with a manifest it reads what it writes."""
         world = self.world
         given = world.oracle.given.setdefault(attempt, {})
-        deployment = ResultPartitionDeployment(attempt, exchange.subpartitions, SCHEMA, "none")
+        deployment = ResultPartitionDeployment(
+            attempt, exchange.subpartitions, SCHEMA, "none", exchange.pipelined
+        )
         writer = self.environment.create_result_partition_writer(deployment, self.process.name)
         try:
             for rows, targets in self._in_any_order(
@@ -92,13 +98,19 @@ class Executor:
                     given.setdefault(target, []).append(row)
                 columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
                 writer.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(targets))
-                world.scheduler.pause("rows")
+                self._make_rows(exchange)
             if world.chaos.strikes("task given up"):
                 raise GivenUp(str(attempt))
             return writer.finish().rows
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
+
+    def _make_rows(self, exchange: Exchange) -> None:
+        """The user's code takes its time; where readers follow, they have some to overtake it."""
+        scheduler = self.world.scheduler
+        ms = STREAM_MS * scheduler.random.random() if exchange.pipelined else None
+        scheduler.pause("rows", ms)
 
     def _rows(
         self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None
@@ -112,7 +124,8 @@ class Executor:
             rows = self.read(exchange.source, manifest, range(index, index + 1), attempt.task)
             batches = [range(len(rows))]
         else:
-            sizes = [dice.randint(1, 9) for _ in range(dice.choice((0, 1, 1, 2, 3)))]
+            counts = STREAM_BATCHES if exchange.pipelined else BATCHES
+            sizes = [dice.randint(1, 9) for _ in range(dice.choice(counts))]
             batches = [range(sum(sizes[:at]), sum(sizes[: at + 1])) for at in range(len(sizes))]
         for numbers in filter(None, batches):
             targets = [dice.randrange(exchange.subpartitions) for _ in numbers]
@@ -140,15 +153,17 @@ class Executor:
         part: range,
         task: int,
         known: Known | None = None,
+        position: int = 0,
     ) -> list[Row]:
-        """A reader task; a gate that has come to its end has given what it must."""
+        """A reader task, given what was known at a position of the log; a gate that has come to its
+        end has given what it must."""
         deployment = InputGateDeployment(manifest, SCHEMA, part.start, len(part), task)
         if known is not None:
-            unknown, told, position = known.unknown, known.told, exchange.position
+            unknown, told = known.unknown, known.told
             deployment = replace(deployment, unknown=unknown, told=told, position=position)
         rows: list[Row] = []
         for batch in self.environment.create_input_gate(deployment):
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
             self.world.scheduler.pause("batch")
-        self.world.oracle.read(exchange.name, exchange.partitions, part, rows)
+        self.world.oracle.read(exchange.name, exchange.partitions, part, task, rows)
         return rows

@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from headgate.control.events import (
+    AttemptFailed,
     Body,
     Consumable,
     Event,
+    ExecutorLost,
     Fact,
     JobAccepted,
     JobFailed,
@@ -23,11 +25,16 @@ from headgate.control.events import (
     Promoted,
     Recorded,
     Released,
+    ResultComplete,
+    ResultRegistered,
+    SegmentProduced,
     Superseded,
     Tick,
     TrackingStopped,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+
+from .generations import Generations
 
 ROOT = "root"
 JOB = JobId("job")
@@ -59,6 +66,7 @@ class Oracle:
         self.promoted: dict[str, int] = {}  # until when
         self.objects: Collection[str] = ()
         self._stored: dict[str, list[str]] = {}
+        self._streams = Generations()
         self._closed_epoch = 0
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
@@ -101,13 +109,17 @@ class Oracle:
             case LeaseExpired() if not self.closed and body.epoch == self.epoch:
                 self.closed, self._closed_epoch = True, self.epoch
                 self._expire(recorded.offset)
+            case ResultRegistered() if body.pipelined:
+                self._streams.register(body.result)
+            case ResultComplete() if self._streams.has(body.result):
+                self._streams.complete(body.result, self._winners(body.result))
             case Superseded():
                 self._supersede(body.attempt)
             case Consumable():
                 self._consumable(body.attempt, basis)
             case TrackingStopped():
                 for attempt in body.attempts:
-                    self._stop(attempt)
+                    self._stop(attempt, basis)
             case JobFailed() if not self.harmed():
                 self.violated(f"the job failed for no reason: {body.reason}")
             case Promoted():
@@ -124,19 +136,34 @@ class Oracle:
     def _supersede(self, attempt: AttemptId) -> None:
         told = self._of(attempt)
         told.superseded.add(attempt)
-        if attempt == told.winner:
+        if attempt == told.winner and attempt.partition.result not in self.released:
             self.violated(f"{attempt} was superseded although readers read it")
 
-    def _stop(self, attempt: AttemptId) -> None:
-        """A winner does not count any more, which only harm can justify."""
-        told = self._of(attempt)
-        if attempt != told.winner or not self.harmed():
+    def _winners(self, result: str) -> dict[int, AttemptId]:
+        return {
+            partition: told.winner
+            for (name, partition), told in self._told.items()
+            if name == result and told.winner is not None
+        }
+
+    def _stop(self, attempt: AttemptId, basis: int) -> None:
+        """A winner does not count any more, which only harm can justify, or of a stream that one of
+        its writers has come to no end."""
+        told, result = self._of(attempt), attempt.partition.result
+        fails = any(isinstance(body, AttemptFailed | ExecutorLost) for body in self._at(basis))
+        ended = self._streams.has(result) and fails
+        if self._streams.has(result):
+            self._streams.restart(result)
+        if attempt != told.winner or not (ended or self.harmed()):
             self.violated(f"{attempt} was given up, and {told.winner} is the partition")
         told.winner = None
 
     def _consumable(self, attempt: AttemptId, basis: int) -> None:
         told, epoch = self._of(attempt), len(self._before(basis, JobRegistered))
-        if attempt not in [body.attempt for body in self._at(basis) if isinstance(body, Produced)]:
+        kind = (
+            Produced | SegmentProduced if self._streams.has(attempt.partition.result) else Produced
+        )
+        if attempt not in [body.attempt for body in self._at(basis) if isinstance(body, kind)]:
             self.violated(f"{attempt} is consumable on another basis, {basis}")
         if told.winner is not None:
             self.violated(f"{attempt} is consumable beside {told.winner}")
@@ -215,22 +242,53 @@ class Oracle:
 
     # what readers get
 
-    def read(self, result: str, partitions: int, subpartitions: range, rows: list[Row]) -> None:
+    def read(
+        self, result: str, partitions: int, subpartitions: range, task: int, rows: list[Row]
+    ) -> None:
         """A reader came to its end with these rows."""
-        for partition in range(partitions):
-            got = sorted(row for row in rows if row[0] == partition)
-            told = self.told(result, partition)
-            fits = [a for a in told.consumable if got == self._expected(a, subpartitions)]
-            if not fits:
-                self.violated(
-                    f"a reader of {result}/{subpartitions} got {got} of partition {partition}, "
-                    f"and {[str(a) for a in told.consumable]} were consumable"
-                )
-            elif told.read and not set(fits) & set(told.read):
-                self.violated(f"readers of {result}/{partition} got {told.read} and {fits}")
-            told.read = [a for a in fits if not told.read or a in told.read]
         if strangers := [row for row in rows if row[0] not in range(partitions)]:
             self.violated(f"a reader of {result} got rows of nobody: {strangers}")
+        got = [sorted(row for row in rows if row[0] == index) for index in range(partitions)]
+        if self._streams.has(result):
+            self._read_stream(result, subpartitions, task, got)
+            return
+        for partition in range(partitions):
+            self._read_partition(result, partition, subpartitions, got[partition])
+
+    def _read_partition(
+        self, result: str, partition: int, subpartitions: range, got: list[Row]
+    ) -> None:
+        told = self.told(result, partition)
+        fits = [a for a in told.consumable if got == self._expected(a, subpartitions)]
+        if not fits:
+            self.violated(
+                f"a reader of {result}/{subpartitions} got {got} of partition {partition}, "
+                f"and {[str(a) for a in told.consumable]} were consumable"
+            )
+        elif told.read and not set(fits) & set(told.read):
+            self.violated(f"readers of {result}/{partition} got {told.read} and {fits}")
+        told.read = [a for a in fits if not told.read or a in told.read]
+
+    def _read_stream(
+        self, result: str, subpartitions: range, task: int, got: list[list[Row]]
+    ) -> None:
+        """Its partitions were whole together at some time, and that is what it read."""
+        fits = {
+            number
+            for number, winners in enumerate(self._streams.of(result))
+            if got == [self._expected(winners[at], subpartitions) for at in range(len(got))]
+        }
+        self._streams.read(result, task, fits)
+        if not fits:
+            whole = [[str(a) for a in one.values()] for one in self._streams.of(result)]
+            self.violated(
+                f"a reader of {result}/{subpartitions} got {got}, and {whole} were whole together"
+            )
+
+    def read_together(self, result: str, tasks: list[object]) -> None:
+        """The driver takes what these have read for the result."""
+        if not self._streams.is_one(result, tasks):
+            self.violated(f"readers {tasks} of {result} have read what was never whole together")
 
     def _expected(self, attempt: AttemptId, subpartitions: range) -> list[Row]:
         given = self.given[attempt]
@@ -244,7 +302,8 @@ class Oracle:
         """A reader of one of these was told that something is gone or broken."""
         harmed = any(f"/{result}/" in name for result in results for name in self.damaged)
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
-        if not harmed and not over and not self.released.intersection(results):
+        restarted = any(self._streams.was_restarted(result) for result in results)
+        if not (harmed or over or restarted or self.released.intersection(results)):
             self.violated(f"a reader of {results} failed for no reason: {error}")
 
 

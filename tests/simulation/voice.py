@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -46,6 +47,7 @@ class Voice:
         self._ledger = Ledger(job)
         self._answers: dict[str, tuple[Decision, ...]] = {}
         self._follower: SimFollower | None = None
+        self._unsettled: deque[int] = deque()  # where the facts stand that are not settled
 
     @property
     def state(self) -> JobState:
@@ -54,6 +56,11 @@ class Voice:
     @property
     def position(self) -> int:
         return self._follower.position() if self._follower else 0
+
+    @property
+    def settled(self) -> int:
+        """The position up to which the state tells of the log."""
+        return self._unsettled[0] if self._unsettled else self.position
 
     def register(self) -> None:
         """Become the job's driver."""
@@ -113,9 +120,23 @@ class Voice:
             return
         for recorded in records:
             self._ledger.observe(recorded)
+            if recorded.event.basis is None:
+                self._unsettled.append(recorded.offset)
         for answer in self._ledger.settle():
+            self._unsettled.popleft()
             if answer.by == self._name:
                 self._answers[answer.cause] = answer.decisions
+
+    def catch_up(self) -> None:
+        """Read what the log has by now."""
+        self.wait(lambda _: self._follower, "the log")
+        assert self._follower is not None, "just waited for"
+        end = None
+        while end is None or self._follower.position() < end:
+            self.take(0.2)
+            with suppress(Retryable):
+                end = end or self._follower.end()
+            self.check_fence()
 
     def check_fence(self) -> None:
         """

@@ -1,0 +1,46 @@
+"""The executors of a job, and the tasks that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import TypeAlias
+
+from .machines import Executor, World
+from .scheduler import Actor, Process
+
+Run: TypeAlias = Callable[[Executor, int], object]
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Executors that are replaced when they die, and the numbers of tasks, which never repeat."""
+
+    world: World
+    executors: list[Executor] = field(default_factory=list)
+    numbers: count[int] = field(default_factory=partial(count, 1))
+    names: count[int] = field(default_factory=count)
+
+    def executor(self) -> Executor:
+        """An idle one: a worker runs one task at a time."""
+        self.executors = [one for one in self.executors if not one.process.dead]
+        idle = [one for one in self.executors if not one.busy]
+        if not idle:
+            idle = [Executor(self.world, Process(f"executor-{next(self.names)}"))]
+            self.executors += idle
+        found = self.world.scheduler.random.choice(idle)
+        found.busy = True
+        return found
+
+
+@dataclass(eq=False)
+class Task:
+    """One unit of a stage and whoever works at it."""
+
+    run: Run
+    doubled: bool = False
+    actors: list[tuple[Actor, float]] = field(default_factory=list)
+    done: bool = False
+    answer: object = None

@@ -1,0 +1,44 @@
+"""Which attempts of a pipelined result were whole together, as a naive model tells it.
+
+Its partitions are restarted together: what was whole before and what is after must not be mixed,
+neither by one reader nor by those whose rows a driver takes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headgate.control.ids import AttemptId
+
+
+class Generations:
+    def __init__(self) -> None:
+        self._whole: dict[str, list[Mapping[int, AttemptId]]] = {}
+        self._restarted: set[str] = set()
+        self._fits: dict[tuple[str, object], set[int]] = {}
+
+    def register(self, result: str) -> None:
+        self._whole.setdefault(result, [])
+
+    def has(self, result: str) -> bool:
+        return result in self._whole
+
+    def of(self, result: str) -> list[Mapping[int, AttemptId]]:
+        return self._whole[result]
+
+    def complete(self, result: str, winners: Mapping[int, AttemptId]) -> None:
+        self._whole[result].append(winners)
+
+    def restart(self, result: str) -> None:
+        self._restarted.add(result)
+
+    def was_restarted(self, result: str) -> bool:
+        return result in self._restarted
+
+    def read(self, result: str, task: object, fits: set[int]) -> None:
+        """A reader got the rows of these generations, which may be the same."""
+        self._fits[result, task] = fits
+
+    def is_one(self, result: str, tasks: Iterable[object]) -> bool:
+        """Whether these readers can have read the same generation."""
+        return bool(set.intersection(*(self._fits[result, task] for task in tasks)))
