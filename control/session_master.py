@@ -62,7 +62,7 @@ class SessionMaster:
     def _join(self, deleter: ThreadPoolExecutor) -> None:
         try:
             steps = SessionSteps(self._log, self._speaking, self._settings)
-            lookout = _Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
+            lookout = Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
             with closing(steps):
                 while not self._stopping.is_set():
                     for deletion in steps.step(_POLL_S):
@@ -84,7 +84,7 @@ class SessionMaster:
         return Deadline.after(self._settings.wait_ms / 1000, self._speaking.clock)
 
 
-class _Lookout:
+class Lookout:
     """Looks now and then what time has brought; who was heard is asked beside the steps."""
 
     def __init__(self, steps: SessionSteps, look_s: float, clock: Clock) -> None:

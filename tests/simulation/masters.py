@@ -9,6 +9,9 @@ from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.deletion import Clearing, Deletion
 from headgate.control.errors import Conflict, Corrupt, Fenced, Lost, OutcomeUnknown, Retryable
+from headgate.control.ids import JobId
+from headgate.control.leases import MASTERS
+from headgate.control.session_master import Lookout
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.steps import JobSteps
 from headgate.storage.release import StorageRelease
@@ -63,8 +66,14 @@ class Master:
     def _decide_session(self) -> None:
         settings = self._settings((2, 5, 20))
         with closing(SessionSteps(self._log, self._speaking, settings)) as steps:
+            lookout = Lookout(steps, settings.look_ms / 1000, self._clock)
             while True:
                 self._delete(steps.step(POLL_S))
+                lookout.look(lambda: self._deleter.submit(self._ask_beats))
+
+    def _ask_beats(self) -> dict[JobId, int]:
+        self._log.beat(MASTERS)
+        return self._log.read_beats(None, Deadline.after(WAIT_S, self._clock))
 
     def _settings(self, events_max: tuple[int, ...]) -> MasterSettings:
         dice = self.world.scheduler.random

@@ -13,14 +13,16 @@ from headgate.control.errors import Lost
 from headgate.control.events import Produced, Recorded, SegmentSummary
 from headgate.control.fold import apply
 from headgate.control.ids import AttemptId, JobId
+from headgate.control.leases import Watch
 from headgate.control.lifecycle import decide
 from headgate.control.memory import MemoryEventLog
 from headgate.control.memory_group import MemoryMembership
 from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.replay import Replay
 from headgate.control.state import JobState, ResultState
-from headgate.storage import gate, puts, writer
-from headgate.storage.channels import Channels
+from headgate.storage import gate, puts, tidings, writer
+from headgate.storage.channels import Channels, _Announced, _Channel
+from headgate.storage.contract import InputGateDeployment
 from headgate.storage.gate import SegmentGate
 from headgate.storage.plan import Slice
 from headgate.storage.puts import Answer, Stored, Verdict
@@ -151,6 +153,37 @@ def forget_the_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lifecycle, "_decide_expired", lambda state, _: expired(state, 2**62))
 
 
+def forget_who_was_heard(patch: pytest.MonkeyPatch) -> None:
+    """A session master takes a driver for silent that it has heard."""
+    patch.setattr(Watch, "hear", lambda self, at_ms: None)
+
+
+def read_on_from_another_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Who has read segments of an attempt that fails goes on with those of the next one."""
+
+    def alive(self: _Channel) -> AttemptId | None:
+        return next((name for name, said in self.attempts.items() if not said.failed), None)
+
+    patch.setattr(_Channel, "chosen", property(alive))
+
+
+def take_the_last_segment_for_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A stream of which all that was announced is read has ended."""
+    ended = property(lambda self: 0 < len(self.segments) == len(self.taken))
+    patch.setattr(_Announced, "ended", ended)
+
+
+def take_each_stream_for_whole(patch: pytest.MonkeyPatch) -> None:
+    """A partition of a pipelined result counts as whole before the others are."""
+    begin = tidings.Fold.__init__
+
+    def alone(self: tidings.Fold, deployment: InputGateDeployment) -> None:
+        begin(self, deployment)
+        self._pipelined = False
+
+    patch.setattr(tidings.Fold, "__init__", alone)
+
+
 PLANTED: tuple[Plant, ...] = (
     drop_a_segment,
     skip_the_fence_of_an_epoch,
@@ -166,4 +199,8 @@ PLANTED: tuple[Plant, ...] = (
     hear_no_beat,
     end_promoted_results_too,
     forget_the_time,
+    forget_who_was_heard,
+    read_on_from_another_attempt,
+    take_the_last_segment_for_the_end,
+    take_each_stream_for_whole,
 )

@@ -36,6 +36,7 @@ SESSION_SHARE = 0.3
 STREAM_SHARE = 0.25
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
+UNSWEPT_SHARE = 0.7  # of the sessions, whose masters end leases as well
 TICK_SHARE = 0.2
 FOR_EVER_MS = 10**10
 SUCCESSOR_SHARE = 0.15  # a next driver takes its time, in which the lease may end
@@ -69,6 +70,8 @@ class Operator:
         self._cluster = Cluster(world)
         self._abandoned = world.lease_ms > 0 and world.scheduler.random.random() < 0.5
         self._sweeps = count()
+        alone = world.scheduler.dice("sweeps").random() < UNSWEPT_SHARE
+        self._unswept = alone and world.mode == SESSION
         self._masters: list[tuple[Actor, Master]] = []
         self._slots = SLOTS[: world.scheduler.random.randint(2, 3)]
         if world.mode == PER_JOB:
@@ -112,7 +115,8 @@ class Operator:
     def _sweep(self) -> None:
         """Somebody looks from time to time whether anybody is silent."""
         scheduler = self.world.scheduler
-        if self.world.lease_ms and scheduler.random.random() < SWEEP_SHARE:
+        swept = self.world.lease_ms and not self._unswept
+        if swept and scheduler.random.random() < SWEEP_SHARE:
             sweeper = Sweeper(self.world, Process(f"sweeper-{next(self._sweeps)}"))
             scheduler.spawn(sweeper.process.name, sweeper.process, sweeper.run)
 
@@ -153,7 +157,8 @@ class Operator:
         """Whether another driver comes now; there has to be one that registers the job."""
         if self._abandoned and self.world.oracle.epoch:
             return False
-        return self.world.chaos.quiet or self.world.scheduler.random.random() < SUCCESSOR_SHARE
+        share = SUCCESSOR_SHARE / 3 if self._unswept else SUCCESSOR_SHARE
+        return self.world.chaos.quiet or self.world.scheduler.random.random() < share
 
     def _silence(self, driver: Process) -> None:
         """It dies, or is not heard until its lease may be over."""
