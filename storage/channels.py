@@ -2,7 +2,8 @@
 
 Guarantees: slices of a partition are handed out from one attempt only, each once, and the channels
 end only when every partition is stated to be whole. An attempt that fails before any of its bytes
-were handed out is forgotten; one that fails later is an error, for its rows may be out already.
+were handed out is forgotten; one that fails later is an error, for its rows may be out already. Of
+a pipelined result also one that was handed out whole is: the others start anew with it.
 Told from any thread; asked by the gate's reader alone.
 """
 
@@ -62,6 +63,7 @@ class _Announced:
 @dataclass(slots=True)
 class _Channel:
     subpartitions: int
+    pipelined: bool = False
     attempts: dict[AttemptId, _Announced] = field(default_factory=dict)
     read: AttemptId | None = None
 
@@ -92,7 +94,9 @@ class _Channel:
         said = self.attempts[chosen]
         if said.wrong:
             raise Corrupt(said.wrong)
-        failed = "" if said.ended else said.failed or self._overtaken(said)
+        failed = said.failed or self._overtaken(said)
+        if said.ended and not self.pipelined:
+            failed = ""  # what takes its place has the same rows
         if failed:
             raise Lost(
                 f"attempt {chosen} failed when {len(said.taken)} of its segments were read: "
@@ -136,7 +140,9 @@ class Channels:
         self._deployment = deployment
         self._locate = locate
         self._tidings = tidings
-        self._channels = {one.partition: _Channel(one.subpartitions) for one in deployment.unknown}
+        self._channels = {
+            one.partition: _Channel(one.subpartitions, one.pipelined) for one in deployment.unknown
+        }
         self._cut: deque[Slice] = deque()
         self._changed = Condition()
         self._news = False

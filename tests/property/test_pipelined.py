@@ -30,6 +30,7 @@ from headgate.control.events import (
     ResultRegistered,
     SegmentProduced,
 )
+from headgate.control.events import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt
 from headgate.control.memory import MemoryEventLog
@@ -348,3 +349,32 @@ def test_a_reader_of_a_restarted_region_begins_again() -> None:
         with pytest.raises(Lost, match=f"attempt {second} failed"):
             list(gate)
         assert second in world.result.superseded
+
+
+def end_all(world: World) -> None:
+    """Whoever writes comes to its end, and the master knows it."""
+    while running := [task for task in world.tasks if not task.ended]:
+        running[0].turn(world)
+    world.decide()
+
+
+def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
+    """A reader that has read all of one partition hears in one go that the result was whole, and
+    that its region was restarted: it does not read the other one from what was made again."""
+    with living(World([], [], True)) as world:
+        first, second = world.tasks
+        for _ in range(BATCHES):
+            first.turn(world)
+        world.decide()
+        batches = iter(world.gate(1))
+        found = [n for _ in range(BATCHES) for n in next(batches)["n"].to_pylist()]
+        assert rows_of(first.attempt)[::2] == sorted(found)
+        end_all(world)
+        assert world.result.complete
+        world.state(LostFact(second.attempt, LAYOUT.segment(second.attempt, 0), "404"))
+        world.decide()
+        end_all(world)
+        assert world.result.complete
+        assert first.attempt not in world.result.winners.values()
+        with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
+            list(batches)
