@@ -111,7 +111,7 @@ class Fold:
         self._taken = {source.attempt for source in deployment.manifest.sources}
         self._consumable = {told.attempt for told in deployment.told}
         self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
-        self._whole: dict[AttemptId, PartitionInfo] = {}
+        self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # and where that was said
 
     def observe(self, recorded: Recorded) -> tuple[PartitionInfo, ...]:
         """What follows for readers from the next event.
@@ -128,15 +128,20 @@ class Fold:
             case Superseded() if self._pipelined and body.attempt in self._taken:
                 raise self._over(recorded, f"attempt {body.attempt} failed: {body.reason}")
             case ResultComplete() if body.result == self._result:
-                return tuple(self._whole.values())
+                return self._whole_at(recorded.event.basis)
             case SegmentProduced() | Produced() | Consumable() | Superseded():
                 ours = body.attempt.partition.result == self._result
-                return self._of_attempt(body) if ours else ()
+                return self._of_attempt(body, recorded.offset) if ours else ()
             case _:
                 return ()
 
+    def _whole_at(self, basis: int | None) -> tuple[PartitionInfo, ...]:
+        """What was whole at the fact that made the result complete. An attempt of a region that was
+        restarted since may be whole, too, before the log has that decision."""
+        return tuple([told for at, told in self._whole.values() if at <= (basis or 0)])
+
     def _of_attempt(
-        self, body: SegmentProduced | Produced | Consumable | Superseded
+        self, body: SegmentProduced | Produced | Consumable | Superseded, offset: int
     ) -> tuple[PartitionInfo, ...]:
         attempt = body.attempt
         match body:
@@ -144,7 +149,7 @@ class Fold:
                 self._segments[attempt] = (*self._segments.get(attempt, ()), body.segment)
             case Produced():
                 self._segments[attempt] = body.segments
-                self._whole[attempt] = PartitionInfo(attempt, body.segments, whole=True)
+                self._whole[attempt] = offset, PartitionInfo(attempt, body.segments, whole=True)
             case Consumable():
                 self._consumable.add(attempt)
             case Superseded():
@@ -155,7 +160,7 @@ class Fold:
             return ()
         segments = self._segments.pop(attempt)
         if not self._pipelined and attempt in self._whole:
-            return (self._whole.pop(attempt),)
+            return (self._whole.pop(attempt)[1],)
         return (PartitionInfo(attempt, segments),)
 
     def _over(self, recorded: Recorded, why: str) -> Lost:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
-from headgate.control.contract import ShuffleDescriptor
+from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from headgate.control.errors import HeadgateError, Lost
 from headgate.control.events import (
+    Body,
     Consumed,
     Event,
     ExecutorLost,
@@ -27,8 +28,10 @@ from headgate.control.events import (
     Produced,
     Recorded,
     Reproduce,
+    ResultComplete,
     ResultRegistered,
     SegmentProduced,
+    Superseded,
 )
 from headgate.control.events import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
@@ -40,12 +43,14 @@ from headgate.storage.contract import (
     InputGate,
     InputGateDeployment,
     Limits,
+    PartitionInfo,
     ResultPartitionDeployment,
 )
 from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.manifest import Manifest
 from headgate.storage.means import Means
 from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.tidings import known
+from headgate.storage.tidings import Fold, known
 from headgate.storage.writer import SegmentWriter
 
 from .test_segments import JOB, LAYOUT, RESULT
@@ -378,3 +383,33 @@ def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
         assert first.attempt not in world.result.winners.values()
         with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
             list(batches)
+
+
+def test_what_is_announced_behind_the_basis_is_not_part_of_what_was_whole() -> None:
+    """A result is complete at the fact that its decision follows from. Another attempt may be whole
+    in the log before that decision is, because the region was restarted meanwhile: it counts when
+    the result is complete for the next time."""
+    log: list[Recorded] = []
+
+    def say(body: Body, basis: int | None = None) -> list[PartitionInfo]:
+        event = Event(str(len(log)), JOB, "", 0, "", basis, body)
+        log.append(Recorded(len(log), event))
+        return [told for told in fold.observe(log[-1]) if told.whole]
+
+    def attempt(index: int, task: int) -> AttemptId:
+        return AttemptId(PartitionId(RESULT, index), 1, task)
+
+    unknown = tuple(
+        UnknownShuffleDescriptor(JOB, PartitionId(RESULT, index), SUBPARTITIONS, True)
+        for index in range(2)
+    )
+    manifest = Manifest(JOB, RESULT, 1, 0, SUBPARTITIONS, ())
+    fold = Fold(InputGateDeployment(manifest, SCHEMA, 0, 1, 7, unknown))
+    for one in (attempt(0, 1), attempt(1, 2), attempt(1, 3)):
+        assert [] == say(Produced(one, ()))
+    complete = ResultComplete(RESULT)
+    assert [attempt(0, 1), attempt(1, 2)] == [told.attempt for told in say(complete, 1)]
+    for one in (attempt(0, 1), attempt(1, 2)):
+        say(Superseded(one, "it was lost"), 1)
+    assert [] == say(Produced(attempt(0, 4), ()))
+    assert [attempt(1, 3), attempt(0, 4)] == [told.attempt for told in say(complete, len(log) - 1)]
