@@ -89,15 +89,16 @@ class Application:
     def _exchange(self, number: int) -> None:
         """Produce a result, from another one or from nothing, and have it read, once or twice."""
         dice = self._dice
+        pipelined = number == self.world.stream_at
         source = dice.choice([None, *(one for one in self._live if not one.pipelined)])
         exchange = Exchange(
             ResultId(f"r{self._voice.epoch}-{number}"),
             source.subpartitions if source else dice.randint(1, 3),
             dice.randint(1, 3),
-            dice.random() < 0.7,
+            dice.random() < (0.3 if pipelined else 0.7),
             source,
             self._voice.position,
-            number == self.world.stream_at,
+            pipelined,
         )
         self._register(exchange)
         self._live.append(exchange)

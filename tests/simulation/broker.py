@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import Event, JobFailed, JobRegistered, Recorded, Tick
+from headgate.control.events import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, Follower, Holder, Membership, StateRecord
 from headgate.control.memory import MemoryEventLog
@@ -73,10 +73,13 @@ class Broker:
 
     def tick(self, now_ms: int) -> None:
         """Somebody says to the job how late it is."""
-        self._others += 1
-        body = Tick(now_ms)
-        self.memory.append(Event(f"{self._others}", JOB, "", self.now_ms(), "clock", None, body))
+        self.say(Tick(now_ms), "clock")
         self.scheduler.note(f"tick {now_ms}")
+
+    def say(self, body: Fact, by: str) -> None:
+        """Somebody who is no part of the job states a fact of it."""
+        self._others += 1
+        self.memory.append(Event(f"{self._others}", JOB, "", self.now_ms(), by, None, body))
 
     def take(self, event: Event, said_ms: float) -> int:
         offset = self.memory.append(event).offset(Deadline.after(0.0))

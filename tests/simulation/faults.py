@@ -53,6 +53,7 @@ RATES = {
     "driver goes silent": 0.05,
     "task given up": 0.03,
 }
+STREAM_RATES = {"object reported": 0.1}  # where a result is pipelined
 _STORE = {
     Operation.CREATE: {
         "put request lost": Effect.LOSE_REQUEST,
@@ -71,10 +72,13 @@ class Chaos:
         self.chances = 0
         self.quiet = False
         self.struck: Counter[str] = Counter()
-        dice = scheduler.random
         self._rates = {
             kind: 0.0 if calm or dice.random() < 0.4 else rate * dice.choice((0.5, 1.0, 3.0))
-            for kind, rate in RATES.items()
+            for rates, dice in (
+                (RATES, scheduler.random),
+                (STREAM_RATES, scheduler.dice("faults of streams")),
+            )
+            for kind, rate in rates.items()
         }
 
     def strikes(self, kind: str) -> bool:

@@ -24,7 +24,7 @@ from .scheduler import Process, Scheduler, SimClock, SimExecutor
 SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", pa.int32())])
 WAIT_S = 30.0
 BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
-STREAM_MS = 40.0
+STREAM_MS, SLOW_MS, SLOW_SHARE = 40.0, 4_000.0, 0.2
 LIMITS = Limits(100, 700, 2, 600, 2_000, 1)
 
 
@@ -98,7 +98,7 @@ class Executor:
                     given.setdefault(target, []).append(row)
                 columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
                 writer.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(targets))
-                self._make_rows(exchange)
+                self._use_rows("rows", exchange)
             if world.chaos.strikes("task given up"):
                 raise GivenUp(str(attempt))
             return writer.finish().rows
@@ -106,11 +106,13 @@ class Executor:
             writer.abort(type(exc).__name__)
             raise
 
-    def _make_rows(self, exchange: Exchange) -> None:
-        """The user's code takes its time; where readers follow, they have some to overtake it."""
-        scheduler = self.world.scheduler
-        ms = STREAM_MS * scheduler.random.random() if exchange.pipelined else None
-        scheduler.pause("rows", ms)
+    def _use_rows(self, what: str, exchange: Exchange) -> None:
+        """The user's code takes its time. On either end of a stream it may take long, so that one
+        end waits for the other, or hears at once of much that has happened."""
+        dice, ms = self.world.scheduler.random, None
+        if exchange.pipelined:
+            ms = (SLOW_MS if dice.random() < SLOW_SHARE else STREAM_MS) * dice.random()
+        self.world.scheduler.pause(what, ms)
 
     def _rows(
         self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None
@@ -164,6 +166,6 @@ class Executor:
         rows: list[Row] = []
         for batch in self.environment.create_input_gate(deployment):
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            self.world.scheduler.pause("batch")
+            self._use_rows("batch", exchange)
         self.world.oracle.read(exchange.name, exchange.partitions, part, task, rows)
         return rows

@@ -139,6 +139,15 @@ class Oracle:
         if attempt == told.winner and attempt.partition.result not in self.released:
             self.violated(f"{attempt} was superseded although readers read it")
 
+    @property
+    def streaming(self) -> set[AttemptId]:
+        """The attempts that are the partitions of pipelined results."""
+        return {
+            told.winner
+            for (result, _), told in self._told.items()
+            if told.winner is not None and self._streams.has(result)
+        }
+
     def _winners(self, result: str) -> dict[int, AttemptId]:
         return {
             partition: told.winner
@@ -195,7 +204,7 @@ class Oracle:
         """These are the objects that are there when the job is over."""
         for result in self.promoted:
             for name in self._stored.get(result, ()):
-                attempt = _attempt_of(name)
+                attempt = attempt_of(name)
                 needed = attempt and attempt == self._of(attempt).winner
                 if needed and name not in self.objects and name not in self.damaged:
                     self.violated(f"{name} is gone, and its result is to outlive the job")
@@ -228,7 +237,7 @@ class Oracle:
         if not name.startswith(PREFIX):
             self.violated(f"{name} is outside of the job's prefix")
             return
-        attempt = _attempt_of(name)
+        attempt = attempt_of(name)
         if _result_of(name) in self.released:
             return
         if attempt is None:
@@ -311,7 +320,7 @@ def _result_of(name: str) -> str:
     return name.removeprefix(PREFIX).split("/")[1]
 
 
-def _attempt_of(name: str) -> AttemptId | None:
+def attempt_of(name: str) -> AttemptId | None:
     """The attempt that wrote an object; none did a manifest."""
     _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
     if partition == "manifest":

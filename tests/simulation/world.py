@@ -10,6 +10,7 @@ from itertools import count
 from headgate.control.clock import Deadline
 from headgate.control.contract import PER_JOB, SESSION
 from headgate.control.errors import HeadgateError
+from headgate.control.events import Lost
 from headgate.control.ids import JobId
 from headgate.control.recovery import read_snapshots
 from headgate.storage.fsck import audit, fold
@@ -23,7 +24,7 @@ from .cluster import Cluster
 from .faults import Chaos
 from .machines import GivenUp, World
 from .masters import Master
-from .oracle import JOB, PREFIX, ROOT, Oracle
+from .oracle import JOB, PREFIX, ROOT, Oracle, attempt_of
 from .scheduler import Actor, Process, Scheduler, SimClock, Stuck
 from .sweeper import Sweeper
 
@@ -86,6 +87,8 @@ class Operator:
             self._keep_masters()
             self._keep_driver()
             self._sweep()
+            if self.world.stream_at is not None and self.world.chaos.strikes("object reported"):
+                self._report()
             if scheduler.random.random() < TICK_SHARE:
                 self.world.broker.tick(self.world.broker.now_ms())
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
@@ -119,6 +122,17 @@ class Operator:
         if swept and scheduler.random.random() < SWEEP_SHARE:
             sweeper = Sweeper(self.world, Process(f"sweeper-{next(self._sweeps)}"))
             scheduler.spawn(sweeper.process.name, sweeper.process, sweeper.run)
+
+    def _report(self) -> None:
+        """Somebody who looks through the store misses an object of a stream, and states it."""
+        names = [name for name in self.world.bucket.objects if name.startswith(PREFIX)]
+        winners = self.world.oracle.streaming
+        if found := [(name, one) for name in names if (one := attempt_of(name)) in winners]:
+            name, attempt = self.world.scheduler.random.choice(found)
+            self.world.oracle.damaged.add(name)
+            self.world.scheduler.note(f"missed {name}")
+            del self.world.bucket.objects[name]
+            self.world.broker.say(Lost(attempt, name, "404"), "fsck")
 
     def _keep_masters(self) -> None:
         scheduler, session = self.world.scheduler, self.world.mode == SESSION
