@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from .planted import PLANTED, Plant
-from .world import Outcome, simulate
+from .world import simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 60
+SEEDS = 200
 BLOCK = 20
-PLANTED_SEEDS_MAX = 1000
 SMALL = 29  # a seed whose job is small: each of its calls is made to fail once
 SHARES = 4
 SMALL_SESSION, EVERY = 25, 40
@@ -74,15 +72,3 @@ def test_one_seed_has_one_history() -> None:
         text=True,
     )
     assert told == done.stdout.split()
-
-
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_seen(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug of each class breaks a guarantee within a thousand seeds."""
-    plant(monkeypatch)
-    assert first_violation() is not None, f"{plant.__doc__} Nobody noticed."
-
-
-def first_violation() -> Outcome | None:
-    outcomes = map(simulate, range(PLANTED_SEEDS_MAX))
-    return next((one for one in outcomes if one.violations), None)
