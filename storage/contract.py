@@ -68,8 +68,8 @@ class PartitionInfo:
 class InputGateDeployment:
     """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
     partitions that the manifest does not have yet, `told` what is known of them all the same; from
-    `position` on the log tells of them, and without one the environment has to be told. That is where
-    the oldest fact stands on which something may still follow: told from further back, a reader of a
+    `position` on the log tells of them, and without one the environment has to be told. There the
+    oldest fact stands from which something may still follow: told from further back, a reader of a
     pipelined result takes the end of a former generation for its own."""
 
     manifest: Manifest
