@@ -23,6 +23,7 @@ from ..control.events import (
     SegmentProduced,
     SegmentSummary,
     Superseded,
+    TrackingStopped,
 )
 from ..control.ids import AttemptId, JobId, PartitionId
 from ..control.log import EventLog, Follower
@@ -108,7 +109,7 @@ class Fold:
     def __init__(self, deployment: InputGateDeployment) -> None:
         self._result = deployment.manifest.result
         self._pipelined = any(one.pipelined for one in deployment.unknown)
-        self._taken = {source.attempt for source in deployment.manifest.sources}
+        self._unknown = {one.partition for one in deployment.unknown}
         self._consumable = {told.attempt for told in deployment.told}
         self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
         self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # and where that was said
@@ -125,8 +126,9 @@ class Fold:
                 raise self._over(recorded, f"result {self._result} was released: {body.reason}")
             case JobFailed():
                 raise self._over(recorded, f"the job failed: {body.reason}")
-            case Superseded() if self._pipelined and body.attempt in self._taken:
-                raise self._over(recorded, f"attempt {body.attempt} failed: {body.reason}")
+            case TrackingStopped() if self._pipelined and body.result == self._result:
+                self._check_taken(recorded, body)
+                return ()
             case ResultComplete() if body.result == self._result:
                 return self._whole_at(recorded.event.basis)
             case SegmentProduced() | Produced() | Consumable() | Superseded():
@@ -134,6 +136,12 @@ class Fold:
                 return self._of_attempt(body, recorded.offset) if ours else ()
             case _:
                 return ()
+
+    def _check_taken(self, recorded: Recorded, stopped: TrackingStopped) -> None:
+        """What the manifest had whole counts no more; of an empty partition it names no attempt."""
+        for attempt in stopped.attempts:
+            if attempt.partition not in self._unknown:
+                raise self._over(recorded, f"attempt {attempt} failed: {stopped.reason}")
 
     def _whole_at(self, basis: int | None) -> tuple[PartitionInfo, ...]:
         """What was whole at the fact that made the result complete. An attempt of a region that was

@@ -32,6 +32,7 @@ from headgate.control.events import (
     ResultRegistered,
     SegmentProduced,
     Superseded,
+    TrackingStopped,
 )
 from headgate.control.events import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
@@ -383,6 +384,18 @@ def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
         assert first.attempt not in world.result.winners.values()
         with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
             list(batches)
+
+
+def test_an_empty_partition_that_is_restarted_is_heard_of() -> None:
+    """A gate that has a partition whole starts anew with it, also where there was nothing to read:
+    what is made again in its place may have rows."""
+    manifest = Manifest(JOB, RESULT, 1, 0, SUBPARTITIONS, ())
+    other = UnknownShuffleDescriptor(JOB, PartitionId(RESULT, 1), SUBPARTITIONS, True)
+    fold = Fold(InputGateDeployment(manifest, SCHEMA, 0, 1, 7, (other,)))
+    empty = AttemptId(PartitionId(RESULT, 0), 1, 3)
+    restarted = TrackingStopped(RESULT, (empty,), "it was lost")
+    with pytest.raises(Lost, match=f"attempt {empty} failed: it was lost"):
+        fold.observe(Recorded(9, Event("9", JOB, "", 0, "", 8, restarted)))
 
 
 def test_what_is_announced_behind_the_basis_is_not_part_of_what_was_whole() -> None:
