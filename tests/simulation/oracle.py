@@ -68,6 +68,7 @@ class Oracle:
         self._stored: dict[str, list[str]] = {}
         self._streams = Generations()
         self._closed_epoch = 0
+        self._failed = False
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
         self.now_ms = 0.0
@@ -104,10 +105,12 @@ class Oracle:
         match body:
             case JobAccepted():
                 self.epoch, self.closed = body.epoch, False
-            case JobUnregistered() if body.epoch == self.epoch:
-                self.closed, self._closed_epoch = True, self.epoch
-            case LeaseExpired() if not self.closed and body.epoch == self.epoch:
-                self.closed, self._closed_epoch = True, self.epoch
+            case JobUnregistered() if body.epoch == self._epoch_at(recorded.offset):
+                self.closed, self._closed_epoch = True, body.epoch
+            case LeaseExpired() if not self.closed and body.epoch == self._epoch_at(
+                recorded.offset
+            ):
+                self.closed, self._closed_epoch = True, body.epoch
                 self._expire(recorded.offset)
             case ResultRegistered() if body.pipelined:
                 self._streams.register(body.result)
@@ -120,8 +123,10 @@ class Oracle:
             case TrackingStopped():
                 for attempt in body.attempts:
                     self._stop(attempt, basis)
-            case JobFailed() if not self.harmed():
-                self.violated(f"the job failed for no reason: {body.reason}")
+            case JobFailed():
+                self._failed = True
+                if not self.harmed():
+                    self.violated(f"the job failed for no reason: {body.reason}")
             case Promoted():
                 self.promoted[body.result] = body.expires_ms
                 self._stored[body.result] = [
@@ -168,7 +173,7 @@ class Oracle:
         told.winner = None
 
     def _consumable(self, attempt: AttemptId, basis: int) -> None:
-        told, epoch = self._of(attempt), len(self._before(basis, JobRegistered))
+        told, epoch = self._of(attempt), self._epoch_at(basis)
         kind = (
             Produced | SegmentProduced if self._streams.has(attempt.partition.result) else Produced
         )
@@ -208,6 +213,10 @@ class Oracle:
                 needed = attempt and attempt == self._of(attempt).winner
                 if needed and name not in self.objects and name not in self.damaged:
                     self.violated(f"{name} is gone, and its result is to outlive the job")
+
+    def _epoch_at(self, offset: int) -> int:
+        """The epoch in which a fact is decided on, whenever it is."""
+        return len(self._before(offset, JobRegistered))
 
     def _before(self, offset: int, kind: type[Fact]) -> list[Event]:
         earlier = (one.event for one in self.events if one.offset < offset)
@@ -312,7 +321,8 @@ class Oracle:
         harmed = any(f"/{result}/" in name for result in results for name in self.damaged)
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
         restarted = any(self._streams.was_restarted(result) for result in results)
-        if not (harmed or over or restarted or self.released.intersection(results)):
+        failed = self._failed and "the job failed" in str(error)
+        if not (harmed or over or restarted or failed or self.released.intersection(results)):
             self.violated(f"a reader of {results} failed for no reason: {error}")
 
 
