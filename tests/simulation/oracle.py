@@ -69,6 +69,7 @@ class Oracle:
         self._streams = Generations()
         self._closed_epoch = 0
         self._failed = False
+        self._ordered: set[AttemptId | str | None] = set()
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
         self.now_ms = 0.0
@@ -86,9 +87,14 @@ class Oracle:
         return self._holders.get(what) is holder
 
     def committed(self, what: JobId | int, holder: object, decisions: Sequence[Event]) -> None:
-        """A step became visible."""
+        """A step has ended; a zombie's, open in front of it, may hide it for a while."""
         if decisions and not self.holds(what, holder):
             self.violated(f"a fenced master committed {[str(d.body) for d in decisions]}")
+        for body in (one.body for one in decisions):
+            if isinstance(body, Superseded):
+                self._ordered.add(body.attempt)
+            elif isinstance(body, Released):
+                self._ordered.add(body.result)
 
     def read_log(self, records: Sequence[Recorded]) -> None:
         """The committed events that came since the last time."""
@@ -247,7 +253,7 @@ class Oracle:
             self.violated(f"{name} is outside of the job's prefix")
             return
         attempt = attempt_of(name)
-        if _result_of(name) in self.released:
+        if _result_of(name) in self.released or {attempt, _result_of(name)} & self._ordered:
             return
         if attempt is None:
             self.violated(f"{name} was deleted before its result was released")

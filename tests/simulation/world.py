@@ -16,7 +16,7 @@ from headgate.control.recovery import read_snapshots
 from headgate.storage.fsck import audit, fold
 from headgate.storage.release import StorageRelease
 
-from .application import Application
+from .application import Application, JobHasFailed
 from .broker import OTHER, Broker
 from .bucket import Bucket
 from .bystander import Bystander
@@ -225,7 +225,7 @@ def simulate(
         scheduler.hazard = lambda process: None
         scheduler.end()
     for name, error in scheduler.failures:
-        if not isinstance(error, (HeadgateError, GivenUp, Stuck)):
+        if not isinstance(error, (HeadgateError, GivenUp, JobHasFailed, Stuck)):
             oracle.violated(f"{name} ended with {error!r}")
     if not oracle.violations:
         _check_end(world)
