@@ -3,7 +3,8 @@
 A kernel is what has to be computed whatever carries the bytes: sort and encode, or checksum and
 decode. It is measured alone, without I/O, and what ours took beyond it is held against a loop that
 moves the same bytes in the same requests with as many threads and the same client. Where I/O goes
-on behind the kernel, ours can be the faster one.
+on behind the kernel, ours can be the faster one. The rows come in order, as those of `exchange` do:
+nothing is computed to know them again.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class Lane:
         partition = PartitionId(descriptor.result, number)
         attempt = AttemptId(partition, descriptor.epoch, number)
         writer = self._job.shuffle.create_result_partition_writer(
-            ResultPartitionDeployment(attempt, self._n, SCHEMA, CODEC)
+            ResultPartitionDeployment(attempt, self._n, SCHEMA, CODEC, ordered=True)
         )
         for batch, targets in self._rows[number]:
             writer.write(batch, targets)
