@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from ..processes import descendants
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -66,21 +68,6 @@ def cpu_s(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
-
-
-def descendants(pid: int) -> list[int]:
-    """The Python workers under a JVM."""
-    found, open_ends = [], [pid]
-    while open_ends:
-        parent = open_ends.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                children = [int(child) for child in task.read_text().split()]
-            except OSError:
-                continue
-            found += children
-            open_ends += children
-    return found
 
 
 def peak_bytes(pid: int) -> int:

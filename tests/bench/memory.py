@@ -20,7 +20,8 @@ from headgate import Headgate
 from headgate.storage.contract import Limits
 from headgate.storage.segment import BATCH_BYTES
 
-from .measure import descendants, peak_bytes
+from ..processes import descendants
+from .measure import peak_bytes
 from .places import attached, consume, rows
 
 COUNTS = (1_000_000, 10_000_000)

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from headgate import Headgate, Invalid, attach
 from headgate.infra import stack
 
-from .measure import Meter, descendants
+from ..processes import descendants
+from .measure import Meter
 
 ROWS = 10_000_000
 DATA = Path(".bench")

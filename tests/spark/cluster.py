@@ -6,7 +6,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,16 +19,15 @@ from headgate.storage import fsck
 from headgate.storage.fsck import Findings
 from headgate.storage.stores import open_store
 
+from ..processes import command, descendants
+
 Task = Callable[[int, Iterable[Any]], Iterator[Any]]
 
 
 def executors(spark: SparkSession) -> list[int]:
     """The executor processes under this session's JVM."""
-    found = []
-    for pid in _descendants(spark.sparkContext._gateway.proc.pid):  # type: ignore[union-attr]
-        if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            found.append(pid)
-    return found
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    return [pid for pid in descendants(jvm) if b"CoarseGrainedExecutorBackend" in command(pid)]
 
 
 def kill_executors(spark: SparkSession) -> int:
@@ -42,17 +40,6 @@ def kill_executors(spark: SparkSession) -> int:
         SYSTEM_CLOCK.sleep_s(0.05)
     assert not set(executors(spark)) & set(killed)
     return len(killed)
-
-
-def _descendants(pid: int) -> list[int]:
-    found, parents = [], [pid]
-    while parents:
-        parent = parents.pop()
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            children = [int(child) for child in task.read_text().split()]
-            found += children
-            parents += children
-    return found
 
 
 def recorded(hg: Headgate) -> list[Recorded]:
