@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from . import snapshots
 from .clock import Deadline
 from .contract import SESSION
-from .errors import Corrupt
+from .errors import Corrupt, Unavailable
 from .ids import JobId
 from .keeping import is_over
 from .log import EventLog, Follower, Grant, job_of
@@ -87,6 +87,28 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) 
             opening.pop_all()
             return Start(follower, snapshot, standing)
     return Start(log.follow(job, snapshot.position), snapshot, standing)
+
+
+def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
+    """Take back the last snapshot of a job that has ended; false when its log has an event of it
+    again. A driver that attaches reads the log after it has fenced this.
+
+    Raises:
+        Unavailable: the log cannot be read in time.
+    """
+    with closing(log.open_decisions(job)) as decisions:
+        start = take_up(log, job, deadline)
+        with closing(start.follower) as follower:
+            while follower.position() < decisions.end():
+                if follower.poll(1, deadline.left_s):
+                    return False
+                if deadline.passed:
+                    raise Unavailable(f"the log of job {job} was not read to its end in time")
+            decisions.begin()
+            for record in snapshots.end(start.standing):
+                decisions.keep(record)
+            decisions.commit(follower.position())
+    return True
 
 
 def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:

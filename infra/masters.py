@@ -24,8 +24,7 @@ _COLLECTED = 100_000, 20, 50  # objects more, for the youngest; collections of t
 
 
 def spare_collector() -> None:
-    """A master keeps nearly all that it makes, and nothing of it in circles: looking for some again
-    and again would cost it as much as reading the events."""
+    """A master keeps nearly all that it makes, none of it in circles: look for some seldom."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTED)

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..control import snapshots
 from ..control.author import Author
 from ..control.clock import Deadline
 from ..control.contract import MasterSettings, PartitionStorage
-from ..control.errors import Unavailable
 from ..control.events import LeaseExpired, Tick
 from ..control.ids import JobId, ResultId
 from ..control.keeping import is_over
@@ -25,7 +23,7 @@ from ..control.lifecycle import decide
 from ..control.log import EventLog
 from ..control.loop import JobLoop
 from ..control.master import all_deleted
-from ..control.recovery import take_up
+from ..control.recovery import forget
 from ..control.state import JobState
 
 _LOG = logging.getLogger(__name__)
@@ -69,7 +67,8 @@ def sweep(
         Unavailable: log, session master or store did not answer in time.
     """
     if is_over(found.state):
-        return _forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
+        gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
+        return Swept(found.job, forgotten=gone, came_back=not gone)
     author = Author(found.job, f"sweep {os.urandom(4).hex()}")
     loop = JobLoop(_Heir(found.job), log, storage, settings, author)
     loop.start()
@@ -88,24 +87,6 @@ def sweep(
         kept = sum(1 for result in state.results.values() if result.kept)
         objects = _deleted(state) - _deleted(found.state) + more
         return Swept(found.job, found.silent_ms, objects, kept)
-
-
-def _forget(log: EventLog, job: JobId, deadline: Deadline) -> Swept:
-    """Take back the last snapshot of a job that has ended and of which the log has no event. A
-    driver that attaches reads it after it has fenced this."""
-    with closing(log.open_decisions(job)) as decisions:
-        start = take_up(log, job, deadline)
-        with closing(start.follower) as follower:
-            while follower.position() < decisions.end():
-                if follower.poll(1, deadline.left_s):
-                    return Swept(job, came_back=True)
-                if deadline.passed:
-                    raise Unavailable(f"the log of job {job} was not read to its end in time")
-            decisions.begin()
-            for record in snapshots.end(start.standing):
-                decisions.keep(record)
-            decisions.commit(follower.position())
-    return Swept(job, forgotten=True)
 
 
 def _deleted(state: JobState) -> int:
