@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,18 +45,64 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """What Spark itself would do with `df.repartition(n, keys)`, taken apart."""
+    """An exchange taken apart: the numbered rows that Spark makes of `origin`, and what it knows of
+    them behind the exchange."""
 
     rows: DataFrame
+    origin: Any
     attributes: Any
     partitioning: Any
 
 
+class Jvm:
+    """A session's JVM: its classes by our names, and the collections that Scala takes and gives."""
+
+    def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
+        """Raises:
+        LookupError: this Spark has not all of them.
+        """
+        self._jvm: Any = spark._jvm
+        self._classes = {name: self._find(path) for name, path in classes.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._classes[name]
+
+    def only(self, name: str) -> Any:
+        """The object that Scala keeps beside a class of this path."""
+        return getattr(self._find(f"{name}$"), "MODULE$")
+
+    def nothing(self) -> Any:
+        return self._jvm.scala.Option.empty()
+
+    def seq(self, items: Iterable[Any] = ()) -> Any:
+        java = self._jvm.java.util.ArrayList()
+        for item in items:
+            java.add(item)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
+
+    def items(self, seq: Any) -> list[Any]:
+        return [seq.apply(at) for at in range(seq.size())]
+
+    def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        java = self._jvm.java.util.HashMap()
+        for key, value in items:
+            java.put(key, value)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java)
+
+    def _find(self, path: str) -> Any:
+        found = self._jvm
+        for part in path.split("."):
+            found = getattr(found, part)
+        if type(found).__name__ != "JavaClass":
+            raise LookupError(path)
+        return found
+
+
 class CatalystDoor:
-    def __init__(self, spark: SparkSession, classes: dict[str, Any]) -> None:
+    def __init__(self, spark: SparkSession, jvm: Jvm) -> None:
         self._spark = spark
         self._session = spark._jsparkSession
-        self._classes = classes
+        self._jvm = jvm
 
     def exchange_plan(self, repartitioned: DataFrame, maps: bool) -> ExchangePlan:
         """The rows under a repartition, as c0, c1, …, and behind them Spark's own partition id."""
@@ -65,13 +111,15 @@ class CatalystDoor:
         partitioning, child, session = node.partitioning(), node.child(), self._session
         if maps:
             partitioning, session = self._with_maps(query, partitioning)
-        attributes = child.output()
-        number = self._number(partitioning)
-        carried = [self._alias(attributes.apply(at), f"c{at}") for at in range(attributes.size())]
-        carried.append(self._alias(number, SUBPARTITION))
-        project = self._classes["project"](self._seq(carried), child)
-        rows = self._frame(self._classes["dataset"].ofRows(session, project))
-        return ExchangePlan(rows, attributes, partitioning)
+        rows = self.numbered(child, self.number(partitioning), session)
+        return ExchangePlan(rows, child, child.output(), partitioning)
+
+    def numbered(self, child: Any, number: Any, session: Any) -> DataFrame:
+        """The rows of a logical plan as c0, c1, …, and behind them an expression."""
+        attributes = self._jvm.items(child.output())
+        carried = [self.alias(attribute, f"c{at}") for at, attribute in enumerate(attributes)]
+        carried.append(self.alias(number, SUBPARTITION))
+        return self.frame(self._jvm["project"](self._jvm.seq(carried), child), session)
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
         """Spark's optimizer sorts the maps in partition expressions, and only then hashes them;
@@ -82,22 +130,21 @@ class CatalystDoor:
         kept = planned.getClass().getSimpleName() == "RepartitionByExpression"
         return (planned.partitioning() if kept else partitioning), session
 
-    def _number(self, partitioning: Any) -> Any:
+    def number(self, partitioning: Any) -> Any:
         """The expression of a row's partition; what needs none goes to the only one."""
         if partitioning.numPartitions() == 1:
-            return self._classes["literal"](0, self._classes["types"].IntegerType)
+            return self._jvm["literal"](0, self._jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, rows: DataFrame, batch_rows: int) -> Any:
         """The rows as a JavaRDD of Arrow batches, each as bytes."""
         return rows._jdf.toArrowBatchRdd(batch_rows, TIME_ZONE, True, False).toJavaRDD()
 
-    def lineage(self, rows: DataFrame, batches: Any) -> Lineage:
+    def lineage(self, plan: Any, batches: Any) -> Lineage:
         """What Spark knows of a map stage; where it does not say, the stage is not trusted. The
         level of an RDD leaves out what its expressions do, which the plan tells."""
         try:
             level = batches.rdd().outputDeterministicLevel().toString()
-            plan = rows._jdf.queryExecution().analyzed()
             repeatable = level in _REPEATABLE and plan.deterministic()
             return Lineage(repeatable and level == _ORDERED, repeatable, self._scans(plan))
         except Py4JError:
@@ -105,8 +152,8 @@ class CatalystDoor:
 
     def _scans(self, plan: Any) -> frozenset[int]:
         """The RDDs behind a plan's leaves, those of its subqueries too."""
-        plans = [plan, *self._items(plan.subqueriesAll())]
-        leaves = [leaf for one in plans for leaf in self._items(one.collectLeaves())]
+        plans = [plan, *self._jvm.items(plan.subqueriesAll())]
+        leaves = [leaf for one in plans for leaf in self._jvm.items(one.collectLeaves())]
         told = [leaf.rdd().toDebugString() for leaf in leaves if _is_scan(leaf)]
         return frozenset(int(number) for text in told for number in _RDD_ID.findall(text))
 
@@ -115,74 +162,63 @@ class CatalystDoor:
         number: int = frame._jdf.queryExecution().analyzed().rdd().id()
         return number
 
-    def _items(self, seq: Any) -> list[Any]:
-        return [seq.apply(at) for at in range(seq.size())]
-
     def scan(self, batches: RDD[Any], schema: StructType, plan: ExchangePlan) -> DataFrame:
         """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
         assert batches.getNumPartitions() == plan.partitioning.numPartitions(), "else rows go wrong"
-        rows = self._load(batches, schema).queryExecution().analyzed().rdd()
-        nothing, empty = self._nothing(), self._seq([])
-        logical = self._classes["scan"](
-            plan.attributes,
+        rows = self.rows_of(batches, schema)
+        return self.frame(self.logical(plan.attributes, rows, plan.partitioning))
+
+    def load(self, batches: RDD[Any], schema: StructType) -> DataFrame:
+        """A DataFrame over Arrow batches of whose partitioning Spark knows nothing."""
+        return DataFrame(self._load(batches, schema), self._spark)
+
+    def rows_of(self, batches: RDD[Any], schema: StructType) -> Any:
+        """Spark's own rows out of Arrow batches."""
+        return self._load(batches, schema).queryExecution().analyzed().rdd()
+
+    def logical(self, attributes: Any, rows: Any, partitioning: Any, ordering: Any = None) -> Any:
+        """A leaf over rows of which Spark knows how they are partitioned and ordered."""
+        nothing, session = self._jvm.nothing(), self._session
+        ordering = ordering or self._jvm.seq()
+        return self._jvm["scan"](
+            attributes,
             rows,
-            plan.partitioning,
-            empty,
+            partitioning,
+            ordering,
             False,
             nothing,
-            self._session,
+            session,
             nothing,
             nothing,
             False,
         )
-        return self._frame(self._classes["dataset"].ofRows(self._session, logical))
 
-    def load(self, batches: RDD[Any], schema: StructType) -> DataFrame:
-        """A DataFrame over Arrow batches of whose partitioning Spark knows nothing."""
-        return self._frame(self._load(batches, schema))
+    def frame(self, logical: Any, session: Any = None) -> DataFrame:
+        return DataFrame(
+            self._jvm["dataset"].ofRows(session or self._session, logical), self._spark
+        )
+
+    def alias(self, expression: Any, name: str) -> Any:
+        number, empty = self._jvm["named"].newExprId(), self._jvm.seq()
+        return self._jvm["alias"](expression, name, number, empty, self._jvm.nothing(), empty)
 
     def _load(self, batches: RDD[Any], schema: StructType) -> Any:
-        java_schema = self._spark._jsparkSession.parseDataType(schema.json())
-        return self._classes["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
-
-    def _alias(self, expression: Any, name: str) -> Any:
-        number = self._classes["named"].newExprId()
-        empty = self._seq([])
-        return self._classes["alias"](expression, name, number, empty, self._nothing(), empty)
-
-    def _nothing(self) -> Any:
-        jvm: Any = self._spark._jvm
-        return jvm.scala.Option.empty()
-
-    def _seq(self, items: list[Any]) -> Any:
-        jvm: Any = self._spark._jvm
-        java = jvm.java.util.ArrayList()
-        for item in items:
-            java.add(item)
-        return jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
-
-    def _frame(self, jdf: Any) -> DataFrame:
-        return DataFrame(jdf, self._spark)
+        java_schema = self._session.parseDataType(schema.json())
+        return self._jvm["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
 
 
 def _is_scan(leaf: Any) -> bool:
-    return bool(leaf.getClass().getSimpleName() == "LogicalRDD")
+    return leaf.getClass().getSimpleName() in ("LogicalRDD", "RDDScanExec")
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:
     """The door into this session's JVM, None when it is not the one that we know."""
     if not spark.version.startswith(_KNOWN):
         return None
-    jvm: Any = spark._jvm
-    classes = {}
-    for name, path in _CLASSES.items():
-        found = jvm
-        for part in path.split("."):
-            found = getattr(found, part)
-        if type(found).__name__ != "JavaClass":
-            return None
-        classes[name] = found
-    return CatalystDoor(spark, classes)
+    try:
+        return CatalystDoor(spark, Jvm(spark, _CLASSES))
+    except LookupError:
+        return None
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""One hash exchange: register, write now, read whenever the DataFrame is used."""
+"""One exchange: register, write now, read whenever the DataFrame is used."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ...storage.blobs import BlobStore
 from ...storage.layout import Layout
 from ...storage.manifest import Manifest, build
 from ...storage.master import StorageMaster
+from ...storage.segment import Longs
 from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor, Lineage
 from .repairs import Repairs
@@ -42,6 +43,18 @@ class Exchange:
     frame: DataFrame
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an exchange has stored: how to read it, whether its rows would come in the same order if
+    they were made again, and the rows and bytes of each subpartition."""
+
+    descriptor: ShuffleDescriptor
+    read: ReadTask
+    ordered: bool
+    rows: Longs
+    sizes: Longs
+
+
 @dataclass(slots=True)
 class Known:
     """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
@@ -49,8 +62,8 @@ class Known:
 
     _scans: dict[int, tuple[ResultId, bool]] = field(default_factory=dict)
 
-    def add(self, scan: int, result: ResultId, ordered: bool) -> None:
-        self._scans[scan] = result, ordered
+    def add(self, scan: int, written: Written) -> None:
+        self._scans[scan] = written.descriptor.result, written.ordered
 
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
         """The results that a map stage reads, and whether its rows come in order."""
@@ -86,16 +99,24 @@ class Exchanger:
         """Do what `df.repartition(n, *columns)` would."""
         check(df.schema)
         road = self._road(df, n, columns)
-        means, known = self.means, self.means.known
-        label = f"repartition({n}, {', '.join(map(str, columns))})"[:_LABEL_CHARS]
+        label = f"repartition({n}, {', '.join(map(str, columns))})"
+        written = self.write(road, df.schema, n, label, result)
+        frame = road.reads(written.read)
+        self._note(frame, written)
+        return Exchange(written.descriptor, frame)
+
+    def write(self, road: Road, named: StructType, n: int, label: str, result: ResultId) -> Written:
+        """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
+        whoever reads them by their name gets to see."""
+        means, label = self.means, label[:_LABEL_CHARS]
         with self._described(f"headgate: write {result}, {label}"):
             lineage = road.lineage()
-            inputs, ordered = known.inputs(lineage)
+            inputs, ordered = means.known.inputs(lineage)
             task = MapTask(
                 means.worker, result, means.epoch, n, road.schema, means.settings.codec, ordered
             )
             write = road.writes(task)
-            schema = _stated(df.schema.json())
+            schema = _stated(named.json())
             descriptor = self._register(
                 PartitionDescriptor(
                     result, write.partitions, n, schema, label, inputs, lineage.repeatable
@@ -106,10 +127,9 @@ class Exchanger:
                 state = means.master.await_complete(descriptor)
                 check_rows(state, rows)
                 means.repairs.keep(result, write)
-                read = ReadTask(means.worker, self._manifest(descriptor, state), road.schema)
-                frame = road.reads(read)
-                self._note(frame, result, ordered)
-                return Exchange(descriptor, frame)
+                whole, given = self._manifest(descriptor, state)
+                read = ReadTask(means.worker, given, road.schema)
+                return Written(descriptor, read, ordered, whole.rows, whole.sizes)
             except BaseException as exc:
                 with suppress(HeadgateError):  # what failed first is what the caller hears of
                     means.master.release_partition_externally(descriptor)
@@ -131,13 +151,15 @@ class Exchanger:
             worker.job, result, said.partitions, said.subpartitions, self.means.epoch
         )
         state = self.means.master.await_complete(descriptor)
-        frame = road.reads(ReadTask(worker, self._manifest(descriptor, state), road.schema))
-        self._note(frame, result, ordered=False)
+        whole, given = self._manifest(descriptor, state)
+        task = ReadTask(worker, given, road.schema)
+        frame = road.reads(task)
+        self._note(frame, Written(descriptor, task, False, whole.rows, whole.sizes))
         return Exchange(descriptor, frame)
 
-    def _note(self, frame: DataFrame, result: ResultId, ordered: bool) -> None:
+    def _note(self, frame: DataFrame, written: Written) -> None:
         if self.door is not None:
-            self.means.known.add(self.door.scan_of(frame), result, ordered)
+            self.means.known.add(self.door.scan_of(frame), written)
 
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:
@@ -154,10 +176,11 @@ class Exchanger:
 
     def _manifest(
         self, descriptor: ShuffleDescriptor, state: ResultState
-    ) -> Manifest | StoredManifest:
+    ) -> tuple[Manifest, Manifest | StoredManifest]:
+        """What is to be read, whole, and as tasks are given it."""
         layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
         manifest = build(descriptor, state, layout, store)
-        return store_manifest(store, layout, manifest, state.completions)
+        return manifest, store_manifest(store, layout, manifest, state.completions)
 
     @contextmanager
     def _described(self, text: str) -> Iterator[None]:

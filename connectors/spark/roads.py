@@ -63,9 +63,8 @@ class PrivateRoad:
         self._door = door
         self._plan = plan
         self._batch_rows = batch_rows
-        rows = plan.rows.schema
-        self._rows = StructType([field for field in rows if field.name != SUBPARTITION])
-        self.schema = _bytes(carried_schema(self._rows))
+        self.rows = StructType(plan.rows.schema.fields[:-1])
+        self.schema = _bytes(carried_schema(self.rows))
 
     @cached_property
     def _batches(self) -> Any:
@@ -73,7 +72,7 @@ class PrivateRoad:
         return self._door.arrow_batches(self._plan.rows, self._batch_rows)
 
     def lineage(self) -> Lineage:
-        return self._door.lineage(self._plan.rows, self._batches)
+        return self._door.lineage(self._plan.origin, self._batches)
 
     def writes(self, task: MapTask) -> Writing:
         rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, Frames())
@@ -81,7 +80,7 @@ class PrivateRoad:
         return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        return self._door.scan(_frames(self._spark, task), self._rows, self._plan)
+        return self._door.scan(read_frames(self._spark, task), self.rows, self._plan)
 
 
 class PublicRoad:
@@ -126,12 +125,12 @@ class StoredRoad:
 
     def reads(self, task: ReadTask) -> DataFrame:
         if self._door is not None:
-            return self._door.load(_frames(self._spark, task), self._rows)
+            return self._door.load(read_frames(self._spark, task), self._rows)
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
-def _frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
-    numbers: RDD[Any] = spark.sparkContext.parallelize([], task.manifest.count)
+def read_frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
+    numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
     frames = numbers.mapPartitionsWithIndex(ship(task.frames))
     frames._jrdd_deserializer = NoOpSerializer()
     return frames
@@ -139,8 +138,7 @@ def _frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
 
 def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
     read = ship(task.batches)
-    count = task.manifest.count
-    return spark.range(0, count, 1, count).mapInArrow(lambda rows: read(0, rows), stored)
+    return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
 
 
 class Frames(NoOpSerializer):

@@ -25,6 +25,8 @@ from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
 from .catalyst import open_door
 from .exchange import Exchanger, Means
+from .offload import Offload, Offloaded
+from .physical import open_plans
 from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
@@ -46,6 +48,8 @@ class Headgate:
         self._numbers = count(1)
         self._descriptors: weakref.WeakKeyDictionary[DataFrame, ShuffleDescriptor]
         self._descriptors = weakref.WeakKeyDictionary()
+        self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
+        self._offloaded = weakref.WeakKeyDictionary()
         self._closed = False
 
     @property
@@ -66,10 +70,27 @@ class Headgate:
         if n < 1 or not columns:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
-        result = ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
-        exchange = self._exchanger.run(df, n, columns, result)
+        exchange = self._exchanger.run(df, n, columns, self._name())
         self._descriptors[exchange.frame] = exchange.descriptor
         return exchange.frame
+
+    def offload(self, df: DataFrame) -> DataFrame:
+        """The rows of `df`, in its order and with its schema; each exchange of its plan runs here.
+
+        The exchanges run now, as those under a checkpoint; the last stage runs whenever the
+        returned DataFrame is used. What cannot be taken runs in Spark, and `report` says why.
+
+        Raises:
+            Invalid: this Spark has no private door.
+        """
+        self._require_open()
+        self._services.require_whole_log()
+        if self._exchanger.door is None:
+            raise Invalid("offload needs a Spark whose plans are known, and catalyst=auto")
+        plans = open_plans(self._exchanger.spark, self._exchanger.door)
+        done = Offload(self._exchanger, plans, self._name).run(df)
+        self._offloaded[done.frame] = done
+        return done.frame
 
     def read(self, result: str) -> DataFrame:
         """The rows of a complete result of this job, also one that an earlier driver has written
@@ -92,15 +113,20 @@ class Headgate:
         return job_report(self._exchanger.means.master.state(self.job))
 
     def release(self, df: DataFrame) -> None:
-        """Delete what is stored for a DataFrame that `repartition` or `read` returned.
+        """Delete what is stored for a DataFrame that `repartition`, `read` or `offload` returned.
 
         Raises:
             Invalid: the DataFrame is none of these, or was released before.
         """
-        descriptor = self._descriptor_of(df)
-        del self._descriptors[df]
-        self._exchanger.means.repairs.forget(descriptor.result)
-        self._exchanger.means.master.release_partition_externally(descriptor)
+        self._require_open()
+        if (offloaded := self._offloaded.pop(df, None)) is not None:
+            descriptors = offloaded.results
+        else:
+            descriptors = (self._descriptor_of(df),)
+            del self._descriptors[df]
+        for descriptor in descriptors:
+            self._exchanger.means.repairs.forget(descriptor.result)
+            self._exchanger.means.master.release_partition_externally(descriptor)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
         """Let what is stored for a DataFrame outlive this job, until a point in time (milliseconds
@@ -176,6 +202,9 @@ class Headgate:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _name(self) -> ResultId:
+        return ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
 
     def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
         self._require_open()

@@ -24,7 +24,6 @@ from ...control.ids import AttemptId, JobId, PartitionId, ResultId
 from ...control.kafka import KafkaEventLog
 from ...control.kafka_settings import KafkaSettings
 from ...storage.contract import (
-    InputGate,
     InputGateDeployment,
     Limits,
     ResultPartitionDeployment,
@@ -98,31 +97,42 @@ class MapTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads subpartitions, each in a task of its own number."""
+    """Reads subpartitions, each in a task of its own number, or neighbours in the parts named."""
 
     settings: WorkerSettings
     manifest: Manifest | StoredManifest
     schema: bytes
+    parts: tuple[range, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many tasks it takes."""
+        return len(self.parts) or self.manifest.count
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """The batches of one subpartition, as the messages that the JVM loads."""
+        """The batches of one task, as the messages that the JVM loads."""
         for _ in nothing:
             raise AssertionError("a reader task has no input")
-        for batch in self._gate(index):
+        for batch in self._read(index):
             yield batch.serialize()
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches of the subpartitions whose numbers come in as rows."""
+        """The batches of the tasks whose numbers come in as rows."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self._gate(number)
+                yield from self._read(number)
 
-    def _gate(self, number: int) -> InputGate:
+    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+        part = self.parts[number] if self.parts else range(number, number + 1)
         schema = ipc.read_schema(pa.py_buffer(self.schema))
         task = _context().taskAttemptId()
         shuffle = environment(self.settings)
-        manifest = shuffle.manifest_of(self.manifest, number)
-        return shuffle.create_input_gate(InputGateDeployment(manifest, schema, number, 1, task))
+        while part:
+            manifest = shuffle.manifest_of(self.manifest, part.start)
+            count = min(len(part), manifest.first + manifest.count - part.start)
+            deployment = InputGateDeployment(manifest, schema, part.start, count, task)
+            yield from shuffle.create_input_gate(deployment)
+            part = part[count:]
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
