@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from . import core, exchange, fixed, master, memory, recovery, transfer
+from . import core, exchange, fixed, master, memory, recovery, tpch, transfer
 from .places import session
 
 _ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
@@ -18,6 +18,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--places", nargs="+", default=["real", "embedded"])
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
+    parser.add_argument("--scale", type=float, default=1, help="of TPC-H")
+    parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H")
     parser.add_argument("--events", type=int, default=1_000_000)
     chosen = parser.parse_args()
     console = Console(width=120)
@@ -39,6 +41,8 @@ def main() -> None:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
     if "memory" in chosen.tables:
         console.print(memory.run(spark))
+    if "tpch" in chosen.tables:
+        console.print(tpch.run(spark, chosen.scale, chosen.rounds, chosen.queries))
     spark.stop()
 
 

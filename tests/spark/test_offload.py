@@ -12,6 +12,10 @@ from headgate import Headgate
 
 pytestmark = pytest.mark.timeout(300)
 
+ODD = (
+    "case id % 5 when 0 then double('NaN') when 1 then -0.0D when 2 then 0.0D "
+    "when 3 then double('-Infinity') end"
+)
 SORTED = [
     ("select k, sum(v) as s from orders group by k order by s desc, k", 2),
     ("select * from orders order by d desc nulls last, x, k", 1),
@@ -28,7 +32,7 @@ UNSORTED = [
     ("select k from orders union select k from few", 1),
     ("select k, explode(array(k, k + 1)) as e from (select distinct k, name from orders)", 1),
     (
-        "with t as (select k, sum(v) s from orders group by k) select * from t a join t b using (s)",
+        "with t as (select k, sum(v) s from orders group by 1) select * from t a join t b using (s)",
         4,
     ),
     ("select * from orders where v < 0 order by v", 1),

@@ -1,0 +1,153 @@
+"""TPC-H: every query's answer by Spark and through Headgate, in turn, in one warm session."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+from rich.table import Table
+
+from headgate import Headgate
+
+from .places import DATA, attached
+
+TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
+_QUERIES = Path(__file__).with_name("tpch.sql")
+_ORDER = re.compile(r"order by ([^()]*?)(?:limit \d+)?$")
+_EXACT = 1e-9
+
+
+@dataclass(slots=True)
+class Measured:
+    """One query: its seconds each round, what ran here and what did not, bytes, what is wrong."""
+
+    spark_s: list[float]
+    ours_s: list[float]
+    taken: int = 0
+    refused: int = 0
+    size_bytes: int = 0
+    wrong: str = ""
+
+
+def views(spark: SparkSession, scale: float) -> None:
+    """The tables, made once."""
+    folder = DATA / f"tpch-{scale:g}"
+    if not folder.exists():
+        tool = str(Path(sys.executable).with_name("tpchgen-cli"))
+        command = [tool, "parquet", "-s", f"{scale:g}", "--output-dir", str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    for table in TABLES:
+        spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
+
+
+def queries() -> dict[int, str]:
+    texts = re.split(r"^-- (\d+)$", _QUERIES.read_text(), flags=re.MULTILINE)[1:]
+    return {
+        int(n): text.strip().rstrip(";") for n, text in zip(texts[::2], texts[1::2], strict=True)
+    }
+
+
+def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = ()) -> Table:
+    views(spark, scale)
+    asked = {number: text for number, text in queries().items() if not chosen or number in chosen}
+    measured = {number: Measured([], []) for number in asked}
+    with attached(spark, "real") as (hg, _):
+        for turn in range(rounds + 1):
+            for number, text in asked.items():
+                one = measured[number]
+                if turn == 1:
+                    one.spark_s, one.ours_s = [], []  # the first round was to warm up
+                _measure(spark, hg, text, one)
+                print(
+                    number,
+                    f"{one.spark_s[-1]:.2f} {one.ours_s[-1]:.2f}",
+                    one.taken,
+                    one.refused,
+                    one.wrong,
+                    flush=True,
+                )
+    return _table(measured, f"TPC-H, scale {scale:g}, median of {rounds}")
+
+
+def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> None:
+    begun_s = time.monotonic()
+    expected = spark.sql(text).collect()
+    one.spark_s.append(time.monotonic() - begun_s)
+    begun_s = time.monotonic()
+    out = hg.offload(spark.sql(text))
+    given = out.collect()
+    one.ours_s.append(time.monotonic() - begun_s)
+    done = hg._offloaded[out]
+    one.taken, one.refused = len(done.results) + done.reused, len(done.refused)
+    one.wrong = one.wrong or differs(expected, given, text)
+    hg.release(out)
+
+
+def differs(expected: list[Row], given: list[Row], text: str) -> str:
+    """How two answers differ; rows that tie in the query's order may come in any."""
+    if len(expected) != len(given):
+        return f"{len(given)} rows, not {len(expected)}"
+    for (one, some), (other, more) in zip(_ties(expected, text), _ties(given, text), strict=False):
+        if not _same(one, other):
+            return f"{other} stands where {one} belongs"
+        last = "limit" in text and some[-1] is expected[-1]
+        if not last and not all(map(_same, sorted(some, key=str), sorted(more, key=str))):
+            return f"other rows of {one}"
+    return ""
+
+
+def _ties(rows: list[Row], text: str) -> Iterator[tuple[Any, list[Row]]]:
+    found = _ORDER.search(text)
+    names = re.findall(r"(\w+)(?: desc)?(?:,|$)", found.group(1).strip()) if found else []
+    for key, tied in groupby(rows, lambda row: tuple(row[name] for name in names)):
+        yield key, list(tied)
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(
+        math.isclose(a, b, rel_tol=_EXACT) if isinstance(a, float) else a == b
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _table(measured: dict[int, Measured], title: str) -> Table:
+    table = Table(title=title)
+    for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "wrong"):
+        table.add_column(column, justify="right")
+    spark_s = ours_s = 0.0
+    for number, one in measured.items():
+        mine, theirs = median(one.ours_s), median(one.spark_s)
+        spark_s, ours_s = spark_s + theirs, ours_s + mine
+        table.add_row(
+            str(number),
+            f"{theirs:.2f}",
+            f"{mine:.2f}",
+            f"{mine / theirs:.2f}",
+            str(one.taken),
+            str(one.refused),
+            one.wrong,
+        )
+    taken, refused = (
+        sum(getattr(one, k) for one in measured.values()) for k in ("taken", "refused")
+    )
+    wrong = str(sum(bool(one.wrong) for one in measured.values()))
+    table.add_row(
+        "all",
+        f"{spark_s:.1f}",
+        f"{ours_s:.1f}",
+        f"{ours_s / spark_s:.2f}",
+        str(taken),
+        str(refused),
+        wrong,
+    )
+    return table
