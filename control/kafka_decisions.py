@@ -7,7 +7,10 @@ holder is told so. A step that the broker ended because it was open for too long
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
+from threading import Thread
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -25,6 +28,7 @@ from .log import StateRecord, job_of
 
 _CLOSE_S_MAX = 5.0
 _PAUSE_S = 0.05
+_STEP_S_MAX = 10.0  # a step that was open for so long is ended by the broker
 
 
 # What a group's coordinator says to a member that it no longer counts on.
@@ -89,13 +93,25 @@ class KafkaTransactions:
         assert self._begun, "no step is open"
         deadline = self._deadline()
         try:
-            self._persist(
-                lambda left_s: self._producer.send_offsets_to_transaction(offsets, group, left_s),
-                deadline,
-            )
+            self._persist(lambda left_s: self._hand_over(offsets, group, left_s), deadline)
         except KafkaException as exc:
             raise self._dropped(exc, "commit") from exc
         self._end(deadline)
+
+    def _hand_over(self, offsets: list[TopicPartition], group: Any, left_s: float) -> None:
+        """The client forgets its own time limit while the group's coordinator is away, and may
+        never come back from this call (librdkafka 5456, 5511). Then it is left behind in a thread,
+        which is all that still holds the producer: closing that would wait for ever as well."""
+        answer: Future[None] = Future()
+        call = partial(self._producer.send_offsets_to_transaction, offsets, group, left_s)
+        Thread(target=_answer, args=(answer, call), daemon=True).start()
+        try:
+            answer.result(min(left_s, _STEP_S_MAX) + _PAUSE_S)
+        except TimeoutError:
+            self._begun, self._ended = False, True
+            raise Unavailable(
+                f"the coordinator of {self._what} was away for a whole step"
+            ) from None
 
     def _end(self, deadline: Deadline) -> None:
         try:
@@ -154,6 +170,15 @@ class KafkaTransactions:
 
     def _translate(self, error: KafkaError, doing: str) -> HeadgateError:
         return translate(error, f"{doing} of a step of {self._what}")
+
+
+def _answer(answer: Future[None], call: Callable[[], None]) -> None:
+    try:
+        call()
+    except BaseException as exc:
+        answer.set_exception(exc)
+    else:
+        answer.set_result(None)
 
 
 class KafkaDecisions(KafkaTransactions):

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Event
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
@@ -23,6 +31,7 @@ from headgate.control.errors import (
 from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings
 from headgate.control.kafka_clients import KafkaClients
+from headgate.control.kafka_decisions import KafkaTransactions
 from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka_records import Place
 from headgate.control.kafka_settings import OWNED
@@ -192,3 +201,26 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
     monkeypatch.setattr(clients, "admin", lambda: admin)
     clients._make_sure_of(topic, Deadline.after(5))
     assert [] == answers
+
+
+def test_a_call_that_never_comes_back_is_left_behind() -> None:
+    """The client waits without limit for a coordinator that is away: the step is given up in time,
+    whoever holds the decisions opens them again, and closing does not touch the client."""
+    never = Event()
+    calls: list[str] = []
+    producer = SimpleNamespace(
+        init_transactions=lambda _: calls.append("init"),
+        begin_transaction=lambda: calls.append("begin"),
+        send_offsets_to_transaction=lambda *_: never.wait(30),
+        abort_transaction=lambda _: calls.append("abort"),
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    held.begin()
+    before = SYSTEM_CLOCK.monotonic_s()
+    with pytest.raises(Unavailable, match="slot a was away for a whole step"):
+        held._commit([TopicPartition("events", 0, 7)], None)
+    held.close()
+    never.set()
+    assert SYSTEM_CLOCK.monotonic_s() - before < 5
+    assert ["init", "begin"] == calls
