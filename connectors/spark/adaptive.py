@@ -12,12 +12,14 @@ from ...storage.segment import Longs
 
 @dataclass(frozen=True, slots=True)
 class Adapting:
-    """What `spark.sql.adaptive.*` says. Without `coalesce` every partition is read by itself."""
+    """What `spark.sql.adaptive.*` says: whether neighbours are read together, and how much at once;
+    up to which size one side of a join is sent to everybody, -1 for never."""
 
     coalesce: bool
     target_bytes: int
     least_bytes: int
     least_parts: int
+    broadcast_bytes: int
 
 
 def parts_of(sizes: Sequence[Longs], adapting: Adapting) -> tuple[range, ...]:

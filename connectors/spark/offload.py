@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from .adaptive import parts_of
 from .exchange import Exchanger, Written
-from .physical import DEALT, KINDS, Group, Plan, PlanDoor, Shuffle
+from .physical import DEALT, KINDS, Group, Mark, Plan, PlanDoor, Shuffle, through
 from .roads import PrivateRoad, read_frames
 from .types import check
 
@@ -49,22 +49,17 @@ class Offload:
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
-        self._refused: dict[Shuffle, str] = {}
-        self._runs: dict[Shuffle, Future[_Done]] = {}
+        self._runs: dict[Mark, Future[_Done]] = {}
+        self._reused = 0
+        self._refused: dict[str, None] = {}
 
     def run(self, df: DataFrame) -> Offloaded:
-        plan = self._plans.plan(df)
-        self._refused = {
-            one: reason
-            for one in plan.shuffles
-            if (reason := _refusal(one, self._plans.named(one)))
-        }
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
             with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
-                    return self._run_all(plan, pool)
+                    frame = self._run_all(self._plans.plan(df), pool)
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     context.cancelJobsWithTag(tag)
@@ -74,23 +69,73 @@ class Offload:
             raise
         finally:
             context.removeJobTag(tag)
+        results = tuple(run.result().written.descriptor for run in self._runs.values())
+        return Offloaded(frame, results, self._reused, tuple(self._refused))
 
-    def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Offloaded:
+    def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> DataFrame:
+        self._refuse(plan)
         run = inheritable_thread_target(self._exchanger.spark)(self._exchange)
-        taken = [one for one in plan.shuffles if one not in self._refused]
-        for shuffle in taken:  # one only waits for those before it, which have begun
-            self._runs[shuffle] = pool.submit(run, shuffle)
-        for future in self._runs.values():
-            future.result()
-        frame = self._plans.finish(plan, self._scans(plan.inputs))
-        done = {future.result().written.descriptor: None for future in self._runs.values()}
-        return Offloaded(frame, tuple(done), len(taken) - len(done), tuple(self._refused.values()))
+        while True:
+            while due := self._due(plan):
+                for shuffle in due:
+                    if self._plans.begin(shuffle):
+                        assert shuffle.mark is not None
+                        self._runs[shuffle.mark] = pool.submit(run, shuffle)
+                    else:
+                        self._reused += 1
+            running = [run for mark, run in self._runs.items() if mark.rows < 0]
+            if not running:
+                return self._plans.finish(plan, self._scans(plan.inputs))
+            wait(running, return_when=FIRST_COMPLETED)
+            if self._note(plan):
+                plan = self._plans.plan_again(plan)
+                self._refuse(plan)
+
+    def _refuse(self, plan: Plan) -> None:
+        for shuffle in plan.shuffles:
+            if shuffle.mark is None and (reason := _refusal(shuffle, self._plans.named(shuffle))):
+                shuffle.refusal = reason
+                self._refused[f"{shuffle.label}: {reason}"] = None
+
+    def _due(self, plan: Plan) -> list[Shuffle]:
+        """Exchanges that can begin: first those that may spare the one on the other side of a
+        join, which is not needed when they turn out small enough to be sent to everybody."""
+        ready = [
+            shuffle
+            for shuffle in plan.shuffles
+            if shuffle.mark is None
+            and not shuffle.refusal
+            and all(one.is_done for one in through(shuffle.inputs))
+        ]
+        free = [shuffle for shuffle in ready if not self._waits(shuffle)]
+        waiting = any(mark.rows < 0 for mark in self._runs)
+        return free or ([] if waiting else ready)
+
+    def _waits(self, shuffle: Shuffle) -> bool:
+        if self._plans.adapting.broadcast_bytes <= 0:
+            return False
+        mine = self._plans.estimate_bytes(shuffle)
+        return any(
+            not one.is_done and self._plans.estimate_bytes(one) < mine
+            for one in through(shuffle.opposite)
+        )
+
+    def _note(self, plan: Plan) -> bool:
+        """Take down what has ended; whether the rest should be planned again for it."""
+        limit, again = self._plans.adapting.broadcast_bytes, False
+        for mark, run in self._runs.items():
+            if mark.rows >= 0 or not run.done():
+                continue
+            mark.rows = int(run.result().written.rows.sum())
+            mark.size_bytes = mark.rows * self._plans.row_bytes(mark.first)
+            for shuffle in plan.shuffles:
+                if shuffle.mark is mark and limit >= 0:
+                    small = bool(shuffle.opposite) and mark.size_bytes <= limit
+                    again = again or small or not mark.rows
+        return again
 
     def _exchange(self, shuffle: Shuffle) -> _Done:
         scans = self._scans(shuffle.inputs)
-        first = self._plans.first_alike(shuffle, scans)
-        if first is not shuffle:
-            return self._runs[first].result()
         means = self._exchanger.means
         road = self._road(shuffle, scans)
         if shuffle.kind == DEALT and not means.known.inputs(road.lineage())[1]:
@@ -110,28 +155,21 @@ class Offload:
         )
 
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Any]:
-        """How a stage reads its exchanges; waits until they are done."""
-        taken = list(self._taken(inputs))
-        done = {one: self._runs[one].result() for one in taken}
-        parts = {one.group: self._parts(one.group, done) for one in taken}
+        """How a stage reads its exchanges, all of which are done."""
+        done = {one: self._done(one) for one in through(inputs)}
+        parts = {one.group: self._parts(one.group) for one in done}
         return {one: self._scan(one, found, parts[one.group]) for one, found in done.items()}
 
-    def _taken(self, inputs: Iterable[Shuffle]) -> Iterable[Shuffle]:
-        """Those that run here; through one that Spark runs its own inputs are read."""
-        for one in inputs:
-            if one in self._refused:
-                yield from self._taken(one.inputs)
-            else:
-                yield one
+    def _done(self, shuffle: Shuffle) -> _Done:
+        assert shuffle.mark is not None
+        return self._runs[shuffle.mark].result()
 
-    def _parts(self, group: Group, done: dict[Shuffle, _Done]) -> tuple[range, ...]:
+    def _parts(self, group: Group) -> tuple[range, ...]:
         counts = {one.count for one in group.shuffles}
-        free = not group.others and not any(
-            one.wanted or one in self._refused for one in group.shuffles
-        )
-        if not free or len(counts) > 1:
+        fixed = group.others or any(one.wanted or one.refusal for one in group.shuffles)
+        if fixed or len(counts) > 1:
             return ()
-        sizes = [done[one].written.sizes for one in group.shuffles]
+        sizes = [self._done(one).written.sizes for one in group.shuffles]
         return parts_of(sizes, self._plans.adapting)
 
     def _scan(self, shuffle: Shuffle, done: _Done, parts: tuple[range, ...]) -> Any:

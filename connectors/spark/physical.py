@@ -8,11 +8,11 @@ that would hide the plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 from pyspark import RDD
@@ -33,6 +33,9 @@ KINDS = (HASH, RANGE, DEALT, SINGLE)
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "alike": "java.util.HashMap",
+    "option": "scala.Option",
+    "rdd": "org.apache.spark.sql.execution.LogicalRDD",
+    "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "sessions": "org.apache.spark.sql.classic.SparkSession",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
@@ -74,13 +77,16 @@ _FUSED = "spark.sql.codegen.wholeStage"
 _REUSE = "ReuseExchangeAndSubquery"
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _TOP, _TOP_TEXT = "TakeOrderedAndProjectExec", "TakeOrderedAndProject"
+_LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
+_FILTER, _KEPT = "FilterExec", 0.2
+_NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
+_CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
 _WANTED = ("REPARTITION_BY_NUM$", "STATEFUL_OPERATOR$", "SHUFFLE_HASH$")
 _SAMPLED = "spark.sql.execution.rangeExchange.sampleSizePerPartition"
 _SAMPLED_MAX = 1_000_000
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
-_ADAPTIVE = ("", "coalescePartitions.")
 _DEAL = (
     "cast(pmod(monotonically_increasing_id() + shiftright(monotonically_increasing_id(), 33), {}L)"
     " as int)"
@@ -94,11 +100,15 @@ class Group:
 
     shuffles: list[Shuffle] = field(default_factory=list)
     others: bool = False
+    filters: int = 0
 
 
 @dataclass(eq=False, slots=True)
 class Shuffle:
-    """One exchange of a plan, as Spark has it. `wanted`: the user asked for so many partitions."""
+    """One exchange of a plan, as Spark has it, or the mark that stands in its place once it has
+    begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
+    root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
+    nearest join brings together with it. `filters` is how often its rows are sifted."""
 
     node: Any
     partitioning: Any
@@ -107,10 +117,31 @@ class Shuffle:
     wanted: bool
     group: Group
     inputs: list[Shuffle]
+    above: tuple[Any, ...]
+    origin: Any
+    filters: int = 0
+    opposite: list[Shuffle] = field(default_factory=list)
+    mark: Mark | None = None
+    refusal: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.mark is not None and self.mark.rows >= 0
 
     @property
     def label(self) -> str:
         return str(self.partitioning.toString())
+
+
+@dataclass(eq=False, slots=True)
+class Mark:
+    """An exchange that has begun: an RDD without rows that only tells it from others, and its size
+    once it is known."""
+
+    rdd: Any
+    first: Shuffle
+    rows: int = -1
+    size_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +149,7 @@ class Plan:
     """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
     the last stage reads. `top` is a limit that only the driver's reading obeys."""
 
+    logical: Any
     top: Any
     root: Any
     shuffles: tuple[Shuffle, ...]
@@ -125,7 +157,7 @@ class Plan:
 
 
 class PlanDoor:
-    """One plan's way through Spark; each plan has its own."""
+    """One query's way through Spark; each has its own."""
 
     def __init__(self, spark: SparkSession, door: CatalystDoor, jvm: Jvm) -> None:
         self._spark = spark
@@ -134,20 +166,37 @@ class PlanDoor:
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._alike = jvm["alike"]()
-        self._asked: list[Shuffle] = []
-        self._lock = Lock()
+        self._marks: dict[int, Mark] = {}
 
     def plan(self, df: DataFrame) -> Plan:
         """The plan of a query, with nothing of it run."""
-        with self._active(), self._setting(_FUSED, "false"):  # each stage is fused by itself
-            root = self._prepare(self._query(df._jdf.queryExecution().analyzed()).sparkPlan())
-            top = None
-            if _name(root) in _COLLECTED:
-                top, root = root, root.child()
-            root = self._gather_tops(root)
-            shuffles: list[Shuffle] = []
-            inputs = self._walk(root, Group(), shuffles)
-            return Plan(top, root, tuple(shuffles), tuple(inputs))
+        with self._active():
+            return self._plan(self._query(df._jdf.queryExecution().analyzed()).optimizedPlan())
+
+    def plan_again(self, plan: Plan) -> Plan:
+        """The plan of what is left, where the sizes of what is done are known."""
+        with self._active():
+            places = [
+                self._place(shuffle)
+                for shuffle in plan.shuffles
+                if shuffle.mark is not None and _name(shuffle.node) == _SHUFFLE
+            ]
+            logical = plan.logical.transformDownWithSubqueries(self._jvm.mapping(places))
+            if any(mark.rows == 0 for mark in self._marks.values()):
+                logical = self._jvm.only(_CUT).apply(logical)
+            return self._plan(logical)
+
+    def begin(self, shuffle: Shuffle) -> bool:
+        """Mark an exchange as begun, or as the same as one that has; whether it is the first of
+        all with these rows in these partitions."""
+        with self._active():
+            child = self._marked(shuffle.node.child(), shuffle.inputs)
+            same = shuffle.node.withNewChildren(self._jvm.seq([child])).canonicalized()
+            mark = Mark(self._no_rows(), shuffle)
+            number = mark.rdd.id()
+            known = self._alike.putIfAbsent(same, number)
+        shuffle.mark = self._marks.setdefault(known or number, mark)
+        return known is None
 
     def rows(
         self, shuffle: Shuffle, scans: Mapping[Shuffle, Any], in_order: bool = False
@@ -164,16 +213,6 @@ class PlanDoor:
             rows = self._door.numbered(stage, self._number(shuffle, stage), self._session)
             return ExchangePlan(rows, origin, shuffle.node.output(), shuffle.partitioning)
 
-    def first_alike(self, shuffle: Shuffle, scans: Mapping[Shuffle, Any]) -> Shuffle:
-        """The first that was asked about of all exchanges with these rows in these partitions."""
-        with self._active():
-            child = self._fill(shuffle.node.child(), scans)
-            same = shuffle.node.withNewChildren(self._jvm.seq([child])).canonicalized()
-        with self._lock:
-            self._asked.append(shuffle)
-            first = self._alike.putIfAbsent(same, len(self._asked) - 1)
-            return shuffle if first is None else self._asked[first]
-
     def named(self, shuffle: Shuffle) -> StructType:
         """The rows of an exchange under their own names."""
         found: StructType = StructType.fromJson(json.loads(shuffle.node.schema().json()))
@@ -183,25 +222,38 @@ class PlanDoor:
     def adapting(self) -> Adapting:
         """What the user's session says of adaptive reading."""
         conf = self._spark.conf
-        on = all(conf.get(f"spark.sql.adaptive.{key}enabled") == "true" for key in _ADAPTIVE)
+        on = conf.get("spark.sql.adaptive.enabled") == "true"
         slots = self._spark.sparkContext.defaultParallelism
         spread = conf.get(f"{_COALESCE}parallelismFirst") == "true"
         least = conf.get(f"{_COALESCE}minPartitionNum", None) or (slots if spread else 1)
         target = conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
         smallest = conf.get(f"{_COALESCE}minPartitionSize")
-        return Adapting(on, self._bytes(target), self._bytes(smallest), int(least))
+        own = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
+        sent = self._bytes(own or conf.get("spark.sql.autoBroadcastJoinThreshold"))
+        return Adapting(
+            on and conf.get(f"{_COALESCE}enabled") == "true",
+            self._bytes(target),
+            self._bytes(smallest),
+            int(least),
+            sent if on else -1,
+        )
+
+    def estimate_bytes(self, shuffle: Shuffle) -> float:
+        """How large an exchange may be. Spark's own estimate leaves out what filters do."""
+        return float(shuffle.origin.stats().sizeInBytes()) * _KEPT**shuffle.filters
+
+    def row_bytes(self, shuffle: Shuffle) -> int:
+        """What Spark takes a row of an exchange to need."""
+        return 8 + int(shuffle.node.schema().defaultSize())
 
     def scan(
         self, shuffle: Shuffle, batches: RDD[Any], schema: StructType, parts: Sequence[range]
     ) -> Any:
         """What takes an exchange's place: it reads these parts of it."""
         assert batches.getNumPartitions() == (len(parts) or shuffle.count), "else rows go wrong"
-        rows = self._door.rows_of(batches, schema)
-        partitioning = self._partitioning(shuffle, parts)
-        nothing, unordered = self._jvm.nothing(), self._jvm.seq()
-        output = shuffle.node.output()
         with self._active():
-            return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
+            rows = self._door.rows_of(batches, schema)
+            return self._leaf(shuffle, rows, self._partitioning(shuffle, parts))
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> DataFrame:
         """The DataFrame of a plan whose exchanges are done."""
@@ -214,6 +266,8 @@ class PlanDoor:
         return self._door.frame(self._limit(plan.top, logical))
 
     def _bytes(self, text: str | None) -> int:
+        if text is None or text.startswith("-"):
+            return -1
         return int(self._jvm["bytes"].byteStringAsBytes(text))
 
     def _query(self, logical: Any) -> Any:
@@ -225,6 +279,61 @@ class PlanDoor:
             if not rule.ruleName().endswith(_REUSE):
                 plan = rule.apply(plan)
         return plan
+
+    def _plan(self, logical: Any) -> Plan:
+        with self._setting(_FUSED, "false"):  # each stage is fused by itself
+            planner = self._session.sessionState().planner()
+            root = self._prepare(self._jvm.only(_QUERY).createSparkPlan(planner, logical))
+        top = None
+        if _name(root) in _COLLECTED:
+            top, root = root, root.child()
+        root = self._gather_tops(root)
+        shuffles: list[Shuffle] = []
+        inputs = self._walk(root, Group(), (), shuffles)
+        return Plan(logical, top, root, tuple(shuffles), tuple(inputs))
+
+    def _place(self, shuffle: Shuffle) -> tuple[Any, Any]:
+        """A logical node whose exchange has begun, and what is planned in its stead: the physical
+        nodes that were made of it, over a mark."""
+        logical = shuffle.origin
+        physical = shuffle.node
+        for node in reversed(shuffle.above):
+            if _link(node) != logical:
+                break
+            physical = node
+        mark = shuffle.mark
+        assert mark is not None
+        if mark.rows == 0 and (physical is shuffle.node or _groups(logical)):
+            return logical, self._relation(logical.output())
+        known = mark.rows >= 0
+        stated = self._stated(logical.output(), mark.size_bytes) if known else logical
+        return logical, self._jvm["stage"](stated, self._marked(physical, [shuffle]))
+
+    def _relation(self, output: Any) -> Any:
+        return self._jvm["relation"](output, self._jvm.seq(), False, self._jvm.nothing())
+
+    def _stated(self, output: Any, size_bytes: int) -> Any:
+        """A logical leaf of a known size. Python cannot hand the JVM the numbers of statistics, so
+        that they are those of a range that is as large."""
+        numbers = self._session.range(max(1, size_bytes // 8))
+        stats = self._jvm["option"].apply(numbers.queryExecution().optimizedPlan().stats())
+        nothing, empty = self._jvm.nothing(), self._jvm.seq()
+        rows, unknown = self._no_rows(), self._jvm["unknown"](0)
+        return self._jvm["rdd"](
+            output, rows, unknown, empty, False, nothing, self._session, stats, nothing, False
+        )
+
+    def _no_rows(self) -> Any:
+        return self._spark.sparkContext._jsc.emptyRDD().rdd()
+
+    def _marked(self, plan: Any, shuffles: Iterable[Shuffle]) -> Any:
+        places = []
+        for shuffle in through(shuffles):
+            assert shuffle.mark is not None
+            places.append(
+                (shuffle.node, self._leaf(shuffle, shuffle.mark.rdd, shuffle.partitioning))
+            )
+        return self._replace(plan, places)
 
     def _gather_tops(self, root: Any) -> Any:
         """Top rows in the middle of a plan, which Spark brings together without an exchange that
@@ -240,32 +349,61 @@ class PlanDoor:
             ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
             single = self._jvm.only(_SINGLE)
             exchange = self._jvm["exchange"](single, child, ensured, nothing, False)
+            exchange.setLogicalLink(_link(top))
             gathered.append((top, top.withNewChildren(self._jvm.seq([exchange]))))
         return self._replace(root, gathered)
 
-    def _walk(self, node: Any, group: Group, found: list[Shuffle]) -> list[Shuffle]:
+    def _walk(
+        self, node: Any, group: Group, above: tuple[Any, ...], found: list[Shuffle]
+    ) -> list[Shuffle]:
         """The exchanges that the stage of this node reads; all below them go to `found`."""
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()):
-            inputs += self._walk(subquery, Group(), found)
+            inputs += self._walk(subquery, Group(), (), found)
         name = _name(node)
         if name == _SHUFFLE:
-            below = self._walk(node.child(), Group(), found)
-            partitioning = node.outputPartitioning()
-            kind, count = _name(partitioning), _partitions(node)
-            wanted = _name(node.shuffleOrigin()) in _WANTED
-            shuffle = Shuffle(node, partitioning, kind, count, wanted, group, below)
-            group.shuffles.append(shuffle)
-            found.append(shuffle)
+            below = self._walk(node.child(), inner := Group(), (), found)
+            shuffle = self._found(node, group, below, above, found)
+            shuffle.filters = inner.filters + sum(one.filters for one in below)
+            return [*inputs, shuffle]
+        if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
+            group.filters += 1
+        if name == _LEAF and (mark := self._marks.get(node.rdd().id())):
+            shuffle = self._found(node, group, [], above, found)
+            shuffle.mark, shuffle.wanted = mark, mark.first.wanted
             return [*inputs, shuffle]
         children = self._jvm.items(node.children())
         if not children:
             group.others = True
-        for child in children:
-            inputs += self._walk(
-                child, Group() if name.startswith(_BROADCAST + "E") else group, found
-            )
-        return inputs
+        sides = [
+            self._walk(child, Group(), (), found)
+            if name == _BROADCAST
+            else self._walk(child, group, (*above, node), found)
+            for child in children
+        ]
+        if name in _JOINS:
+            for side, opposite in zip(sides, reversed(sides), strict=True):
+                for one in side:
+                    one.opposite = one.opposite or opposite
+        return inputs + [one for side in sides for one in side]
+
+    def _found(
+        self,
+        node: Any,
+        group: Group,
+        below: list[Shuffle],
+        above: tuple[Any, ...],
+        found: list[Shuffle],
+    ) -> Shuffle:
+        partitioning = node.outputPartitioning()
+        kind, count = _name(partitioning), _partitions(node)
+        begun = _name(node) != _SHUFFLE
+        wanted = not begun and _name(node.shuffleOrigin()) in _WANTED
+        origin = None if begun else _origin(node)
+        shuffle = Shuffle(node, partitioning, kind, count, wanted, group, below, above, origin)
+        group.shuffles.append(shuffle)
+        found.append(shuffle)
+        return shuffle
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
         if shuffle.count == 1 or shuffle.kind == HASH:
@@ -344,9 +482,13 @@ class PlanDoor:
 
     def _stage(self, physical: Any) -> Any:
         """A logical leaf that is planned as this very plan."""
-        nothing, no_rows = self._jvm.nothing(), self._jvm.seq()
-        relation = self._jvm["relation"](physical.output(), no_rows, False, nothing)
-        return self._jvm["stage"](relation, physical)
+        return self._jvm["stage"](self._relation(physical.output()), physical)
+
+    def _leaf(self, shuffle: Shuffle, rows: Any, partitioning: Any) -> Any:
+        nothing, unordered = self._jvm.nothing(), self._jvm.seq()
+        return self._jvm["leaf"](
+            shuffle.node.output(), rows, "Headgate", partitioning, unordered, nothing
+        )
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Any]) -> Any:
         return self._replace(plan, [(shuffle.node, scan) for shuffle, scan in scans.items()])
@@ -396,6 +538,32 @@ class PlanDoor:
                 self._jvm["sessions"].setActiveSession(before.get())
             else:
                 self._jvm["sessions"].clearActiveSession()
+
+
+def _link(node: Any) -> Any:
+    """The logical node that a physical one was made of, None for what Spark has put between."""
+    link = node.logicalLink()
+    return link.get() if link.isDefined() else None
+
+
+def _origin(node: Any) -> Any:
+    """What is asked here, for what a stage is planned from takes its place when the stage runs."""
+    while (link := _link(node)) is None:
+        node = node.child()
+    return link
+
+
+def _groups(logical: Any) -> bool:
+    return _name(logical) == "Aggregate" and logical.groupingExpressions().nonEmpty()
+
+
+def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
+    """Those that run here: through one that is left to Spark its own inputs are read."""
+    for one in shuffles:
+        if one.refusal:
+            yield from through(one.inputs)
+        else:
+            yield one
 
 
 def _nodes(jvm: Jvm, root: Any) -> Iterator[Any]:

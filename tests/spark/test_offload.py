@@ -31,10 +31,7 @@ UNSORTED = [
     ("select * from orders where v > (select avg(v) from orders) and k in (select k from few)", 3),
     ("select k from orders union select k from few", 1),
     ("select k, explode(array(k, k + 1)) as e from (select distinct k, name from orders)", 1),
-    (
-        "with t as (select k, sum(v) s from orders group by 1) select * from t a join t b using (s)",
-        4,
-    ),
+    ("with t as (select k, sum(v) s from orders group by 1) select * from t join t u using (s)", 4),
     ("select * from orders where v < 0 order by v", 1),
 ]
 
@@ -93,3 +90,32 @@ def test_rows_are_sparks(
     assert df.schema == out.schema
     assert count == exchanges(hg, out)
     hg.release(out)
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("select a.v, b.d from orders a join orders b on a.v = b.k where b.v < 20", 1),
+        (
+            "select a.v, b.n from orders a join (select name, count(*) n from orders group by name) b"
+            " on a.name = b.name join orders c on a.v = c.v where c.v < 30",
+            2,
+        ),
+        ("select a.v from orders a join (select k from orders where v + 1 < 0) b using (k)", 1),
+        ("select a.v, b.d from orders a left join orders b on a.v = b.v and b.v + 1 < 0", 1),
+    ],
+)
+def test_planned_again(
+    spark: SparkSession, hg: Headgate, views: None, query: str, count: int
+) -> None:
+    """What turns out small is sent to everybody, what turns out empty cuts its branch: the other
+    side of the join is not exchanged at all."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "2500")
+    try:
+        df = spark.sql(query)
+        out = hg.offload(df)
+        assert sorted(told(df)) == sorted(told(out))
+        assert count == exchanges(hg, out)
+        hg.release(out)
+    finally:
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
