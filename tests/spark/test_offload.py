@@ -96,11 +96,6 @@ def test_rows_are_sparks(
     ("query", "count"),
     [
         ("select a.v, b.d from orders a join orders b on a.v = b.k where b.v < 20", 1),
-        (
-            "select a.v, b.n from orders a join (select name, count(*) n from orders group by name) b"
-            " on a.name = b.name join orders c on a.v = c.v where c.v < 30",
-            2,
-        ),
         ("select a.v from orders a join (select k from orders where v + 1 < 0) b using (k)", 1),
         ("select a.v, b.d from orders a left join orders b on a.v = b.v and b.v + 1 < 0", 1),
     ],
