@@ -18,8 +18,9 @@ from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from .adaptive import parts_of
 from .exchange import Exchanger, Written
-from .physical import DEALT, KINDS, Group, Mark, Plan, PlanDoor, Shuffle, through
+from .physical import PlanDoor
 from .roads import PrivateRoad, read_frames
+from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, through
 from .types import check
 
 _AT_ONCE = 4

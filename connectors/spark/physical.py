@@ -11,25 +11,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from .adaptive import Adapting
 from .catalyst import CatalystDoor, ExchangePlan, Jvm
+from .numbering import Numbering
+from .shuffles import RANGE, Group, Mark, Plan, Shuffle, through
 
-HASH, RANGE, DEALT, SINGLE = (
-    "HashPartitioning",
-    "RangePartitioning",
-    "RoundRobinPartitioning",
-    "SinglePartition$",
-)
-KINDS = (HASH, RANGE, DEALT, SINGLE)
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "alike": "java.util.HashMap",
@@ -50,29 +43,18 @@ _CLASSES = {
     "some": "org.apache.spark.sql.execution.LocalLimitExec",
     "sorted": "org.apache.spark.sql.execution.SortExec",
     "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
-    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
-    "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
-    "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
-    "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
-    "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
-    "shift": "org.apache.spark.sql.catalyst.expressions.ShiftRight",
-    "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
-    "object": "org.apache.spark.sql.types.ObjectType",
+    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "types": "org.apache.spark.sql.types.DataTypes",
     "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
     "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
     "part": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
-    "array": "scala.collection.immutable.ArraySeq",
-    "class": "java.lang.Class",
 }
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
 _ASCENDING = "org.apache.spark.sql.catalyst.expressions.Ascending"
 _NULLS_FIRST = "org.apache.spark.sql.catalyst.expressions.NullsFirst"
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
-_NUMBERS = "scala.collection.immutable.Range"
-_TAGS = "scala.reflect.ClassTag"
 _FUSED = "spark.sql.codegen.wholeStage"
 _REUSE = "ReuseExchangeAndSubquery"
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
@@ -83,77 +65,8 @@ _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
 _WANTED = ("REPARTITION_BY_NUM$", "STATEFUL_OPERATOR$", "SHUFFLE_HASH$")
-_SAMPLED = "spark.sql.execution.rangeExchange.sampleSizePerPartition"
-_SAMPLED_MAX = 1_000_000
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
-_DEAL = (
-    "cast(pmod(monotonically_increasing_id() + shiftright(monotonically_increasing_id(), 33), {}L)"
-    " as int)"
-)
-
-
-@dataclass(eq=False, slots=True)
-class Group:
-    """Exchanges that one stage reads side by side: whatever a task reads of one, it reads of the
-    others too. `others`: beside them it reads something else."""
-
-    shuffles: list[Shuffle] = field(default_factory=list)
-    others: bool = False
-    filters: int = 0
-
-
-@dataclass(eq=False, slots=True)
-class Shuffle:
-    """One exchange of a plan, as Spark has it, or the mark that stands in its place once it has
-    begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
-    root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
-    nearest join brings together with it. `filters` is how often its rows are sifted."""
-
-    node: Any
-    partitioning: Any
-    kind: str
-    count: int
-    wanted: bool
-    group: Group
-    inputs: list[Shuffle]
-    above: tuple[Any, ...]
-    origin: Any
-    filters: int = 0
-    opposite: list[Shuffle] = field(default_factory=list)
-    mark: Mark | None = None
-    refusal: str = ""
-
-    @property
-    def is_done(self) -> bool:
-        return self.mark is not None and self.mark.rows >= 0
-
-    @property
-    def label(self) -> str:
-        return str(self.partitioning.toString())
-
-
-@dataclass(eq=False, slots=True)
-class Mark:
-    """An exchange that has begun: an RDD without rows that only tells it from others, and its size
-    once it is known."""
-
-    rdd: Any
-    first: Shuffle
-    rows: int = -1
-    size_bytes: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
-    the last stage reads. `top` is a limit that only the driver's reading obeys."""
-
-    logical: Any
-    top: Any
-    root: Any
-    shuffles: tuple[Shuffle, ...]
-    inputs: tuple[Shuffle, ...]
 
 
 class PlanDoor:
@@ -165,6 +78,7 @@ class PlanDoor:
         self._jvm = jvm
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
+        self._numbering = Numbering(spark, door, self._session)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
 
@@ -363,13 +277,11 @@ class PlanDoor:
         name = _name(node)
         if name == _SHUFFLE:
             below = self._walk(node.child(), inner := Group(), (), found)
-            shuffle = self._found(node, group, below, above, found)
-            shuffle.filters = inner.filters + sum(one.filters for one in below)
-            return [*inputs, shuffle]
+            return [*inputs, self._found(node, group, below, above, inner, found)]
         if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
             group.filters += 1
         if name == _LEAF and (mark := self._marks.get(node.rdd().id())):
-            shuffle = self._found(node, group, [], above, found)
+            shuffle = self._found(node, group, [], above, Group(), found)
             shuffle.mark, shuffle.wanted = mark, mark.first.wanted
             return [*inputs, shuffle]
         children = self._jvm.items(node.children())
@@ -393,6 +305,7 @@ class PlanDoor:
         group: Group,
         below: list[Shuffle],
         above: tuple[Any, ...],
+        stage: Group,
         found: list[Shuffle],
     ) -> Shuffle:
         partitioning = node.outputPartitioning()
@@ -400,77 +313,24 @@ class PlanDoor:
         begun = _name(node) != _SHUFFLE
         wanted = not begun and _name(node.shuffleOrigin()) in _WANTED
         origin = None if begun else _origin(node)
-        shuffle = Shuffle(node, partitioning, kind, count, wanted, group, below, above, origin)
+        shuffle = Shuffle(
+            node, partitioning, kind, count, wanted, group, below, above, origin, stage
+        )
         group.shuffles.append(shuffle)
         found.append(shuffle)
         return shuffle
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
-        if shuffle.count == 1 or shuffle.kind == HASH:
-            return self._door.number(shuffle.partitioning)
-        if shuffle.kind == DEALT:
-            parser = self._session.sessionState().sqlParser()
-            return parser.parseExpression(_DEAL.format(shuffle.count))
-        return self._range_number(shuffle, stage)
+        if shuffle.kind == RANGE and self._is_small(shuffle):
+            return self._numbering.first()
+        return self._numbering.number(shuffle, stage)
 
-    def _range_number(self, shuffle: Shuffle, stage: Any) -> Any:
-        """Where a row's keys stand among bounds, by the very ordering of Spark's range exchange."""
-        by = self._jvm.items(shuffle.partitioning.ordering())
-        keys = [order.child() for order in by]
-        ordering = self._jvm["ordering"](
-            self._jvm.seq(
-                self._jvm["order"](
-                    self._jvm["bound"](at, order.dataType(), order.nullable()),
-                    order.direction(),
-                    order.nullOrdering(),
-                    self._jvm.seq(),
-                )
-                for at, order in enumerate(by)
-            )
-        )
-        bounds = self._bounds(stage, keys, ordering, shuffle.count)
-        objects = self._jvm["class"].forName("[Ljava.lang.Object;")
-        comparator = self._jvm["class"].forName("java.util.Comparator")
-        arguments = [
-            self._constant(bounds, objects),
-            self._jvm["struct"].apply(self._jvm.seq(keys)),
-            self._constant(ordering, comparator),
-        ]
-        integer = self._jvm["types"].IntegerType
-        place = self._jvm["call"](
-            self._jvm["class"].forName("java.util.Arrays"),
-            integer,
-            "binarySearch",
-            self._jvm.seq(arguments),
-            self._jvm.seq(),
-            False,
-            False,
-            True,
-            self._jvm.nothing(),
-        )
-        # a key that is no bound has the place -1 - number
-        sign = self._jvm["shift"](place, self._jvm["literal"](31, integer))
-        return self._jvm["xor"](place, sign)
-
-    def _constant(self, value: Any, kind: Any) -> Any:
-        return self._jvm["literal"](value, self._jvm["object"](kind))
-
-    def _bounds(self, stage: Any, keys: list[Any], ordering: Any, count: int) -> Any:
-        """The upper bounds of all parts but the last, from a sample of the rows."""
-        wanted = int(self._session.conf().get(_SAMPLED, "100")) * count
-        named = self._jvm.seq(self._door.alias(key, f"k{at}") for at, key in enumerate(keys))
-        frame = self._door.frame(self._jvm["project"](named, stage), self._session)
-        drawn = (
-            frame.withColumn("drawn", F.rand()).orderBy("drawn").limit(min(wanted, _SAMPLED_MAX))
-        )
-        plan = drawn.drop("drawn")._jdf.queryExecution().executedPlan()
-        rows = self._jvm["array"].unsafeWrapArray(plan.executeCollect()).sorted(ordering)
-        step = max(1, rows.size() // count)
-        end = min(step * (count - 1), rows.size())
-        places = self._jvm.only(_NUMBERS).apply(step - 1, end, step)
-        bounds = places.map(rows)
-        objects = self._jvm["class"].forName("java.lang.Object")
-        return bounds.toArray(self._jvm.only(_TAGS).apply(objects))
+    def _is_small(self, shuffle: Shuffle) -> bool:
+        """Whether rows would be read as one part in any case, so that no bounds are needed."""
+        marks = [one.mark for one in shuffle.inputs if one.mark is not None]
+        if shuffle.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
+            return False
+        return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle, parts: Sequence[range]) -> Any:
         if not parts:
@@ -555,15 +415,6 @@ def _origin(node: Any) -> Any:
 
 def _groups(logical: Any) -> bool:
     return _name(logical) == "Aggregate" and logical.groupingExpressions().nonEmpty()
-
-
-def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
-    """Those that run here: through one that is left to Spark its own inputs are read."""
-    for one in shuffles:
-        if one.refusal:
-            yield from through(one.inputs)
-        else:
-            yield one
 
 
 def _nodes(jvm: Jvm, root: Any) -> Iterator[Any]:

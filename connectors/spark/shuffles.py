@@ -1,0 +1,92 @@
+"""The exchanges of a plan, as they hang together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+HASH, RANGE, DEALT, SINGLE = (
+    "HashPartitioning",
+    "RangePartitioning",
+    "RoundRobinPartitioning",
+    "SinglePartition$",
+)
+KINDS = (HASH, RANGE, DEALT, SINGLE)
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Exchanges that one stage reads side by side: whatever a task reads of one, it reads of the
+    others too. `others`: beside them it reads something else."""
+
+    shuffles: list[Shuffle] = field(default_factory=list)
+    others: bool = False
+    filters: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Shuffle:
+    """One exchange of a plan, as Spark has it, or the mark that stands in its place once it has
+    begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
+    root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
+    nearest join brings together with it, `stage` what is read below it."""
+
+    node: Any
+    partitioning: Any
+    kind: str
+    count: int
+    wanted: bool
+    group: Group
+    inputs: list[Shuffle]
+    above: tuple[Any, ...]
+    origin: Any
+    stage: Group
+    opposite: list[Shuffle] = field(default_factory=list)
+    mark: Mark | None = None
+    refusal: str = ""
+
+    @property
+    def filters(self) -> int:
+        """How often its rows were sifted."""
+        return self.stage.filters + sum(one.filters for one in self.inputs)
+
+    @property
+    def is_done(self) -> bool:
+        return self.mark is not None and self.mark.rows >= 0
+
+    @property
+    def label(self) -> str:
+        return str(self.partitioning.toString())
+
+
+@dataclass(eq=False, slots=True)
+class Mark:
+    """An exchange that has begun: an RDD without rows that only tells it from others, and its size
+    once it is known."""
+
+    rdd: Any
+    first: Shuffle
+    rows: int = -1
+    size_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
+    the last stage reads. `top` is a limit that only the driver's reading obeys."""
+
+    logical: Any
+    top: Any
+    root: Any
+    shuffles: tuple[Shuffle, ...]
+    inputs: tuple[Shuffle, ...]
+
+
+def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
+    """Those that run here: through one that is left to Spark its own inputs are read."""
+    for one in shuffles:
+        if one.refusal:
+            yield from through(one.inputs)
+        else:
+            yield one
