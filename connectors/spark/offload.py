@@ -13,6 +13,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from ...control.clock import SYSTEM_CLOCK
 from ...control.contract import ShuffleDescriptor
 from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
@@ -27,20 +28,29 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Offloaded:
-    """A query whose exchanges are done: what they have stored, how many exchanges needed nothing of
-    their own because another had the same rows, and why some were left to Spark."""
+class Done:
+    """An exchange that has run: how it is read, what it was, and how long its map stage took."""
 
-    frame: DataFrame
-    results: tuple[ShuffleDescriptor, ...]
-    reused: int
-    refused: tuple[str, ...]
+    road: PrivateRoad
+    written: Written
+    label: str
+    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    road: PrivateRoad
-    written: Written
+class Offloaded:
+    """A query whose exchanges are done; how many needed nothing of their own because another had
+    the same rows, and why some were left to Spark. `plan` is what is left, as Spark shows it."""
+
+    frame: DataFrame
+    exchanges: tuple[Done, ...]
+    reused: int
+    refused: tuple[str, ...]
+    plan: str
+
+    @property
+    def results(self) -> tuple[ShuffleDescriptor, ...]:
+        return tuple(done.written.descriptor for done in self.exchanges)
 
 
 class Offload:
@@ -50,7 +60,7 @@ class Offload:
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
-        self._runs: dict[Mark, Future[_Done]] = {}
+        self._runs: dict[Mark, Future[Done]] = {}
         self._reused = 0
         self._refused: dict[str, None] = {}
 
@@ -60,7 +70,8 @@ class Offload:
         try:
             with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
-                    frame = self._run_all(self._plans.plan(df), pool)
+                    plan = self._run_all(self._plans.plan(df), pool)
+                    frame, left = self._plans.finish(plan, self._scans(plan.inputs))
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     context.cancelJobsWithTag(tag)
@@ -70,10 +81,10 @@ class Offload:
             raise
         finally:
             context.removeJobTag(tag)
-        results = tuple(run.result().written.descriptor for run in self._runs.values())
-        return Offloaded(frame, results, self._reused, tuple(self._refused))
+        done = tuple(run.result() for run in self._runs.values())
+        return Offloaded(frame, done, self._reused, tuple(self._refused), left)
 
-    def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> DataFrame:
+    def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
         self._refuse(plan)
         run = inheritable_thread_target(self._exchanger.spark)(self._exchange)
         while True:
@@ -86,7 +97,7 @@ class Offload:
                         self._reused += 1
             running = [run for mark, run in self._runs.items() if mark.rows < 0]
             if not running:
-                return self._plans.finish(plan, self._scans(plan.inputs))
+                return plan
             wait(running, return_when=FIRST_COMPLETED)
             if self._note(plan):
                 plan = self._plans.plan_again(plan)
@@ -94,7 +105,7 @@ class Offload:
 
     def _refuse(self, plan: Plan) -> None:
         for shuffle in plan.shuffles:
-            if shuffle.mark is None and (reason := _refusal(shuffle, self._plans.named(shuffle))):
+            if shuffle.mark is None and (reason := refusal(shuffle, self._plans.named(shuffle))):
                 shuffle.refusal = reason
                 self._refused[f"{shuffle.label}: {reason}"] = None
 
@@ -135,7 +146,8 @@ class Offload:
                     again = again or small or not mark.rows
         return again
 
-    def _exchange(self, shuffle: Shuffle) -> _Done:
+    def _exchange(self, shuffle: Shuffle) -> Done:
+        begun_s = SYSTEM_CLOCK.monotonic_s()
         scans = self._scans(shuffle.inputs)
         means = self._exchanger.means
         road = self._road(shuffle, scans)
@@ -143,7 +155,7 @@ class Offload:
             road = self._road(shuffle, scans, in_order=True)
         named = self._plans.named(shuffle)
         written = self._exchanger.write(road, named, shuffle.count, shuffle.label, self._name())
-        return _Done(road, written)
+        return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 
     def _road(
         self, shuffle: Shuffle, scans: dict[Shuffle, Any], in_order: bool = False
@@ -161,7 +173,7 @@ class Offload:
         parts = {one.group: self._parts(one.group) for one in done}
         return {one: self._scan(one, found, parts[one.group]) for one, found in done.items()}
 
-    def _done(self, shuffle: Shuffle) -> _Done:
+    def _done(self, shuffle: Shuffle) -> Done:
         assert shuffle.mark is not None
         return self._runs[shuffle.mark].result()
 
@@ -173,7 +185,7 @@ class Offload:
         sizes = [self._done(one).written.sizes for one in group.shuffles]
         return parts_of(sizes, self._plans.adapting)
 
-    def _scan(self, shuffle: Shuffle, done: _Done, parts: tuple[range, ...]) -> Any:
+    def _scan(self, shuffle: Shuffle, done: Done, parts: tuple[range, ...]) -> Any:
         task = replace(done.written.read, parts=parts)
         batches = read_frames(self._exchanger.spark, task)
         scan = self._plans.scan(shuffle, batches, done.road.rows, parts)
@@ -191,7 +203,7 @@ class Offload:
                 means.master.release_partition_externally(descriptor)
 
 
-def _refusal(shuffle: Shuffle, schema: StructType) -> str:
+def refusal(shuffle: Shuffle, schema: StructType) -> str:
     """Why an exchange is left to Spark; empty when it is not."""
     if shuffle.kind not in KINDS:
         return f"{shuffle.kind} is not known"

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from .adaptive import Adapting
 from .catalyst import CatalystDoor, ExchangePlan, Jvm
 from .numbering import Numbering
-from .shuffles import RANGE, Group, Mark, Plan, Shuffle, through
+from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
@@ -46,9 +46,8 @@ _CLASSES = {
     "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "types": "org.apache.spark.sql.types.DataTypes",
-    "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
+    "hashed": "org.apache.spark.sql.catalyst.plans.physical.HashPartitioning",
     "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
-    "part": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
 }
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
@@ -154,7 +153,8 @@ class PlanDoor:
 
     def estimate_bytes(self, shuffle: Shuffle) -> float:
         """How large an exchange may be. Spark's own estimate leaves out what filters do."""
-        return float(shuffle.origin.stats().sizeInBytes()) * _KEPT**shuffle.filters
+        first = shuffle if shuffle.mark is None else shuffle.mark.first
+        return float(first.origin.stats().sizeInBytes()) * _KEPT**first.filters
 
     def row_bytes(self, shuffle: Shuffle) -> int:
         """What Spark takes a row of an exchange to need."""
@@ -169,15 +169,18 @@ class PlanDoor:
             rows = self._door.rows_of(batches, schema)
             return self._leaf(shuffle, rows, self._partitioning(shuffle, parts))
 
-    def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> DataFrame:
-        """The DataFrame of a plan whose exchanges are done."""
+    def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> tuple[DataFrame, str]:
+        """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
         with self._active():
             root = self._fill(plan.root, scans)
             rows = self._query(self._stage(root)).toRdd()
-        logical = self._door.logical(
-            root.output(), rows, root.outputPartitioning(), root.outputOrdering()
-        )
-        return self._door.frame(self._limit(plan.top, logical))
+            partitioning = root.outputPartitioning()
+            if any(
+                one.kind == HASH and _partitions(scan) < one.count for one, scan in scans.items()
+            ):
+                partitioning = self._jvm["unknown"](partitioning.numPartitions())
+        logical = self._door.logical(root.output(), rows, partitioning, root.outputOrdering())
+        return self._door.frame(self._limit(plan.top, logical)), str(root.toString())
 
     def _bytes(self, text: str | None) -> int:
         if text is None or text.startswith("-"):
@@ -333,12 +336,16 @@ class PlanDoor:
         return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle, parts: Sequence[range]) -> Any:
+        """Of neighbours that are read together Spark is told that rows were hashed into so many
+        partitions. That holds between the exchanges of a stage, which are all cut alike, and lets
+        the stage pass as it is; outside of it, nobody is told."""
         if not parts:
             return shuffle.partitioning
         if shuffle.kind == RANGE:
             return self._jvm["ranges"](shuffle.partitioning.ordering(), len(parts))
-        bounds = self._jvm.seq(self._jvm["part"](part.start, part.stop) for part in parts)
-        return self._jvm["coalesced"](shuffle.partitioning, bounds)
+        if shuffle.kind == HASH:
+            return self._jvm["hashed"](shuffle.partitioning.expressions(), len(parts))
+        return self._jvm["unknown"](len(parts))
 
     def _stage(self, physical: Any) -> Any:
         """A logical leaf that is planned as this very plan."""

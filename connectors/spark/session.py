@@ -23,10 +23,11 @@ from ...control.master import Speaker
 from ...control.why import Made, why
 from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
+from . import explain
 from .catalyst import open_door
 from .exchange import Exchanger, Means
 from .offload import Offload, Offloaded
-from .physical import open_plans
+from .physical import PlanDoor, open_plans
 from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
@@ -83,14 +84,21 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
-        self._require_open()
         self._services.require_whole_log()
-        if self._exchanger.door is None:
-            raise Invalid("offload needs a Spark whose plans are known, and catalyst=auto")
-        plans = open_plans(self._exchanger.spark, self._exchanger.door)
-        done = Offload(self._exchanger, plans, self._name).run(df)
+        done = Offload(self._exchanger, self._plans(), self._name).run(df)
         self._offloaded[done.frame] = done
         return done.frame
+
+    def explain(self, df: DataFrame) -> str:
+        """The plan of a query and, for each of its exchanges, whether it runs here; of what
+        `offload` returned also rows, bytes, requests, seconds and skew.
+
+        Raises:
+            Invalid: this Spark has no private door.
+        """
+        if (done := self._offloaded.get(df)) is not None:
+            return explain.ran(done, self.results())
+        return explain.planned(self._plans(), df)
 
     def read(self, result: str) -> DataFrame:
         """The rows of a complete result of this job, also one that an earlier driver has written
@@ -202,6 +210,14 @@ class Headgate:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _plans(self) -> PlanDoor:
+        self._require_open()
+        if self._exchanger.door is None:
+            raise Invalid(
+                "this needs a Spark whose plans are known, and spark.headgate.catalyst=auto"
+            )
+        return open_plans(self._exchanger.spark, self._exchanger.door)
 
     def _name(self) -> ResultId:
         return ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")

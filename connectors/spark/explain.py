@@ -1,0 +1,63 @@
+"""Where each exchange of a query runs or ran, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from pyspark.sql import DataFrame
+
+from ...storage.segment import Longs
+from .offload import Done, Offloaded, refusal
+from .physical import PlanDoor
+from .report import ResultReport
+
+
+def planned(plans: PlanDoor, df: DataFrame) -> str:
+    """A query of which nothing has run."""
+    plan = plans.plan(df)
+    lines = []
+    for shuffle in plan.shuffles:
+        reason = refusal(shuffle, plans.named(shuffle))
+        where = f"stays in Spark: {reason}" if reason else "runs here"
+        lines.append(f"{shuffle.label}: {where}")
+    return _page(plan.root.toString(), lines)
+
+
+def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
+    """A query whose exchanges are done, and what reading them has cost until now."""
+    found = {report.result: report for report in reports}
+    lines = [_told(done, found[done.written.descriptor.result]) for done in query.exchanges]
+    lines += [f"stayed in Spark: {reason}" for reason in query.refused]
+    if query.reused:
+        lines.append(f"{query.reused} more had the rows of another one")
+    return _page(query.plan, lines)
+
+
+def _told(done: Done, report: ResultReport) -> str:
+    return (
+        f"{done.label}: {report.result}, {report.partitions} x {report.subpartitions}, "
+        f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {report.puts} PUT, "
+        f"{report.gets} GET, {done.took_s:.2f} s{_skew(done.written.rows)}"
+    )
+
+
+def _skew(rows: Longs) -> str:
+    """How the largest partition stands to the middle one of those that have rows."""
+    some = rows[rows > 0]
+    if len(some) < 2:
+        return ""
+    return f", largest {some.max() / np.median(some):.1f} x the median"
+
+
+def _page(plan: str, lines: list[str]) -> str:
+    return "\n".join(_numbered(plan.rstrip(), lines))
+
+
+def _numbered(plan: str, lines: list[str]) -> Iterator[str]:
+    yield plan
+    yield ""
+    for number, line in enumerate(lines, 1):
+        yield f"({number}) {line}"
+    if not lines:
+        yield "no exchange"
