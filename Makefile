@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real bench simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real bench tpch simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,10 @@ test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and lea
 
 bench: stack  ## Headgate against Spark's own shuffle, on the local stack
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+SF ?= 1
+tpch: stack  ## TPC-H by Spark alone and through Headgate (SF=1)
+	@$(BIN)/python -m tests.bench tpch --scale $(SF) --rounds 3 $(ARGS)
 
 SEEDS ?= 1000
 START ?= 0

@@ -98,6 +98,17 @@ def test_all_executors_killed(spark: SparkSession) -> None:
     assert findings(hg._services, events).live == ()
 
 
+def test_all_executors_killed_behind_a_query(spark: SparkSession, hg: Headgate) -> None:
+    """What the exchanges of a query have stored needs no executor, and is not produced again."""
+    df = orders(spark).groupBy("k").count().orderBy("count", "k")
+    expected = df.collect()
+    out = hg.offload(df)
+    before = kinds(recorded(hg))
+    assert kill_executors(spark) >= 1
+    assert expected == out.collect()
+    assert before["Produced"] == kinds(recorded(hg))["Produced"]
+
+
 def attach_reader(hg: Headgate) -> Any:
     """Reads the job's log also after its headgate is closed."""
     from headgate.control.kafka import KafkaEventLog

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate
+from headgate import Headgate, Invalid
 
-pytestmark = pytest.mark.timeout(300)
+from .cluster import findings, recorded
+from .conftest import Place, real_place
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 ODD = (
     "case id % 5 when 0 then double('NaN') when 1 then -0.0D when 2 then 0.0D "
@@ -34,6 +38,11 @@ UNSORTED = [
     ("with t as (select k, sum(v) s from orders group by 1) select * from t join t u using (s)", 4),
     ("select * from orders where v < 0 order by v", 1),
 ]
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +70,9 @@ def told(df: DataFrame) -> list[str]:
 
 
 def exchanges(hg: Headgate, df: DataFrame) -> int:
+    """All of a query's, when none is left to Spark, not even one that Spark adds to a stage."""
     done = hg._offloaded[df]
-    assert done.refused == ()
+    assert (done.refused, " Exchange " in done.plan) == ((), False)
     return len(done.results) + done.reused
 
 
@@ -114,3 +124,74 @@ def test_planned_again(
         hg.release(out)
     finally:
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+
+
+def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """Both sides of a join are cut alike, Spark puts no exchange of its own between, and what is
+    handed out does not claim to be hashed in a way in which it is not."""
+    df = spark.sql("select a.k, count(*) c from orders a join orders b on a.v = b.v group by a.k")
+    out = hg.offload(df)
+    assert sorted(told(df)) == sorted(told(out))
+    *_, join, grouped = hg.results()
+    assert (join.partitions, grouped.partitions) == (4, 1)
+    assert (out.rdd.getNumPartitions(), grouped.rows) == (1, 97)
+    joined = out.join(spark.table("few").distinct(), "k")
+    assert sorted(told(df.join(spark.table("few").distinct(), "k"))) == sorted(told(joined))
+    hg.release(out)
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_partitions_that_were_asked_for(
+    spark: SparkSession, hg: Headgate, views: None, adaptive: str
+) -> None:
+    """Who asks for so many partitions gets them: in turn, by range, by hash."""
+    df = spark.table("orders")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    for asked in (df.repartition(5), df.repartition(6, "k"), df.repartitionByRange(7, "name", "v")):
+        out = hg.offload(asked)
+        assert sorted(told(df)) == sorted(told(out))
+        given = sorted(out.rdd.glom().map(len).collect())
+        assert len(given) == asked.rdd.getNumPartitions()
+        assert given[-1] - given[0] <= 5 or len(given) == 6
+        hg.release(out)
+    spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """An exchange of rows that Arrow does not take runs in Spark and is told; those above it run
+    here."""
+    spans = "select k, make_interval(0, 0, 0, int(v)) as i from orders"
+    df = spark.sql(f"select k, count(*) from (select distinct k, i from ({spans})) group by k")
+    out = hg.offload(df)
+    assert sorted(told(df)) == sorted(told(out))
+    done = hg._offloaded[out]
+    assert (len(done.results), len(done.refused)) == (1, 1)
+    assert "calendar interval" in hg.explain(out)
+    hg.release(out)
+
+
+def test_failures_are_sparks_and_nothing_stays(
+    spark: SparkSession, hg: Headgate, views: None
+) -> None:
+    """An error of the user's own rows surfaces as Spark raises it; what had been stored goes."""
+    counted = "select k, count(*) as c from orders group by k"
+    df = spark.sql(
+        f"select c, count(*) from ({counted}) where assert_true(c < 0) is null group by c"
+    )
+    with pytest.raises(SparkRuntimeException, match="is not true"):
+        hg.offload(df)
+    assert hg.results()[-1].released is not None
+    hg.release(hg.offload(spark.table("orders").distinct()))
+    assert findings(hg._services, recorded(hg)).live == ()
+
+
+def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """Before: what would run here. After: what each exchange has stored and what it cost."""
+    df = spark.sql("select k, count(*) from orders group by k order by k")
+    assert hg.explain(df).count("runs here") == 2
+    out = hg.offload(df)
+    assert out.count() == 97
+    assert "4 x 4, 388 rows" in hg.explain(out)
+    hg.release(out)
+    with pytest.raises(Invalid):
+        hg.release(out)

@@ -177,3 +177,13 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
     released = hg.results()[-1].result
     with pytest.raises(Invalid, match=f"{released} was released: asked for"):
         hg.read(released)
+
+
+def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
+    """Each exchange of a query runs here, and its order is the one that was asked for."""
+    df = orders(spark).groupBy("s").agg(F.sum("v").alias("v")).orderBy(F.desc("v"))
+    out = hg.offload(df)
+    assert df.collect() == out.collect()
+    assert df.schema == out.schema
+    assert [one.subpartitions for one in hg.results()[-2:]] == [4, 4]
+    hg.release(out)
