@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
     parser.add_argument("--scale", type=float, default=1, help="of TPC-H")
     parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H")
+    parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
     chosen = parser.parse_args()
     console = Console(width=120)
@@ -35,6 +36,8 @@ def main() -> None:
     if set(chosen.tables) <= {"transfer", "recovery", "master"}:
         return
     spark = session()
+    for pair in chosen.conf:
+        spark.conf.set(*pair.split("=", 1))
     if "exchange" in chosen.tables:
         console.print(exchange.run(spark, chosen.rounds, chosen.places, chosen.counts))
     if "fixed" in chosen.tables:

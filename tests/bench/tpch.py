@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -68,14 +68,6 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
                 if turn == 1:
                     one.spark_s, one.ours_s = [], []  # the first round was to warm up
                 _measure(spark, hg, text, one)
-                print(
-                    number,
-                    f"{one.spark_s[-1]:.2f} {one.ours_s[-1]:.2f}",
-                    one.taken,
-                    one.refused,
-                    one.wrong,
-                    flush=True,
-                )
     return _table(measured, f"TPC-H, scale {scale:g}, median of {rounds}")
 
 
@@ -88,6 +80,7 @@ def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> Non
     given = out.collect()
     one.ours_s.append(time.monotonic() - begun_s)
     done = hg._offloaded[out]
+    one.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
     one.taken, one.refused = len(done.results) + done.reused, len(done.refused)
     one.wrong = one.wrong or differs(expected, given, text)
     hg.release(out)
@@ -97,20 +90,19 @@ def differs(expected: list[Row], given: list[Row], text: str) -> str:
     """How two answers differ; rows that tie in the query's order may come in any."""
     if len(expected) != len(given):
         return f"{len(given)} rows, not {len(expected)}"
-    for (one, some), (other, more) in zip(_ties(expected, text), _ties(given, text), strict=False):
-        if not _same(one, other):
-            return f"{other} stands where {one} belongs"
-        last = "limit" in text and some[-1] is expected[-1]
-        if not last and not all(map(_same, sorted(some, key=str), sorted(more, key=str))):
-            return f"other rows of {one}"
-    return ""
-
-
-def _ties(rows: list[Row], text: str) -> Iterator[tuple[Any, list[Row]]]:
     found = _ORDER.search(text)
     names = re.findall(r"(\w+)(?: desc)?(?:,|$)", found.group(1).strip()) if found else []
-    for key, tied in groupby(rows, lambda row: tuple(row[name] for name in names)):
-        yield key, list(tied)
+    end = 0
+    for key, tied in groupby(expected, lambda row: tuple(row[name] for name in names)):
+        start, end = end, end + len(list(tied))
+        for row in given[start:end]:
+            if not _same(key, tuple(row[name] for name in names)):
+                return f"{row} stands where {key} belongs"
+        cut = "limit" in text and end == len(expected)
+        ours, theirs = (sorted(rows[start:end], key=str) for rows in (given, expected))
+        if not cut and not all(map(_same, theirs, ours)):
+            return f"other rows of {key}"
+    return ""
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -122,32 +114,22 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 def _table(measured: dict[int, Measured], title: str) -> Table:
     table = Table(title=title)
-    for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "wrong"):
+    for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "MB", "wrong"):
         table.add_column(column, justify="right")
-    spark_s = ours_s = 0.0
+    whole = Measured([0.0], [0.0])
     for number, one in measured.items():
-        mine, theirs = median(one.ours_s), median(one.spark_s)
-        spark_s, ours_s = spark_s + theirs, ours_s + mine
-        table.add_row(
-            str(number),
-            f"{theirs:.2f}",
-            f"{mine:.2f}",
-            f"{mine / theirs:.2f}",
-            str(one.taken),
-            str(one.refused),
-            one.wrong,
-        )
-    taken, refused = (
-        sum(getattr(one, k) for one in measured.values()) for k in ("taken", "refused")
-    )
-    wrong = str(sum(bool(one.wrong) for one in measured.values()))
-    table.add_row(
-        "all",
-        f"{spark_s:.1f}",
-        f"{ours_s:.1f}",
-        f"{ours_s / spark_s:.2f}",
-        str(taken),
-        str(refused),
-        wrong,
-    )
+        table.add_row(str(number), *_cells(one))
+        whole.spark_s[0] += median(one.spark_s)
+        whole.ours_s[0] += median(one.ours_s)
+        whole.taken += one.taken
+        whole.refused += one.refused
+        whole.size_bytes += one.size_bytes
+    whole.wrong = str(sum(bool(one.wrong) for one in measured.values()))
+    table.add_row("all", *_cells(whole))
     return table
+
+
+def _cells(one: Measured) -> list[str]:
+    theirs, ours = median(one.spark_s), median(one.ours_s)
+    times = [f"{theirs:.2f}", f"{ours:.2f}", f"{ours / theirs:.2f}"]
+    return [*times, str(one.taken), str(one.refused), f"{one.size_bytes / 1e6:.1f}", one.wrong]
