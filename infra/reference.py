@@ -86,7 +86,7 @@ def _default(key: str, value: Any) -> str:
     if key.endswith(".ms"):
         unit, size_ms = next((u for u in _UNITS_MS if value % u[1] == 0), ("ms", 1))
         return f"`{value}` ({value // size_ms} {unit})"
-    return f"`{value}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 def main() -> None:

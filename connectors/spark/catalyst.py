@@ -1,4 +1,5 @@
-"""The private door: the only code that touches Spark's internals through py4j.
+"""The private door: with `physical.py` and `numbering.py` behind it, the only code that touches
+Spark's internals through py4j.
 
 `open_door` answers None where a name it needs is missing; the caller then keeps to public PySpark.
 """
@@ -219,6 +220,11 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
         return CatalystDoor(spark, Jvm(spark, _CLASSES))
     except LookupError:
         return None
+
+
+def session_name(spark: SparkSession) -> str:
+    """What tells a session from the others of its process."""
+    return str(spark._jsparkSession.sessionUUID())
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:

@@ -61,16 +61,23 @@ class Offload:
         self._plans = plans
         self._name = name
         self._runs: dict[Mark, Future[Done]] = {}
+        self._plan: Plan | None = None
         self._reused = 0
         self._refused: dict[str, None] = {}
 
+    def takes(self, df: DataFrame) -> bool:
+        """Whether any exchange of a query can run here."""
+        self._plan = self._planned(df)
+        return any(not one.refusal for one in self._plan.shuffles)
+
     def run(self, df: DataFrame) -> Offloaded:
+        first = self._plan or self._planned(df)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
             with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
-                    plan = self._run_all(self._plans.plan(df), pool)
+                    plan = self._run_all(first, pool)
                     frame, left = self._plans.finish(plan, self._scans(plan.inputs))
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
@@ -85,7 +92,6 @@ class Offload:
         return Offloaded(frame, done, self._reused, tuple(self._refused), left)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
-        self._refuse(plan)
         run = inheritable_thread_target(self._exchanger.spark)(self._exchange)
         while True:
             while due := self._due(plan):
@@ -100,14 +106,17 @@ class Offload:
                 return plan
             wait(running, return_when=FIRST_COMPLETED)
             if self._note(plan):
-                plan = self._plans.plan_again(plan)
-                self._refuse(plan)
+                plan = self._refused_in(self._plans.plan_again(plan))
 
-    def _refuse(self, plan: Plan) -> None:
+    def _planned(self, df: DataFrame) -> Plan:
+        return self._refused_in(self._plans.plan(df))
+
+    def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None and (reason := refusal(shuffle, self._plans.named(shuffle))):
                 shuffle.refusal = reason
                 self._refused[f"{shuffle.label}: {reason}"] = None
+        return plan
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Exchanges that can begin: first those that may spare the one on the other side of a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...control.ids import ResultId
@@ -36,10 +37,11 @@ class ResultReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """All exchanges of a job."""
+    """All exchanges of a job; `native` is what this driver left to Spark: why, and how often."""
 
     job: str
     results: tuple[ResultReport, ...]
+    native: Mapping[str, int]
 
     @property
     def puts(self) -> int:
@@ -62,9 +64,9 @@ class JobReport:
         return sum(result.price_usd for result in self.results)
 
 
-def job_report(state: JobState) -> JobReport:
+def job_report(state: JobState, native: Mapping[str, int]) -> JobReport:
     results = tuple(_report(name, state.results[name]) for name in state.results)
-    return JobReport(state.job, results)
+    return JobReport(state.job, results, native)
 
 
 def _report(name: ResultId, result: ResultState) -> ResultReport:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Mapping
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -17,13 +18,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from ...control import __version__
 from ...control.contract import MasterSettings, ShuffleDescriptor
-from ...control.errors import Closed, Invalid
+from ...control.errors import Closed, HeadgateError, Invalid
 from ...control.ids import JobId, PartitionId, ResultId, job_id
 from ...control.master import Speaker
 from ...control.why import Made, why
 from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
-from . import explain
+from . import actions, explain
 from .catalyst import open_door
 from .exchange import Exchanger, Means
 from .offload import Offload, Offloaded
@@ -51,7 +52,11 @@ class Headgate:
         self._descriptors = weakref.WeakKeyDictionary()
         self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
         self._offloaded = weakref.WeakKeyDictionary()
+        self._native: Counter[str] = Counter()
         self._closed = False
+        if exchanger.means.settings.sql_enabled:
+            self._plans()
+            actions.enter(exchanger.spark, self._running, self._keeping)
 
     @property
     def job(self) -> JobId:
@@ -84,10 +89,7 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
-        self._services.require_whole_log()
-        done = Offload(self._exchanger, self._plans(), self._name).run(df)
-        self._offloaded[done.frame] = done
-        return done.frame
+        return self._offload(Offload(self._exchanger, self._plans(), self._name), df)
 
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what
@@ -118,7 +120,7 @@ class Headgate:
 
     def report(self) -> JobReport:
         """Rows, bytes, requests and price of the job's exchanges, as the log has them."""
-        return job_report(self._exchanger.means.master.state(self.job))
+        return job_report(self._exchanger.means.master.state(self.job), dict(self._native))
 
     def release(self, df: DataFrame) -> None:
         """Delete what is stored for a DataFrame that `repartition`, `read` or `offload` returned.
@@ -187,12 +189,17 @@ class Headgate:
                 records += follower.poll(_EVENTS_MAX, _POLL_S)
         return why(records, PartitionId(ResultId(result), partition))
 
+    def detach(self) -> None:
+        """Let the session's actions be Spark's own again; what is stored stays."""
+        actions.leave(self._exchanger.spark)
+
     def close(self) -> None:
         """Release all that the job has but what was promoted, and wait until it is deleted; later
         calls do nothing."""
         if self._closed:
             return
         self._closed = True
+        self.detach()
         self._exchanger.means.repairs.close()
         try:
             self._exchanger.means.master.unregister_job(self.job)
@@ -210,6 +217,40 @@ class Headgate:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
+        self._services.require_whole_log()
+        done = query.run(df)
+        self._native.update(done.refused)
+        self._offloaded[done.frame] = done
+        return done.frame
+
+    @contextmanager
+    def _running(self, df: DataFrame) -> Iterator[DataFrame]:
+        """A query for one action; what it stored goes with it."""
+        with self._keeping(df) as out:
+            try:
+                yield out
+            finally:
+                if out is not df:
+                    self.release(out)
+
+    @contextmanager
+    def _keeping(self, df: DataFrame) -> Iterator[DataFrame]:
+        """A query for whoever may come back to it; Spark runs it where we cannot."""
+        yield self._try_offload(df) or df
+
+    def _try_offload(self, df: DataFrame) -> DataFrame | None:
+        if df.isStreaming:
+            self._native["a streaming query"] += 1
+            return None
+        try:
+            query = Offload(self._exchanger, self._plans(), self._name)
+            return self._offload(query, df) if query.takes(df) else None
+        except HeadgateError as exc:
+            self._native[f"{type(exc).__name__}: {exc}"] += 1
+            _LOG.warning("Spark runs a query instead: %s", exc)
+            return None
 
     def _plans(self) -> PlanDoor:
         self._require_open()

@@ -99,6 +99,12 @@ class Settings:
         _one_of("auto", "off"),
         "`off` keeps to public PySpark: same rows, but Spark does not know the partitioning",
     )
+    sql_enabled: bool = _key(
+        "sql.enabled",
+        False,
+        lambda text: _one_of("true", "false")(text) == "true",
+        "`true`: the actions of the session's DataFrames run their exchanges here by themselves",
+    )
     codec: str = _key("codec", "lz4", _one_of("lz4", "zstd", "none"), "compression of segments")
     batch_rows: int = _key(
         "batch.rows", 32_768, _at_least(1), "most rows of a batch between the JVM and Python"

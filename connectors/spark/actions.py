@@ -1,0 +1,170 @@
+"""Actions of sessions whose queries run through their headgate without being told to.
+
+The methods of PySpark's DataFrame are replaced while any session is entered here, and are the very
+same objects again when none is. A DataFrame of another session does what it always did.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property, wraps
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+from .catalyst import session_name
+
+Run = Callable[[DataFrame], AbstractContextManager[DataFrame]]
+
+WHOLE = (
+    "collect",
+    "toPandas",
+    "toArrow",
+    "foreach",
+    "foreachPartition",
+    "tail",
+)
+CHECKPOINTS = ("checkpoint", "localCheckpoint")
+_lock = threading.Lock()
+_entered: dict[str, tuple[Run, Run]] = {}
+_replaced: dict[str, Any] = {}
+_within = threading.local()
+
+
+def enter(spark: SparkSession, run: Run, keep: Run) -> None:
+    """Let a session's actions go through `run`, and what outlives an action through `keep`."""
+    with _lock:
+        _entered[session_name(spark)] = run, keep
+        if not _replaced:
+            for name, made in _methods().items():
+                _replaced[name] = Classic.__dict__[name]
+                setattr(Classic, name, made)
+
+
+def leave(spark: SparkSession) -> None:
+    with _lock:
+        if _entered.pop(session_name(spark), None) and not _entered:
+            for name, original in _replaced.items():
+                setattr(Classic, name, original)
+            _replaced.clear()
+
+
+def _methods() -> dict[str, Any]:
+    made = {name: _whole(Classic.__dict__[name]) for name in WHOLE}
+    made |= {name: _eager(Classic.__dict__[name]) for name in CHECKPOINTS}
+    made["count"] = _count(Classic.__dict__["count"])
+    made["show"] = _first(Classic.__dict__["show"], 20, 1)
+    made["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
+    made["toLocalIterator"] = _iterated(Classic.__dict__["toLocalIterator"])
+    made["rdd"] = _kept(Classic.__dict__["rdd"])
+    return made
+
+
+def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def action(self: DataFrame, *args: Any, **more: Any) -> Any:
+        with _run(self, self) as out:
+            return original(out, *args, **more)
+
+    return action
+
+
+def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A checkpoint that is not made now would read what is released then."""
+    whole = _whole(original)
+
+    @wraps(original)
+    def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
+        return (whole if eager else original)(self, eager, *args, **more)
+
+    return checkpoint
+
+
+def _count(original: Callable[[DataFrame], int]) -> Callable[[DataFrame], int]:
+    """Rows are counted behind the last exchange, of which no column is needed."""
+
+    @wraps(original)
+    def count(self: DataFrame) -> int:
+        if not _is_entered(self):
+            return original(self)
+        with _run(self, self.groupBy().count()) as out:
+            return int(out.collect()[0][0])
+
+    return count
+
+
+def _first(original: Callable[..., Any], usual: int, more_rows: int) -> Callable[..., Any]:
+    """Only so many rows are asked for."""
+
+    @wraps(original)
+    def action(self: DataFrame, *args: Any, **more: Any) -> Any:
+        n = args[0] if args else more.get("n", usual)
+        if not _is_entered(self) or type(n) is not int or n < 0:
+            return original(self, *args, **more)
+        with _run(self, self.limit(n + more_rows)) as out:
+            return original(out, *args, **more)
+
+    return action
+
+
+def _iterated(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    @wraps(original)
+    def iterate(self: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
+        if not _is_entered(self):
+            return original(self, *args, **more)
+        return rows(self, *args, **more)
+
+    def rows(self: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
+        with ExitStack() as held:
+            with _run_in(held, self) as out:
+                found = original(out, *args, **more)
+            yield from found
+
+    return iterate
+
+
+def _kept(original: Any) -> Any:
+    def rdd(self: DataFrame) -> Any:
+        if not _is_entered(self):
+            return original.func(self)
+        with _alone(), _entered[session_name(self.sparkSession)][1](self) as out:
+            return original.func(out)
+
+    made = cached_property(wraps(original.func)(rdd))
+    made.__set_name__(Classic, "rdd")
+    return made
+
+
+@contextmanager
+def _run(of: DataFrame, query: DataFrame) -> Iterator[DataFrame]:
+    if not _is_entered(of):
+        yield query
+        return
+    with _alone(), _entered[session_name(of.sparkSession)][0](query) as out:
+        yield out
+
+
+@contextmanager
+def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
+    """What has run stays until `held` ends, but other actions of this thread need not wait."""
+    with _alone():
+        yield held.enter_context(_entered[session_name(df.sparkSession)][0](df))
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Actions inside of an action are the session's own."""
+    _within.active = True
+    try:
+        yield
+    finally:
+        _within.active = False
+
+
+def _is_entered(df: DataFrame) -> bool:
+    if getattr(_within, "active", False):
+        return False
+    return session_name(df.sparkSession) in _entered

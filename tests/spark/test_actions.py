@@ -1,0 +1,145 @@
+"""Sessions whose actions run through their headgate: each entry point, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+from headgate import Headgate, attach
+from headgate.connectors.spark import actions
+
+from .cluster import findings, recorded
+from .conftest import Place, build_session, real_place
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+OFFLOADED: dict[str, Callable[[DataFrame], Any]] = {
+    "collect": lambda df: sorted(df.collect()),
+    "take": lambda df: df.orderBy("k").groupBy("n").count().orderBy("n").take(2),
+    "first": lambda df: df.join(df.agg(F.max("k").alias("k")), "k").groupBy("k").count().first(),
+    "head": lambda df: df.groupBy("n").count().orderBy("n").head(3),
+    "tail": lambda df: df.orderBy("k").tail(2),
+    "count": lambda df: df.count(),
+    "isEmpty": lambda df: df.isEmpty(),
+    "toPandas": lambda df: str(df.orderBy("k").toPandas()),
+    "toArrow": lambda df: df.orderBy("k").toArrow().to_pylist(),
+    "toLocalIterator": lambda df: list(df.orderBy("k").toLocalIterator()),
+    "foreach": lambda df: df.foreach(lambda row: None),
+    "foreachPartition": lambda df: df.foreachPartition(lambda rows: None),
+    "rdd": lambda df: sorted(df.rdd.map(tuple).collect()),
+    "checkpoint": lambda df: sorted(df.checkpoint().collect()),
+    "localCheckpoint": lambda df: sorted(df.localCheckpoint().collect()),
+}
+NATIVE: dict[str, Callable[[DataFrame], Any]] = {
+    "write": lambda df: df.write.format("noop").mode("overwrite").save(),
+    "writeTo": lambda df: df.write.mode("overwrite").saveAsTable("counted"),
+    "sql": lambda df: (
+        df.createOrReplaceTempView("v")
+        or df.sparkSession.sql("create or replace temp view w as select * from v")
+    ),
+    "cache": lambda df: df.cache().unpersist() and None,
+    "no exchange": lambda df: df.sparkSession.range(5).collect(),
+    "lazy checkpoint": lambda df: sorted(df.localCheckpoint(eager=False).collect()),
+}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = str(tmp_path_factory.mktemp("warehouse"))
+    session = build_session(real_place(), "local[2]", **{"spark.sql.warehouse.dir": folder})
+    session.sparkContext.setCheckpointDir(str(Path(folder) / "checkpoints"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    spark.conf.set("spark.headgate.sql.enabled", "true")
+    with attach(spark) as attached:
+        yield attached
+
+
+@contextmanager
+def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
+    """The session's actions are Spark's own for a while, and store nothing here."""
+    before = hg.results()
+    hg.detach()
+    yield
+    assert before == hg.results()
+    actions.enter(spark, hg._running, hg._keeping)
+
+
+def counted(spark: SparkSession) -> DataFrame:
+    numbers = spark.range(0, 500, 1, 3)
+    return numbers.groupBy((F.col("id") % 7).alias("k")).agg(F.count("*").alias("n"))
+
+
+@pytest.mark.parametrize("name", OFFLOADED)
+def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
+    """The action gives what Spark's own gives, its exchanges ran here, and nothing stays of them
+    but what somebody may come back to."""
+    act, before = OFFLOADED[name], len(hg.results())
+    with detached(hg, spark):
+        expected = act(counted(spark))
+    assert expected == act(counted(spark))
+    results = hg.results()[before:]
+    assert results != ()
+    assert any(one.released is None for one in results) == (name == "rdd")
+
+
+def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same page, with its line about rows that are not shown."""
+    df = counted(spark).orderBy("k")
+    df.show(5, False)
+    ours = capsys.readouterr().out
+    assert "only showing top 5 rows" in ours
+    with detached(hg, spark):
+        df.show(5, False)
+    assert ours == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native(spark: SparkSession, hg: Headgate, name: str) -> None:
+    """What is left to Spark works as it did, and stores nothing."""
+    before = hg.results()
+    NATIVE[name](counted(spark))
+    assert before == hg.results()
+
+
+def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
+    """Another session of the process is never affected, and when the last one has left, every
+    method is the object that it was."""
+    inside, before = dict(vars(Classic)), hg.results()
+    assert 7 == len(counted(spark.newSession()).collect())
+    assert before == hg.results()
+    with detached(hg, spark):
+        outside = dict(vars(Classic))
+        assert 7 == len(counted(spark).collect())
+    again = dict(vars(Classic))
+    changed = {name for name in outside if outside[name] is not again[name]}
+    assert {"collect", "rdd", "count", "show", *actions.WHOLE} <= changed
+    assert changed == {name for name in outside if outside[name] is not inside[name]}
+    with detached(hg, spark):
+        assert all(vars(Classic)[name] is outside[name] for name in outside)
+
+
+def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
+    """Also when it fails: no object is left."""
+    df = counted(spark).where("assert_true(n < 0) is null").groupBy("n").count()
+    with pytest.raises(Exception, match="is not true"):
+        df.collect()
+    counted(spark).collect()
+    hg.remove_unused()
+    assert findings(hg._services, recorded(hg)).live == ()
