@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real bench tpch simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real bench tpch queries simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,11 @@ START ?= 0
 
 simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=1000 START=0)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) $(ARGS)
+
+QUERIES ?= 2000
+
+queries: stack  ## random queries, by Spark alone and through Headgate (QUERIES=2000 START=0)
+	@QUERIES=$(QUERIES) QUERIES_FROM=$(START) $(BIN)/python -m pytest -m real tests/spark/test_generated.py
 
 ROUNDS ?= 15
 SEED ?= 1

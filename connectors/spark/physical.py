@@ -63,7 +63,7 @@ _FILTER, _KEPT = "FilterExec", 0.2
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
-_WANTED = ("REPARTITION_BY_NUM$", "STATEFUL_OPERATOR$", "SHUFFLE_HASH$")
+_WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 
@@ -89,11 +89,12 @@ class PlanDoor:
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""
         with self._active():
-            places = [
-                self._place(shuffle)
+            begun = [
+                (shuffle, self._made_of(shuffle))
                 for shuffle in plan.shuffles
                 if shuffle.mark is not None and _name(shuffle.node) == _SHUFFLE
             ]
+            places = [self._place(one, made) for one, made in begun if made is not None]
             logical = plan.logical.transformDownWithSubqueries(self._jvm.mapping(places))
             if any(mark.rows == 0 for mark in self._marks.values()):
                 logical = self._jvm.only(_CUT).apply(logical)
@@ -209,16 +210,21 @@ class PlanDoor:
         inputs = self._walk(root, Group(), (), shuffles)
         return Plan(logical, top, root, tuple(shuffles), tuple(inputs))
 
-    def _place(self, shuffle: Shuffle) -> tuple[Any, Any]:
-        """A logical node whose exchange has begun, and what is planned in its stead: the physical
-        nodes that were made of it, over a mark."""
-        logical = shuffle.origin
+    def _made_of(self, shuffle: Shuffle) -> Any:
+        """The physical nodes over an exchange that were made of the same logical one; None when
+        they do not give the rows that it does, so that the exchange has to be found once more."""
         physical = shuffle.node
         for node in reversed(shuffle.above):
-            if _link(node) != logical:
+            if _link(node) != shuffle.origin:
                 break
             physical = node
-        mark = shuffle.mark
+        same = physical.outputSet().equals(shuffle.origin.outputSet())
+        return physical if same else None
+
+    def _place(self, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
+        """A logical node whose exchange has begun, and what is planned in its stead: the physical
+        nodes that were made of it, over a mark."""
+        logical, mark = shuffle.origin, shuffle.mark
         assert mark is not None
         if mark.rows == 0 and (physical is shuffle.node or _groups(logical)):
             return logical, self._relation(logical.output())

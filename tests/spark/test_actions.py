@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
-from headgate import Headgate, attach
+from headgate import Headgate, Unavailable, attach
 from headgate.connectors.spark import actions
+from headgate.connectors.spark.exchange import Exchanger
 
 from .cluster import findings, recorded
 from .conftest import Place, build_session, real_place
@@ -133,6 +134,19 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
     assert changed == {name for name in outside if outside[name] is not inside[name]}
     with detached(hg, spark):
         assert all(vars(Classic)[name] is outside[name] for name in outside)
+
+
+def test_spark_runs_what_we_cannot(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When Headgate cannot do its part, the action gives its rows all the same, and it is told."""
+
+    def away(*_: object) -> None:
+        raise Unavailable("the broker is away")
+
+    monkeypatch.setattr(Exchanger, "write", away)
+    assert 7 == len(counted(spark).collect())
+    assert hg.report().native["Unavailable: the broker is away"] == 1
 
 
 def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:

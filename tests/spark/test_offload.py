@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.functions import udf
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.window import Window
 
 from headgate import Headgate, Invalid
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
 from .conftest import Place, real_place
@@ -183,6 +191,60 @@ def test_failures_are_sparks_and_nothing_stays(
     assert hg.results()[-1].released is not None
     hg.release(hg.offload(spark.table("orders").distinct()))
     assert findings(hg._services, recorded(hg)).live == ()
+
+
+@pytest.mark.parametrize("kind", ["row", "pandas", "grouped", "cogrouped", "arrow", "window"])
+def test_python_functions(spark: SparkSession, hg: Headgate, views: None, kind: str) -> None:
+    """Functions of the user run in the stages between exchanges as they do in Spark."""
+    df = spark.table("orders").select("k", "v", "name")
+
+    def summed(v: pd.Series) -> int:
+        return int(v.sum())
+
+    total: Any = pandas_udf(summed, "long")  # type: ignore[call-overload]
+    made = {
+        "row": lambda: df.groupBy(udf(lambda k: k % 5, "long")("k").alias("u")).count(),
+        "pandas": lambda: df.groupBy("k").agg(total("v")),
+        "grouped": lambda: df.groupBy("k").applyInPandas(lambda rows: rows.head(1), df.schema),
+        "cogrouped": lambda: (
+            df.groupBy("k")
+            .cogroup(df.groupBy("k"))
+            .applyInPandas(lambda left, right: left.head(1), df.schema)
+        ),
+        "arrow": lambda: df.distinct().mapInArrow(lambda batches: batches, df.schema).distinct(),
+        "window": lambda: df.select("k", total("v").over(Window.partitionBy("name"))),
+    }[kind]()
+    out = hg.offload(made)
+    assert sorted(told(made)) == sorted(told(out))
+    assert exchanges(hg, out) >= 1
+    hg.release(out)
+
+
+def test_cancelled(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """Cancelling the job group of a query ends its map stages, and what was stored goes."""
+
+    def wait(n: int) -> int:
+        SYSTEM_CLOCK.sleep_s(0.5)
+        return n
+
+    slow = udf(lambda n: wait(n), "long")
+    counted = spark.table("orders").groupBy("k").count()
+    df = counted.select("k", slow("count").alias("n")).groupBy("n").count()
+    context, before = spark.sparkContext, len(hg.results())
+
+    def run() -> None:
+        context.setJobGroup("to be cancelled", "a slow query")
+        hg.offload(df)
+
+    with ThreadPoolExecutor(1) as beside:
+        query = beside.submit(inheritable_thread_target(spark)(run))
+        deadline = Deadline.after(60)
+        while len(hg.results()) < before + 2 and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.1)
+        context.cancelJobGroup("to be cancelled")
+        with pytest.raises(Exception, match="cancelled part of cancelled job group"):
+            query.result(30)
+    assert all(one.released for one in hg.results()[before:])
 
 
 def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
