@@ -84,13 +84,17 @@ def exchanges(hg: Headgate, df: DataFrame) -> int:
     return len(done.results) + done.reused
 
 
+@pytest.mark.parametrize("adaptive", ["true", "false"])
 @pytest.mark.parametrize(("query", "count"), SORTED)
 def test_order_is_sparks(
-    spark: SparkSession, hg: Headgate, views: None, query: str, count: int
+    spark: SparkSession, hg: Headgate, views: None, query: str, count: int, adaptive: str
 ) -> None:
-    """Rows that a query puts in order come in that order, through exchanges in its range."""
+    """Rows that a query puts in order come in that order, through exchanges in its range; without
+    adaptive execution their parts are read by tasks of their own."""
     df = spark.sql(query)
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     out = hg.offload(df)
+    spark.conf.unset("spark.sql.adaptive.enabled")
     assert told(df) == told(out)
     assert df.schema == out.schema
     assert count == exchanges(hg, out)
