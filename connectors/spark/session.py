@@ -227,13 +227,16 @@ class Headgate:
 
     @contextmanager
     def _running(self, df: DataFrame) -> Iterator[DataFrame]:
-        """A query for one action; what it stored goes with it."""
+        """A query for one action; what it stored goes with it, or with the job."""
         with self._keeping(df) as out:
             try:
                 yield out
             finally:
-                if out is not df:
-                    self.release(out)
+                try:
+                    if out is not df:
+                        self.release(out)
+                except HeadgateError as exc:
+                    _LOG.warning("what a query has stored stays until the job ends: %s", exc)
 
     @contextmanager
     def _keeping(self, df: DataFrame) -> Iterator[DataFrame]:

@@ -15,6 +15,7 @@ from pyspark.sql.classic.dataframe import DataFrame as Classic
 from headgate import Headgate, Unavailable, attach
 from headgate.connectors.spark import actions
 from headgate.connectors.spark.exchange import Exchanger
+from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
 from .conftest import Place, build_session, real_place
@@ -147,6 +148,22 @@ def test_spark_runs_what_we_cannot(
     monkeypatch.setattr(Exchanger, "write", away)
     assert 7 == len(counted(spark).collect())
     assert hg.report().native["Unavailable: the broker is away"] == 1
+
+
+def test_rows_that_were_read_are_given(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An action that has its rows does not fail for what is to be deleted after it."""
+
+    def away(*_: object) -> None:
+        raise Unavailable("the broker is away")
+
+    before = len(hg.results())
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageMaster, "release_partition_externally", away)
+        assert 7 == len(counted(spark).collect())
+    (stayed,) = hg.results()[before:]
+    assert stayed.result in hg.remove_unused()
 
 
 def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
