@@ -25,6 +25,7 @@ from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, through
 from .types import check
 
 _AT_ONCE = 4
+_CANCEL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,7 @@ class Offload:
                     plan = self._run_all(first, pool)
                     frame, left = self._plans.finish(plan, self._scans(plan.inputs))
                 except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    context.cancelJobsWithTag(tag)
+                    self._cancel(pool, tag)
                     raise
         except BaseException:
             self._release_all()
@@ -90,6 +90,13 @@ class Offload:
             context.removeJobTag(tag)
         done = tuple(run.result() for run in self._runs.values())
         return Offloaded(frame, done, self._reused, tuple(self._refused), left)
+
+    def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
+        """End all map stages, those too that had no job yet when the first call came."""
+        pool.shutdown(wait=False, cancel_futures=True)
+        while running := [run for run in self._runs.values() if not run.done()]:
+            self._exchanger.spark.sparkContext.cancelJobsWithTag(tag)
+            wait(running, _CANCEL_S)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
         run = inheritable_thread_target(self._exchanger.spark)(self._exchange)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
-from pyspark import inheritable_thread_target
+from pyspark import SparkContext, inheritable_thread_target
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -75,6 +75,12 @@ def views(spark: SparkSession) -> Iterator[None]:
 
 def told(df: DataFrame) -> list[str]:
     return [str(tuple(row)) for row in df.collect()]
+
+
+def runs(context: SparkContext, group: str) -> bool:
+    tracker = context.statusTracker()
+    found = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    return any(job is not None and job.status == "RUNNING" for job in found)
 
 
 def exchanges(hg: Headgate, df: DataFrame) -> int:
@@ -243,8 +249,9 @@ def test_cancelled(spark: SparkSession, hg: Headgate, views: None) -> None:
     with ThreadPoolExecutor(1) as beside:
         query = beside.submit(inheritable_thread_target(spark)(run))
         deadline = Deadline.after(60)
-        while len(hg.results()) < before + 2 and not deadline.passed:
-            SYSTEM_CLOCK.sleep_s(0.1)
+        while not (len(hg.results()) == before + 2 and runs(context, "to be cancelled")):
+            assert not deadline.passed
+            SYSTEM_CLOCK.sleep_s(0.001)
         context.cancelJobGroup("to be cancelled")
         with pytest.raises(Exception, match="cancelled part of cancelled job group"):
             query.result(30)
