@@ -104,7 +104,8 @@ class SegmentProduced:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A reader task has read and verified `count` neighbouring subpartitions in full."""
+    """A reader task has read and verified what it had to of `count` neighbouring subpartitions:
+    all, or of a skewed one what some partitions hold."""
 
     result: ResultId
     first: int

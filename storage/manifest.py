@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Manifest:
             for s in self.sources
         )
         return Manifest(self.job, self.result, self.epoch, first, count, sources)
+
+    def of(self, partitions: range) -> Manifest:
+        """The manifest of what some partitions hold of the same subpartitions."""
+        held = tuple(s for s in self.sources if s.attempt.partition.index in partitions)
+        return replace(self, sources=held)
 
 
 def build(

@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ...storage.segment import Longs
+from .worker import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Adapting:
     """What `spark.sql.adaptive.*` says: whether neighbours are read together, and how much at once;
-    up to which size one side of a join is sent to everybody, -1 for never."""
+    from how many bytes and times the median on a subpartition is skewed, infinite for never; up to
+    which size one side of a join is sent to everybody, -1 for never."""
 
     coalesce: bool
     target_bytes: int
     least_bytes: int
     least_parts: int
+    skewed_bytes: float
+    skewed_times: float
     broadcast_bytes: int
 
 
-def parts_of(sizes: Sequence[Longs], adapting: Adapting) -> tuple[range, ...]:
-    """Neighbours that are read together, for exchanges that must be cut alike; nothing when each is
+def parts_of(
+    sizes: Sequence[Longs], adapting: Adapting, cuts: Sequence[Mapping[int, Sequence[range]]]
+) -> Sequence[tuple[Part, ...]]:
+    """What each task reads of each exchange, where all are read alike: neighbours together, and
+    each piece of what is cut beside each piece of its opposite. Nothing where each subpartition is
     read by itself."""
     total: Longs = np.sum(sizes, axis=0)
-    if not adapting.coalesce or len(total) < 2:
-        return ()
+    cut = {at for each in cuts for at in each}
     spread = int(total.sum()) // adapting.least_parts
     target = min(adapting.target_bytes, max(spread, adapting.least_bytes))
-    parts, start, held = [], 0, 0
-    for at, size in enumerate(total.tolist()):
-        if held and held + size > target:
-            parts.append(range(start, at))
+    alone = cut if adapting.coalesce else range(len(total))
+    tasks: list[tuple[Part, ...]] = []
+    for held in _together(total.tolist(), target, alone):
+        pieces = [each.get(held.start, (None,)) for each in cuts]
+        tasks += [tuple(Part(held, piece) for piece in one) for one in product(*pieces)]
+    if not cut and len(tasks) == len(total):
+        return [()] * len(sizes)
+    return list(zip(*tasks, strict=True))
+
+
+def skewed(sizes: Longs, adapting: Adapting) -> list[int]:
+    """The subpartitions that are much larger than the others."""
+    limit = max(adapting.skewed_bytes, adapting.skewed_times * float(np.median(sizes)))
+    return [int(at) for at in np.flatnonzero(sizes > limit)]
+
+
+def pieces(held: Longs, sizes: Longs, adapting: Adapting) -> list[range]:
+    """A skewed subpartition, of which each partition holds so much, cut at partitions into pieces
+    of about the size that the others have."""
+    others = np.delete(sizes, skewed(sizes, adapting))
+    usual = float(others.mean()) if len(others) else 0.0
+    return list(_together(held.tolist(), max(adapting.target_bytes, usual)))
+
+
+def _together(
+    sizes: Iterable[int], target: float, alone: Container[int] = frozenset()
+) -> Iterator[range]:
+    """Neighbours up to a size, and each of those `alone` by itself."""
+    start = held = end = 0
+    for at, size in enumerate(sizes):
+        full = held > 0 and held + size > target
+        if at > start and (full or at in alone or start in alone):
+            yield range(start, at)
             start, held = at, 0
         held += size
-    parts.append(range(start, len(total)))
-    return tuple(parts) if len(parts) < len(total) else ()
+        end = at + 1
+    yield range(start, end)

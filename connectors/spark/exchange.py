@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import numpy as np
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -156,6 +157,16 @@ class Exchanger:
         frame = road.reads(task)
         self._note(frame, Written(descriptor, task, False, whole.rows, whole.sizes))
         return Exchange(descriptor, frame)
+
+    def held(self, written: Written, subpartition: int) -> Longs:
+        """The bytes of a subpartition, by the partition that they come from."""
+        descriptor = written.descriptor
+        layout = Layout(self.means.worker.root, descriptor.job)
+        state = self.means.master.state(descriptor.job).results[descriptor.result]
+        sizes = np.zeros(descriptor.partitions, np.int64)
+        for source in build(descriptor, state, layout, self.means.store).sources:
+            sizes[source.attempt.partition.index] += source.sizes[subpartition]
+        return sizes
 
     def _note(self, frame: DataFrame, written: Written) -> None:
         if self.door is not None:

@@ -8,17 +8,16 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from ...storage.segment import Longs
-from .offload import Done, Offloaded, refusal
-from .physical import PlanDoor
+from .offload import Done, Offload, Offloaded
 from .report import ResultReport
 
 
-def planned(plans: PlanDoor, df: DataFrame) -> str:
+def planned(query: Offload, df: DataFrame) -> str:
     """A query of which nothing has run."""
-    plan = plans.plan(df)
+    plan = query.plan(df)
     lines = []
     for shuffle in plan.shuffles:
-        reason = refusal(shuffle, plans.named(shuffle))
+        reason = query.refusal(shuffle)
         where = f"stays in Spark: {reason}" if reason else "runs here"
         lines.append(f"{shuffle.label}: {where}")
     return _page(plan.root.toString(), lines)

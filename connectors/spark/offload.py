@@ -17,10 +17,11 @@ from ...control.clock import SYSTEM_CLOCK
 from ...control.contract import ShuffleDescriptor
 from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
-from .adaptive import parts_of
+from .adaptive import parts_of, pieces, skewed
 from .exchange import Exchanger, Written
 from .physical import PlanDoor
 from .roads import PrivateRoad, read_frames
+from .settings import PREFIX
 from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, through
 from .types import check
 
@@ -68,11 +69,19 @@ class Offload:
 
     def takes(self, df: DataFrame) -> bool:
         """Whether any exchange of a query can run here."""
-        self._plan = self._planned(df)
-        return any(not one.refusal for one in self._plan.shuffles)
+        self._plan = self.plan(df)
+        return any(not self.refusal(one) for one in self._plan.shuffles)
+
+    def plan(self, df: DataFrame) -> Plan:
+        """The plan of a query, with nothing of it run."""
+        return self._refused_in(self._plans.plan(df))
+
+    def refusal(self, shuffle: Shuffle) -> str:
+        """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
+        return shuffle.refusal or self._too_small(shuffle)
 
     def run(self, df: DataFrame) -> Offloaded:
-        first = self._plan or self._planned(df)
+        first = self._plan or self.plan(df)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
@@ -115,26 +124,31 @@ class Offload:
             if self._note(plan):
                 plan = self._refused_in(self._plans.plan_again(plan))
 
-    def _planned(self, df: DataFrame) -> Plan:
-        return self._refused_in(self._plans.plan(df))
-
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
-            if shuffle.mark is None and (reason := refusal(shuffle, self._plans.named(shuffle))):
-                shuffle.refusal = reason
-                self._refused[f"{shuffle.label}: {reason}"] = None
+            if shuffle.mark is None:
+                self._refuse(shuffle, _refusal(shuffle, self._plans.named(shuffle)))
         return plan
+
+    def _refuse(self, shuffle: Shuffle, reason: str) -> None:
+        shuffle.refusal = reason
+        if reason:
+            self._refused[f"{shuffle.label}: {reason}"] = None
+
+    def _too_small(self, shuffle: Shuffle) -> str:
+        least = self._exchanger.means.settings.sql_from_bytes
+        if least < 0 or (least and self._plans.estimate_bytes(shuffle) < least):
+            return f"{PREFIX}sql.from.bytes = {least}"
+        return ""
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Exchanges that can begin: first those that may spare the one on the other side of a
         join, which is not needed when they turn out small enough to be sent to everybody."""
-        ready = [
-            shuffle
-            for shuffle in plan.shuffles
-            if shuffle.mark is None
-            and not shuffle.refusal
-            and all(one.is_done for one in through(shuffle.inputs))
-        ]
+        ready = []
+        for shuffle in plan.shuffles:
+            if shuffle.mark is None and all(one.is_done for one in through(shuffle.inputs)):
+                self._refuse(shuffle, self.refusal(shuffle))
+                ready += [] if shuffle.refusal else [shuffle]
         free = [shuffle for shuffle in ready if not self._waits(shuffle)]
         waiting = any(mark.rows < 0 for mark in self._runs)
         return free or ([] if waiting else ready)
@@ -186,25 +200,42 @@ class Offload:
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Any]:
         """How a stage reads its exchanges, all of which are done."""
         done = {one: self._done(one) for one in through(inputs)}
-        parts = {one.group: self._parts(one.group) for one in done}
-        return {one: self._scan(one, found, parts[one.group]) for one, found in done.items()}
+        for group in {one.group: None for one in done}:
+            self._cut(group)
+        return {one: self._scan(one, found) for one, found in done.items()}
 
     def _done(self, shuffle: Shuffle) -> Done:
         assert shuffle.mark is not None
         return self._runs[shuffle.mark].result()
 
-    def _parts(self, group: Group) -> tuple[range, ...]:
+    def _cut(self, group: Group) -> None:
+        """Say what each task reads of the exchanges of a stage."""
         counts = {one.count for one in group.shuffles}
         fixed = group.others or any(one.wanted or one.refusal for one in group.shuffles)
         if fixed or len(counts) > 1:
-            return ()
-        sizes = [self._done(one).written.sizes for one in group.shuffles]
-        return parts_of(sizes, self._plans.adapting)
+            return
+        adapting = self._plans.adapting
+        written = [self._done(one).written for one in group.shuffles]
+        may_cut = self._plans.may_cut(group)
+        cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
+        parts = parts_of([one.sizes for one in written], adapting, cuts)
+        for shuffle, own in zip(group.shuffles, parts, strict=True):
+            shuffle.parts = own
 
-    def _scan(self, shuffle: Shuffle, done: Done, parts: tuple[range, ...]) -> Any:
-        task = replace(done.written.read, parts=parts)
+    def _pieces(self, written: Written, may_cut: bool) -> dict[int, list[range]]:
+        if not may_cut:
+            return {}
+        adapting, sizes = self._plans.adapting, written.sizes
+        found = {
+            at: pieces(self._exchanger.held(written, at), sizes, adapting)
+            for at in skewed(sizes, adapting)
+        }
+        return {at: cut for at, cut in found.items() if len(cut) > 1}
+
+    def _scan(self, shuffle: Shuffle, done: Done) -> Any:
+        task = replace(done.written.read, parts=shuffle.parts)
         batches = read_frames(self._exchanger.spark, task)
-        scan = self._plans.scan(shuffle, batches, done.road.rows, parts)
+        scan = self._plans.scan(shuffle, batches, done.road.rows)
         self._exchanger.means.known.add(scan.rdd().id(), done.written)
         return scan
 
@@ -219,8 +250,7 @@ class Offload:
                 means.master.release_partition_externally(descriptor)
 
 
-def refusal(shuffle: Shuffle, schema: StructType) -> str:
-    """Why an exchange is left to Spark; empty when it is not."""
+def _refusal(shuffle: Shuffle, schema: StructType) -> str:
     if shuffle.kind not in KINDS:
         return f"{shuffle.kind} is not known"
     try:

@@ -8,8 +8,9 @@ that would hide the plan.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -59,6 +60,8 @@ _REUSE = "ReuseExchangeAndSubquery"
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _TOP, _TOP_TEXT = "TakeOrderedAndProjectExec", "TakeOrderedAndProject"
 _LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
+_SORT = "SortExec"
+_UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER, _KEPT = "FilterExec", 0.2
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -66,6 +69,10 @@ _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the drive
 _WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
+_SKEW = "spark.sql.adaptive.skewJoin."
+_ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
+_LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
+_RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 
 
 class PlanDoor:
@@ -142,6 +149,9 @@ class PlanDoor:
         least = conf.get(f"{_COALESCE}minPartitionNum", None) or (slots if spread else 1)
         target = conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
         smallest = conf.get(f"{_COALESCE}minPartitionSize")
+        cuts = on and conf.get(f"{_SKEW}enabled") == "true"
+        skewed = self._bytes(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
+        times = float(conf.get(f"{_SKEW}skewedPartitionFactor") or 0)
         own = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
         sent = self._bytes(own or conf.get("spark.sql.autoBroadcastJoinThreshold"))
         return Adapting(
@@ -149,26 +159,47 @@ class PlanDoor:
             self._bytes(target),
             self._bytes(smallest),
             int(least),
+            skewed if cuts else math.inf,
+            times,
             sent if on else -1,
         )
 
     def estimate_bytes(self, shuffle: Shuffle) -> float:
         """How large an exchange may be. Spark's own estimate leaves out what filters do."""
         first = shuffle if shuffle.mark is None else shuffle.mark.first
-        return float(first.origin.stats().sizeInBytes()) * _KEPT**first.filters
+        guess = float(first.origin.stats().sizeInBytes()) * _KEPT**first.filters
+        marks = [one.mark for one in through(first.inputs)]
+        if first.stage.others or not marks:
+            return guess
+        known = [mark.size_bytes for mark in marks if mark is not None and mark.rows >= 0]
+        return min(guess, sum(known)) if len(known) == len(marks) else guess
 
     def row_bytes(self, shuffle: Shuffle) -> int:
         """What Spark takes a row of an exchange to need."""
         return 8 + int(shuffle.node.schema().defaultSize())
 
-    def scan(
-        self, shuffle: Shuffle, batches: RDD[Any], schema: StructType, parts: Sequence[range]
-    ) -> Any:
-        """What takes an exchange's place: it reads these parts of it."""
+    def may_cut(self, group: Group) -> list[bool]:
+        """Which exchanges of a stage may be cut where they are skewed: those whose rows meet those
+        of the only other one in a join, with nothing above it that relies on where rows are."""
+        joins = [_joined(one.above) for one in group.shuffles]
+        if len(joins) != 2 or not all(joins):
+            return [False] * len(joins)
+        *above, join = joins[0]
+        wanted = [
+            each for node in above for each in self._jvm.items(node.requiredChildDistribution())
+        ]
+        if not {_name(each) for each in wanted} <= _ANYWHERE:
+            return [False, False]
+        kind = join.joinType().toString()
+        return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
+
+    def scan(self, shuffle: Shuffle, batches: RDD[Any], schema: StructType) -> Any:
+        """What takes an exchange's place: it reads its parts."""
+        parts = shuffle.parts
         assert batches.getNumPartitions() == (len(parts) or shuffle.count), "else rows go wrong"
         with self._active():
             rows = self._door.rows_of(batches, schema)
-            return self._leaf(shuffle, rows, self._partitioning(shuffle, parts))
+            return self._leaf(shuffle, rows, self._partitioning(shuffle))
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> tuple[DataFrame, str]:
         """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
@@ -176,9 +207,7 @@ class PlanDoor:
             root = self._fill(plan.root, scans)
             rows = self._query(self._stage(root)).toRdd()
             partitioning = root.outputPartitioning()
-            if any(
-                one.kind == HASH and _partitions(scan) < one.count for one, scan in scans.items()
-            ):
+            if any(one.kind == HASH and one.parts for one in scans):
                 partitioning = self._jvm["unknown"](partitioning.numPartitions())
         logical = self._door.logical(root.output(), rows, partitioning, root.outputOrdering())
         return self._door.frame(self._limit(plan.top, logical)), str(root.toString())
@@ -296,12 +325,15 @@ class PlanDoor:
         children = self._jvm.items(node.children())
         if not children:
             group.others = True
-        sides = [
-            self._walk(child, Group(), (), found)
-            if name == _BROADCAST
-            else self._walk(child, group, (*above, node), found)
-            for child in children
-        ]
+        sent = name == _BROADCAST
+        apart = name == _UNION and _name(node.outputPartitioning()) == _UNKNOWN
+        sides = []
+        for child in children:
+            own = Group() if apart or sent else group
+            sides.append(self._walk(child, own, () if sent else (*above, node), found))
+            if apart:
+                group.others |= own.others
+                group.filters += own.filters
         if name in _JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
                 for one in side:
@@ -341,10 +373,11 @@ class PlanDoor:
             return False
         return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
-    def _partitioning(self, shuffle: Shuffle, parts: Sequence[range]) -> Any:
-        """Of neighbours that are read together Spark is told that rows were hashed into so many
-        partitions. That holds between the exchanges of a stage, which are all cut alike, and lets
-        the stage pass as it is; outside of it, nobody is told."""
+    def _partitioning(self, shuffle: Shuffle) -> Any:
+        """Of neighbours that are read together, and of pieces, Spark is told that rows were hashed
+        into so many partitions. That holds between the exchanges of a stage, which are all cut
+        alike, and lets the stage pass as it is; outside of it, nobody is told."""
+        parts = shuffle.parts
         if not parts:
             return shuffle.partitioning
         if shuffle.kind == RANGE:
@@ -411,6 +444,13 @@ class PlanDoor:
                 self._jvm["sessions"].setActiveSession(before.get())
             else:
                 self._jvm["sessions"].clearActiveSession()
+
+
+def _joined(above: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The nodes from a stage's root to a join of an exchange, which is at most sorted for it."""
+    if above and _name(above[-1]) == _SORT:
+        above = above[:-1]
+    return above if above and _name(above[-1]) in _JOINS else ()
 
 
 def _link(node: Any) -> Any:

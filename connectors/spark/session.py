@@ -89,7 +89,7 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
-        return self._offload(Offload(self._exchanger, self._plans(), self._name), df)
+        return self._offload(self._query(), df)
 
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what
@@ -100,7 +100,7 @@ class Headgate:
         """
         if (done := self._offloaded.get(df)) is not None:
             return explain.ran(done, self.results())
-        return explain.planned(self._plans(), df)
+        return explain.planned(self._query(), df)
 
     def read(self, result: str) -> DataFrame:
         """The rows of a complete result of this job, also one that an earlier driver has written
@@ -248,12 +248,15 @@ class Headgate:
             self._native["a streaming query"] += 1
             return None
         try:
-            query = Offload(self._exchanger, self._plans(), self._name)
+            query = self._query()
             return self._offload(query, df) if query.takes(df) else None
         except HeadgateError as exc:
             self._native[f"{type(exc).__name__}: {exc}"] += 1
             _LOG.warning("Spark runs a query instead: %s", exc)
             return None
+
+    def _query(self) -> Offload:
+        return Offload(self._exchanger, self._plans(), self._name)
 
     def _plans(self) -> PlanDoor:
         self._require_open()

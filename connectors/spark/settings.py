@@ -105,6 +105,12 @@ class Settings:
         lambda text: _one_of("true", "false")(text) == "true",
         "`true`: the actions of the session's DataFrames run their exchanges here by themselves",
     )
+    sql_from_bytes: int = _key(
+        "sql.from.bytes",
+        0,
+        _at_least(-1),
+        "an exchange of a query that looks smaller to Spark stays there; 0: all run here, -1: none",
+    )
     codec: str = _key("codec", "lz4", _one_of("lz4", "zstd", "none"), "compression of segments")
     batch_rows: int = _key(
         "batch.rows", 32_768, _at_least(1), "most rows of a batch between the JVM and Python"

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .worker import Part
+
 HASH, RANGE, DEALT, SINGLE = (
     "HashPartitioning",
     "RangePartitioning",
@@ -30,7 +32,8 @@ class Shuffle:
     """One exchange of a plan, as Spark has it, or the mark that stands in its place once it has
     begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
     root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
-    nearest join brings together with it, `stage` what is read below it."""
+    nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
+    that read it take, when it is not one subpartition each."""
 
     node: Any
     partitioning: Any
@@ -45,6 +48,7 @@ class Shuffle:
     opposite: list[Shuffle] = field(default_factory=list)
     mark: Mark | None = None
     refusal: str = ""
+    parts: tuple[Part, ...] = ()
 
     @property
     def filters(self) -> int:

@@ -96,13 +96,21 @@ class MapTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads: neighbouring subpartitions, of all partitions or of some."""
+
+    subpartitions: range
+    partitions: range | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads subpartitions, each in a task of its own number, or neighbours in the parts named."""
+    """Reads subpartitions, each in a task of its own number, or the parts named."""
 
     settings: WorkerSettings
     manifest: Manifest | StoredManifest
     schema: bytes
-    parts: tuple[range, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def count(self) -> int:
@@ -123,16 +131,18 @@ class ReadTask:
                 yield from self._read(number)
 
     def _read(self, number: int) -> Iterator[pa.RecordBatch]:
-        part = self.parts[number] if self.parts else range(number, number + 1)
+        part = self.parts[number] if self.parts else Part(range(number, number + 1))
         schema = ipc.read_schema(pa.py_buffer(self.schema))
         task = _context().taskAttemptId()
         shuffle = environment(self.settings)
-        while part:
-            manifest = shuffle.manifest_of(self.manifest, part.start)
-            count = min(len(part), manifest.first + manifest.count - part.start)
-            deployment = InputGateDeployment(manifest, schema, part.start, count, task)
+        left = part.subpartitions
+        while left:
+            manifest = shuffle.manifest_of(self.manifest, left.start)
+            count = min(len(left), manifest.first + manifest.count - left.start)
+            held = manifest if part.partitions is None else manifest.of(part.partitions)
+            deployment = InputGateDeployment(held, schema, left.start, count, task)
             yield from shuffle.create_input_gate(deployment)
-            part = part[count:]
+            left = left[count:]
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()

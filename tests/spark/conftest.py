@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -65,6 +66,21 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+@contextmanager
+def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """A session whose configuration is another one for a while."""
+    before = {key: spark.conf.get(key, None) for key in conf}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, former in before.items():
+            spark.conf.unset(key)
+            if former is not None:
+                spark.conf.set(key, former)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Corrupt, Headgate, attach
-from headgate.connectors.spark import roads, shipping
+from headgate.connectors.spark import offload, roads, shipping
+from headgate.connectors.spark.exchange import Exchanger, Written
 from headgate.connectors.spark.worker import MapTask
 
 from .cluster import (
@@ -30,7 +30,7 @@ from .cluster import (
     recorded,
     segments,
 )
-from .conftest import Place, build_session, real_place
+from .conftest import Place, build_session, real_place, setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -98,15 +98,34 @@ def test_all_executors_killed(spark: SparkSession) -> None:
     assert findings(hg._services, events).live == ()
 
 
-def test_all_executors_killed_behind_a_query(spark: SparkSession, hg: Headgate) -> None:
-    """What the exchanges of a query have stored needs no executor, and is not produced again."""
-    df = orders(spark).groupBy("k").count().orderBy("count", "k")
-    expected = df.collect()
-    out = hg.offload(df)
-    before = kinds(recorded(hg))
-    assert kill_executors(spark) >= 1
+def test_all_executors_killed_after_each_stage(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a query's exchanges have stored needs no executor, whichever of them was the last."""
+    df = orders(spark)
+    query = df.join(df.groupBy("k").count(), "k").groupBy("count").agg(F.sum("v")).orderBy("count")
+    expected = query.collect()
+    write, killed = Exchanger.write, []
+
+    def write_and_kill(*given: Any) -> Written:
+        written = write(*given)
+        killed.append(kill_executors(spark))
+        return written
+
+    with monkeypatch.context() as patched:
+        patched.setattr(offload, "_AT_ONCE", 1)
+        patched.setattr(Exchanger, "write", write_and_kill)
+        with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+            out = hg.offload(query)
     assert expected == out.collect()
-    assert before["Produced"] == kinds(recorded(hg))["Produced"]
+    results = hg.results()
+    assert len(killed) == len(results) == 4
+    assert all(killed)
+    seen = kinds(recorded(hg))
+    made = sum(result.partitions for result in results)
+    assert (seen["Produced"], seen["Superseded"], seen["Reproduce"]) == (made, 0, 0)
+    hg.release(out)
+    assert findings(hg._services, recorded(hg)).live == ()
 
 
 def attach_reader(hg: Headgate) -> Any:
@@ -251,18 +270,6 @@ def test_announced_without_all_rows(
             hg.repartition(orders(spark), 8, "k")
         (result,) = hg.results()
         assert result.released is not None
-
-
-@contextmanager
-def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """A session whose configuration is another one for a while."""
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key in conf:
-            spark.conf.unset(key)
 
 
 def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+"""What tasks read of exchanges side by side: everything that belongs together meets once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.connectors.spark.adaptive import Adapting, parts_of, pieces, skewed
+
+ADAPTING = Adapting(True, 100, 10, 2, math.inf, 5.0, -1)
+SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=8)
+PARTITIONS = 4
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[list[list[int]], list[dict[int, list[range]]]]:
+    """The sizes of two exchanges, and how some of their subpartitions are cut at partitions."""
+    one = draw(SIZES)
+    sizes = [one, [draw(st.integers(0, 300)) for _ in one]]
+    cuts: list[dict[int, list[range]]] = [{}, {}]
+    for each in cuts:
+        for at in draw(st.sets(st.integers(0, len(one) - 1))):
+            places = sorted(draw(st.sets(st.integers(1, PARTITIONS - 1), min_size=1)))
+            ends = [0, *places, PARTITIONS]
+            each[at] = [range(a, b) for a, b in pairwise(ends)]
+    return sizes, cuts
+
+
+@given(pairs(), st.booleans())
+def test_rows_meet_once(
+    given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]], coalesce: bool
+) -> None:
+    """Each partition's rows of a subpartition meet those of each partition on the other side in
+    exactly one task; nothing that is cut is read together with its neighbours."""
+    sizes, cuts = given_pairs
+    adapting = replace(ADAPTING, coalesce=coalesce)
+    parts = parts_of([np.array(each) for each in sizes], adapting, cuts)
+    met: Counter[tuple[int, int, int]] = Counter()
+    for one, other in zip(*parts, strict=True):
+        assert one.subpartitions == other.subpartitions
+        everything = range(PARTITIONS)
+        left, right = one.partitions or everything, other.partitions or everything
+        met.update(product(one.subpartitions, left, right))
+        cut = {at for at in one.subpartitions if at in cuts[0] or at in cuts[1]}
+        assert not cut or len(one.subpartitions) == 1
+        assert coalesce or len(one.subpartitions) == 1
+    whole = product(range(len(sizes[0])), range(PARTITIONS), range(PARTITIONS))
+    assert not any(parts) or met == Counter(whole)
+
+
+@given(SIZES)
+def test_neighbours_stay_under_the_target(sizes: list[int]) -> None:
+    """Subpartitions in order, together no larger than asked for, if there are several with rows."""
+    (parts,) = parts_of([np.array(sizes)], ADAPTING, [{}])
+    read = [part.subpartitions for part in parts]
+    assert not read or [at for part in read for at in part] == list(range(len(sizes)))
+    for part in read:
+        held = [sizes[at] for at in part if sizes[at]]
+        assert len(held) < 2 or sum(held) <= ADAPTING.target_bytes
+
+
+def test_a_skewed_one_is_cut() -> None:
+    """Only what is both large and many times the median, into pieces as large as the others."""
+    adapting = replace(ADAPTING, skewed_bytes=1_000)
+    sizes = np.array([200, 9_000, 300, 1_100, 250])
+    assert skewed(sizes, adapting) == [1]
+    assert skewed(sizes, ADAPTING) == []
+    held = np.array([300, 100, 400, 0, 60, 8_000])
+    assert pieces(held, sizes, adapting) == [range(2), range(2, 5), range(5, 6)]

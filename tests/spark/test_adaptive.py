@@ -1,0 +1,134 @@
+"""How stages read: what is skewed in pieces, unions side by side, what is small left to Spark."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, attach
+
+from .conftest import Place, real_place, setting
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+SKEW = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.adaptive.skewJoin.skewedPartitionThresholdInBytes": "4k",
+    "spark.sql.adaptive.skewJoin.skewedPartitionFactor": "2",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8k",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1k",
+}
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def sides(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
+    """Nearly all rows of either side have the same key; some keys are on one side only."""
+    numbers = spark.range(0, 6_000, 1, 6)
+    hot = F.when(F.col("id") % 20 > 0, 7).otherwise(F.col("id") % 97)
+    left = numbers.select(hot.alias("k"), F.sha1(F.col("id").cast("string")).alias("x"))
+    rare = F.when(F.col("id") % 40 > 0, F.col("id") % 89).otherwise(7)
+    few = spark.range(0, 400, 1, 3).select((rare + 1).alias("k"), F.col("id").alias("y"))
+    return left, few.union(spark.range(3).selectExpr("7L", "id"))
+
+
+def told(df: DataFrame) -> list[str]:
+    return sorted(str(tuple(row)) for row in df.collect())
+
+
+@pytest.mark.parametrize(
+    ("how", "hint", "cut"),
+    [
+        ("inner", "merge", True),
+        ("inner", "shuffle_hash", True),
+        ("left", "merge", True),
+        ("left_semi", "merge", True),
+        ("left_anti", "shuffle_hash", True),
+        ("right", "merge", False),
+        ("full", "merge", False),
+    ],
+)
+def test_skewed_joins(
+    spark: SparkSession,
+    hg: Headgate,
+    sides: tuple[DataFrame, DataFrame],
+    how: str,
+    hint: str,
+    cut: bool,
+) -> None:
+    """The larger side is read in pieces where the join allows it, each beside the whole of the
+    other side; the rows are Spark's, and what is handed out does not claim to be hashed."""
+    left, right = sides
+    df = left.join(right.hint(hint), "k", how)
+    with setting(spark, SKEW):
+        out = hg.offload(df)
+        assert told(df) == told(out)
+        tasks = out.rdd.getNumPartitions()
+        with setting(spark, {"spark.sql.adaptive.skewJoin.enabled": "false"}):
+            whole = hg.offload(df)
+        assert (tasks > whole.rdd.getNumPartitions()) == cut
+        assert told(df.groupBy("k").count()) == told(out.groupBy("k").count())
+    for one in (out, whole):
+        hg.release(one)
+
+
+def test_the_other_side_is_cut(
+    spark: SparkSession, hg: Headgate, sides: tuple[DataFrame, DataFrame]
+) -> None:
+    left, right = sides
+    df = right.join(left, "k", "right")
+    with setting(spark, SKEW):
+        out = hg.offload(df)
+        assert told(df) == told(out)
+        assert out.rdd.getNumPartitions() > 4
+    hg.release(out)
+
+
+def test_what_relies_on_places_is_not_cut(
+    spark: SparkSession, hg: Headgate, sides: tuple[DataFrame, DataFrame]
+) -> None:
+    """An aggregate over a join, in its stage, needs all rows of a key in one task."""
+    left, right = sides
+    df = left.join(right, "k").groupBy("k").agg(F.count("*"), F.max("x"))
+    with setting(spark, SKEW):
+        out = hg.offload(df)
+        assert told(df) == told(out)
+        assert out.rdd.getNumPartitions() <= 4
+    hg.release(out)
+
+
+def test_unions(spark: SparkSession, hg: Headgate) -> None:
+    """Each branch of a union is read by itself: a small one by one task, also beside a scan."""
+    small = spark.range(0, 50, 1, 2).groupBy((F.col("id") % 5).alias("k")).count()
+    df = small.union(spark.range(0, 9, 1, 3).selectExpr("id", "id"))
+    out = hg.offload(df)
+    assert told(df) == told(out)
+    assert out.rdd.getNumPartitions() == 1 + 3
+    hg.release(out)
+
+
+def test_small_exchanges_stay(spark: SparkSession) -> None:
+    """From a size on exchanges run here, by what is known when they begin; below it, or where none
+    is to run here, Spark has them, and says why."""
+    counted = spark.range(0, 60_000, 1, 4).groupBy((F.col("id") % 20_000).alias("k")).count()
+    df = counted.groupBy("count").agg(F.max("k").alias("k")).orderBy("k")
+    for least, taken, left in ((100_000, 2, 1), (-1, 0, 3)):
+        conf = {
+            "spark.headgate.sql.from.bytes": str(least),
+            "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-from{least}",
+        }
+        with setting(spark, conf), attach(spark) as hg:
+            reason = f"spark.headgate.sql.from.bytes = {least}"
+            assert hg.explain(df).count(reason) >= (3 if least < 0 else 0)
+            out = hg.offload(df)
+            assert [str(row) for row in df.collect()] == [str(row) for row in out.collect()]
+            assert len(hg.results()) == taken
+            native = hg.report().native
+            assert len(native) == left
+            assert all(reason in why for why in native)
+            hg.release(out)
