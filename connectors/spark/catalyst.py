@@ -7,7 +7,7 @@ Spark's internals through py4j.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+from .jvm import Jvm
 
 _KNOWN = ("4.3.",)
 SUBPARTITION = "headgate_subpartition"
@@ -53,50 +55,6 @@ class ExchangePlan:
     origin: Any
     attributes: Any
     partitioning: Any
-
-
-class Jvm:
-    """A session's JVM: its classes by our names, and the collections that Scala takes and gives."""
-
-    def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
-        """Raises:
-        LookupError: this Spark has not all of them.
-        """
-        self._jvm: Any = spark._jvm
-        self._classes = {name: self._find(path) for name, path in classes.items()}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._classes[name]
-
-    def only(self, name: str) -> Any:
-        """The object that Scala keeps beside a class of this path."""
-        return getattr(self._find(f"{name}$"), "MODULE$")
-
-    def nothing(self) -> Any:
-        return self._jvm.scala.Option.empty()
-
-    def seq(self, items: Iterable[Any] = ()) -> Any:
-        java = self._jvm.java.util.ArrayList()
-        for item in items:
-            java.add(item)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java).toSeq()
-
-    def items(self, seq: Any) -> list[Any]:
-        return [seq.apply(at) for at in range(seq.size())]
-
-    def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
-        java = self._jvm.java.util.HashMap()
-        for key, value in items:
-            java.put(key, value)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(java)
-
-    def _find(self, path: str) -> Any:
-        found = self._jvm
-        for part in path.split("."):
-            found = getattr(found, part)
-        if type(found).__name__ != "JavaClass":
-            raise LookupError(path)
-        return found
 
 
 class CatalystDoor:

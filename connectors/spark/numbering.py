@@ -7,7 +7,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from .catalyst import CatalystDoor, Jvm
+from .catalyst import CatalystDoor
+from .jvm import Jvm
 from .shuffles import DEALT, HASH, Shuffle
 
 _CLASSES = {

@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from .adaptive import Adapting
-from .catalyst import CatalystDoor, ExchangePlan, Jvm
+from .catalyst import CatalystDoor, ExchangePlan
+from .jvm import Jvm
 from .numbering import Numbering
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 
@@ -87,6 +88,7 @@ class PlanDoor:
         self._numbering = Numbering(spark, door, self._session)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
+        self._nested = True
 
     def plan(self, df: DataFrame) -> Plan:
         """The plan of a query, with nothing of it run."""
@@ -221,11 +223,15 @@ class PlanDoor:
         return self._jvm["dataset"].ofRows(self._session, logical).queryExecution()
 
     def _prepare(self, plan: Any) -> Any:
-        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
-        for rule in self._jvm.items(rules):
-            if not rule.ruleName().endswith(_REUSE):
-                plan = rule.apply(plan)
+        for rule in self._rules:
+            plan = rule.apply(plan)
         return plan
+
+    @cached_property
+    def _rules(self) -> list[Any]:
+        """What Spark makes of a physical plan, without what would hide an exchange."""
+        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
+        return [one for one in self._jvm.items(rules) if not one.ruleName().endswith(_REUSE)]
 
     def _plan(self, logical: Any) -> Plan:
         with self._setting(_FUSED, "false"):  # each stage is fused by itself
@@ -235,6 +241,7 @@ class PlanDoor:
         if _name(root) in _COLLECTED:
             top, root = root, root.child()
         root = self._gather_tops(root)
+        self._nested = not root.subqueriesAll().isEmpty()
         shuffles: list[Shuffle] = []
         inputs = self._walk(root, Group(), (), shuffles)
         return Plan(logical, top, root, tuple(shuffles), tuple(inputs))
@@ -310,7 +317,7 @@ class PlanDoor:
     ) -> list[Shuffle]:
         """The exchanges that the stage of this node reads; all below them go to `found`."""
         inputs: list[Shuffle] = []
-        for subquery in self._jvm.items(node.subqueries()):
+        for subquery in self._jvm.items(node.subqueries()) if self._nested else ():
             inputs += self._walk(subquery, Group(), (), found)
         name = _name(node)
         if name == _SHUFFLE:

@@ -18,13 +18,16 @@ from pyspark.sql import Row, SparkSession
 from rich.table import Table
 
 from headgate import Headgate
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
+from ..spark.cluster import findings, recorded
 from .places import DATA, attached
 
 TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 _QUERIES = Path(__file__).with_name("tpch.sql")
 _ORDER = re.compile(r"order by ([^()]*?)(?:limit \d+)?$")
 _EXACT = 1e-9
+_DELETED_S = 20
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
     views(spark, scale)
     asked = {number: text for number, text in queries().items() if not chosen or number in chosen}
     measured = {number: Measured([], []) for number in asked}
+    title = f"TPC-H, scale {scale:g}, median of {rounds}"
     with attached(spark, "real") as (hg, _):
         for turn in range(rounds + 1):
             for number, text in asked.items():
@@ -68,7 +72,8 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
                 if turn == 1:
                     one.spark_s, one.ours_s = [], []  # the first round was to warm up
                 _measure(spark, hg, text, one)
-    return _table(measured, f"TPC-H, scale {scale:g}, median of {rounds}")
+        found = findings(hg._services, recorded(hg)).found
+    return _table(measured, f"{title}; fsck has {len(found)} findings")
 
 
 def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> None:
@@ -82,8 +87,19 @@ def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> Non
     done = hg._offloaded[out]
     one.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
     one.taken, one.refused = len(done.results) + done.reused, len(done.refused)
-    one.wrong = one.wrong or differs(expected, given, text)
     hg.release(out)
+    one.wrong = one.wrong or differs(expected, given, text) or _left(hg)
+
+
+def _left(hg: Headgate) -> str:
+    """What the store still has of a query that was released."""
+    services, deadline = hg._services, Deadline.after(_DELETED_S)
+    prefix = f"{services.worker.root}/{hg.job}/"
+    while objects := [stat.name for stat in services.store.list(prefix)]:
+        if deadline.passed:
+            return f"{len(objects)} objects left, as {objects[0]}"
+        SYSTEM_CLOCK.sleep_s(0.02)
+    return ""
 
 
 def differs(expected: list[Row], given: list[Row], text: str) -> str:

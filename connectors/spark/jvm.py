@@ -1,0 +1,74 @@
+"""A JVM's classes by our names, and the collections that Scala takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class Jvm:
+    def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
+        """Raises:
+        LookupError: this Spark has not all of them.
+        """
+        self._jvm: Any = spark._jvm
+        self._classes = {name: _find(self._jvm, path) for name, path in classes.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._classes[name]
+
+    def only(self, name: str) -> Any:
+        """The object that Scala keeps beside a class of this path."""
+        return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
+
+    def nothing(self) -> Any:
+        return self.only("scala.None")
+
+    def seq(self, items: Iterable[Any] = ()) -> Any:
+        if not (given := list(items)):
+            return self.only("scala.collection.immutable.Nil")
+        java = _find(self._jvm, "java.util.ArrayList")()
+        for item in given:
+            java.add(item)
+        return self._scala.asScala(java).toSeq()
+
+    def items(self, seq: Any) -> list[Any]:
+        return [seq.apply(at) for at in range(seq.size())]
+
+    def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        java = _find(self._jvm, "java.util.HashMap")()
+        for key, value in items:
+            java.put(key, value)
+        return self._scala.asScala(java)
+
+    @cached_property
+    def _scala(self) -> Any:
+        return _find(self._jvm, "scala.jdk.javaapi.CollectionConverters")
+
+
+class _Class:
+    """A class whose static members are looked up once: each look-up is a call to the JVM."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+
+    def __call__(self, *given: Any) -> Any:
+        return self._java(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        setattr(self, name, found)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _find(jvm: Any, path: str) -> _Class:
+    found = jvm
+    for part in path.split("."):
+        found = getattr(found, part)
+    if type(found).__name__ != "JavaClass":
+        raise LookupError(path)
+    return _Class(found)
