@@ -27,7 +27,7 @@ def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
     """A query whose exchanges are done, and what reading them has cost until now."""
     found = {report.result: report for report in reports}
     lines = [_told(done, found[done.written.descriptor.result]) for done in query.exchanges]
-    lines += [f"stayed in Spark: {reason}" for reason in query.refused]
+    lines += [f"{label}: stayed in Spark: {reason}" for label, reason in query.refused]
     if query.reused:
         lines.append(f"{query.reused} more had the rows of another one")
     return _page(query.plan, lines)

@@ -22,7 +22,7 @@ from .exchange import Exchanger, Written
 from .physical import PlanDoor
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
-from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, through
+from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
 from .types import check
 
 _AT_ONCE = 4
@@ -42,12 +42,13 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Offloaded:
     """A query whose exchanges are done; how many needed nothing of their own because another had
-    the same rows, and why some were left to Spark. `plan` is what is left, as Spark shows it."""
+    the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
+    it."""
 
     frame: DataFrame
     exchanges: tuple[Done, ...]
     reused: int
-    refused: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
     plan: str
 
     @property
@@ -65,12 +66,11 @@ class Offload:
         self._runs: dict[Mark, Future[Done]] = {}
         self._plan: Plan | None = None
         self._reused = 0
-        self._refused: dict[str, None] = {}
 
-    def takes(self, df: DataFrame) -> bool:
-        """Whether any exchange of a query can run here."""
+    def refusals(self, df: DataFrame) -> list[str]:
+        """For each exchange of a query why it is left to Spark, empty when it is not."""
         self._plan = self.plan(df)
-        return any(not self.refusal(one) for one in self._plan.shuffles)
+        return [self.refusal(one) for one in self._plan.shuffles]
 
     def plan(self, df: DataFrame) -> Plan:
         """The plan of a query, with nothing of it run."""
@@ -98,7 +98,9 @@ class Offload:
         finally:
             context.removeJobTag(tag)
         done = tuple(run.result() for run in self._runs.values())
-        return Offloaded(frame, done, self._reused, tuple(self._refused), left)
+        stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
+        native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
+        return Offloaded(frame, done, self._reused, native, left)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
         """End all map stages, those too that had no job yet when the first call came."""
@@ -127,13 +129,8 @@ class Offload:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                self._refuse(shuffle, _refusal(shuffle, self._plans.named(shuffle)))
+                shuffle.refusal = _refusal(shuffle, self._plans.named(shuffle))
         return plan
-
-    def _refuse(self, shuffle: Shuffle, reason: str) -> None:
-        shuffle.refusal = reason
-        if reason:
-            self._refused[f"{shuffle.label}: {reason}"] = None
 
     def _too_small(self, shuffle: Shuffle) -> str:
         least = self._exchanger.means.settings.sql_from_bytes
@@ -147,7 +144,7 @@ class Offload:
         ready = []
         for shuffle in plan.shuffles:
             if shuffle.mark is None and all(one.is_done for one in through(shuffle.inputs)):
-                self._refuse(shuffle, self.refusal(shuffle))
+                shuffle.refusal = self.refusal(shuffle)
                 ready += [] if shuffle.refusal else [shuffle]
         free = [shuffle for shuffle in ready if not self._waits(shuffle)]
         waiting = any(mark.rows < 0 for mark in self._runs)

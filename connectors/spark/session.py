@@ -221,7 +221,7 @@ class Headgate:
     def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
         self._services.require_whole_log()
         done = query.run(df)
-        self._native.update(done.refused)
+        self._native.update(reason for _, reason in done.refused)
         self._offloaded[done.frame] = done
         return done.frame
 
@@ -249,7 +249,11 @@ class Headgate:
             return None
         try:
             query = self._query()
-            return self._offload(query, df) if query.takes(df) else None
+            refusals = query.refusals(df)
+            if not all(refusals):
+                return self._offload(query, df)
+            self._native.update(refusals)
+            return None
         except HeadgateError as exc:
             self._native[f"{type(exc).__name__}: {exc}"] += 1
             _LOG.warning("Spark runs a query instead: %s", exc)

@@ -87,6 +87,14 @@ class Plan:
     inputs: tuple[Shuffle, ...]
 
 
+def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
+    """Those that are left to Spark before one is reached that runs here."""
+    for one in shuffles:
+        if one.refusal:
+            yield one
+            yield from refused(one.inputs)
+
+
 def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
     """Those that run here: through one that is left to Spark its own inputs are read."""
     for one in shuffles:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
-from pyspark import SparkContext, inheritable_thread_target
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +27,7 @@ from .conftest import Place, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
+GROUP = "to be cancelled"
 ODD = (
     "case id % 5 when 0 then double('NaN') when 1 then -0.0D when 2 then 0.0D "
     "when 3 then double('-Infinity') end"
@@ -230,8 +234,24 @@ def test_python_functions(spark: SparkSession, hg: Headgate, views: None, kind: 
     hg.release(out)
 
 
-def test_cancelled(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """Cancelling the job group of a query ends its map stages, and what was stored goes."""
+@pytest.mark.parametrize(
+    ("cancel", "error", "said"),
+    [
+        (lambda context: context.cancelJobGroup(GROUP), Py4JJavaError, "cancelled job group"),
+        (lambda _: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt, None),
+    ],
+    ids=["group", "interrupt"],
+)
+def test_cancelled(
+    spark: SparkSession,
+    hg: Headgate,
+    views: None,
+    cancel: Callable[[SparkContext], None],
+    error: type[BaseException],
+    said: str | None,
+) -> None:
+    """Cancelling the job group of a query, or its driver's key, ends its map stages, and what was
+    stored goes."""
 
     def wait(n: int) -> int:
         SYSTEM_CLOCK.sleep_s(0.5)
@@ -242,19 +262,21 @@ def test_cancelled(spark: SparkSession, hg: Headgate, views: None) -> None:
     df = counted.select("k", slow("count").alias("n")).groupBy("n").count()
     context, before = spark.sparkContext, len(hg.results())
 
-    def run() -> None:
-        context.setJobGroup("to be cancelled", "a slow query")
-        hg.offload(df)
-
-    with ThreadPoolExecutor(1) as beside:
-        query = beside.submit(inheritable_thread_target(spark)(run))
+    def cancel_soon() -> None:
         deadline = Deadline.after(60)
-        while not (len(hg.results()) == before + 2 and runs(context, "to be cancelled")):
+        while not (len(hg.results()) == before + 2 and runs(context, GROUP)):
             assert not deadline.passed
             SYSTEM_CLOCK.sleep_s(0.001)
-        context.cancelJobGroup("to be cancelled")
-        with pytest.raises(Exception, match="cancelled part of cancelled job group"):
-            query.result(30)
+        cancel(context)
+
+    context.setJobGroup(GROUP, "a slow query")
+    with ThreadPoolExecutor(1) as beside:
+        cancelled = beside.submit(cancel_soon)
+        with pytest.raises(error, match=said):
+            hg.offload(df)
+        cancelled.result()
+    assert not runs(context, GROUP)
+    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     assert all(one.released for one in hg.results()[before:])
 
 
