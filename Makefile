@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real bench tpch queries simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench tpch queries simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,33 @@ stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 
 test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
 	@$(BIN)/python -m pytest -m real $(ARGS)
+
+VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
+OF_SPARK := $(addprefix tests/spark/test_,repartition.py types.py offload.py actions.py generated.py executor_loss.py)
+
+test-matrix: stack $(VERSIONS:%=.venv/matrix/%/.installed)  ## those of Spark, on each PySpark (VERSIONS="4.0.5 4.3.0")
+	@lines=(); status=0; \
+	for version in $(VERSIONS); do \
+	  here=$(CURDIR)/.venv/matrix/$$version; tests="$(OF_SPARK)"; \
+	  if [[ $$version == 3.* ]]; then tests=; fi; \
+	  echo "=== PySpark $$version ==="; \
+	  PYSPARK_PYTHON=$$here/bin/python PYSPARK_DRIVER_PYTHON=$$here/bin/python $$here/bin/python -m pytest \
+	    -q -m "" -k "not embedded" -W ignore:unclosed:ResourceWarning tests/unit/test_versions.py $$tests \
+	    $(ARGS) 2>&1 | tee $$here/log || status=1; \
+	  lines+=("$$(printf '%-6s %s' $$version "$$(tail -n 1 $$here/log)")"); \
+	done; \
+	printf '\n'; printf '%s\n' "$${lines[@]}"; exit $$status
+
+PIP_THERE = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
+
+.venv/matrix/%/.installed: requirements.lock pyproject.toml
+	@echo "test-matrix: installing PySpark $* and the pinned packages into $(@D)"
+	@$(PYTHON) -m venv $(@D)
+	@sed '/^py\(spark\|4j\)==/,/[^\]$$/d' requirements.lock > $(@D)/requirements.lock
+	@$(PIP_THERE) install --require-hashes -r $(@D)/requirements.lock
+	@$(PIP_THERE) install pyspark==$*
+	@$(PIP_THERE) install --no-deps --no-build-isolation -e .
+	@touch $@
 
 bench: stack  ## Headgate against Spark's own shuffle, on the local stack
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -43,9 +43,13 @@ def attach(spark: SparkSession) -> Headgate:
     """Give a Spark session its headgate, configured by `spark.headgate.*`.
 
     Raises:
-        Invalid: the configuration, the session or an executor is not as it must be.
+        Invalid: the version of Spark, the configuration, the session or an executor is not as it
+            must be.
         Unavailable: broker or store cannot be reached.
     """
+    from .connectors.spark.versions import version_of
+
+    version_of(spark.version)  # one that is too old has not what is imported next
     from .connectors.spark.session import attach_session
     from .infra.embedded import start_embedded
 

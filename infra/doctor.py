@@ -22,6 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..connectors.spark.settings import Settings
+from ..connectors.spark.versions import NEWEST, SOCKETS, version_of
 from ..control.author import Author
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
@@ -36,9 +37,6 @@ from ..storage.stores import open_store
 _ANSWER_S_MAX = 10.0
 _CHECK_S_MAX = 30.0
 _JAVA_MIN = 17
-_KNOWN_SPARK = (4, 3)
-_SOCKETS_SINCE = (4, 1)
-_SOCKETS = "spark.python.unix.domain.socket.enabled"
 _WRITERS = 8
 _PART_BYTES = 5 << 20
 _POLL_EVENTS_MAX = 500
@@ -186,24 +184,21 @@ def _output(*argv: str) -> str:
     return done.stderr + done.stdout
 
 
-def _spark_version() -> tuple[int, ...]:
+def _spark_version() -> str:
     try:
-        return tuple(int(part) for part in re.findall(r"\d+", version("pyspark"))[:2])
+        return version("pyspark")
     except PackageNotFoundError as exc:
         raise Invalid("not installed: pip install 'headgate[spark]'") from exc
 
 
 def _pyspark() -> str | Hint:
     found = _spark_version()
-    if found < (4, 0):
-        raise Invalid(f"{version('pyspark')}: Headgate needs 4.0 or newer")
-    if found != _KNOWN_SPARK:
-        known = ".".join(map(str, _KNOWN_SPARK))
+    if version_of(found) is None:
         return Hint(
-            f"{version('pyspark')} is not known ({known} is): rows are right, plans may "
-            "show an Exchange that {known} does without"
+            f"{found} is not known, {NEWEST} is: rows are right, but plans may show an Exchange "
+            f"that {NEWEST} does without, and offload is refused"
         )
-    return version("pyspark")
+    return found
 
 
 def _worker_python() -> str | Hint:
@@ -220,13 +215,14 @@ def _worker_python() -> str | Hint:
 
 
 def _sockets() -> str | Hint:
-    if _spark_version() < _SOCKETS_SINCE:
-        return "not needed before Spark 4.1"
+    known = version_of(_spark_version())
+    if known is not None and not known.sockets:
+        return f"not in Spark {_spark_version()}"
     home = os.environ.get("SPARK_HOME", "")
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf")
-    if conf.is_file() and re.search(rf"^{re.escape(_SOCKETS)}[\s=]+true", conf.read_text(), re.M):
-        return f"{_SOCKETS} is true in {conf}"
-    return Hint(f"set {_SOCKETS}=true: tasks start in 15 ms, not 51")
+    if conf.is_file() and re.search(rf"^{re.escape(SOCKETS)}[\s=]+true", conf.read_text(), re.M):
+        return f"{SOCKETS} is true in {conf}"
+    return Hint(f"set {SOCKETS}=true: tasks start in 15 ms, not 51")
 
 
 def _versions() -> str:

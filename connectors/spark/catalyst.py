@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -17,10 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from .jvm import Jvm
+from .versions import Version, version_of
 
-_KNOWN = ("4.3.",)
 SUBPARTITION = "headgate_subpartition"
-TIME_ZONE = "UTC"
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
@@ -31,6 +31,7 @@ _CLASSES = {
     "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
     "named": "org.apache.spark.sql.catalyst.expressions.NamedExpression",
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
+    "relation": "org.apache.spark.sql.catalyst.plans.logical.LocalRelation",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "scan": "org.apache.spark.sql.execution.LogicalRDD",
 }
@@ -58,7 +59,8 @@ class ExchangePlan:
 
 
 class CatalystDoor:
-    def __init__(self, spark: SparkSession, jvm: Jvm) -> None:
+    def __init__(self, spark: SparkSession, jvm: Jvm, version: Version) -> None:
+        self.version = version
         self._spark = spark
         self._session = spark._jsparkSession
         self._jvm = jvm
@@ -96,8 +98,23 @@ class CatalystDoor:
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, rows: DataFrame, batch_rows: int) -> Any:
-        """The rows as a JavaRDD of Arrow batches, each as bytes."""
-        return rows._jdf.toArrowBatchRdd(batch_rows, TIME_ZONE, True, False).toJavaRDD()
+        """The rows as a JavaRDD of Arrow batches, each as bytes. Spark takes the form of batches
+        from the session of the DataFrame that it is called on, but the rows from any plan."""
+        plan = rows._jdf.queryExecution().executedPlan()
+        self._form.conf().set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
+        carrier = self.frame(self.relation(plan.output()), self._form)
+        return carrier._jdf.toArrowBatchRdd(plan).toJavaRDD()
+
+    @cached_property
+    def _form(self) -> Any:
+        """A session of our own, whatever the user's says of the form of batches."""
+        session = self._session.cloneSession()
+        session.conf().set("spark.sql.execution.arrow.useLargeVarTypes", "false")
+        return session
+
+    def relation(self, attributes: Any) -> Any:
+        """A leaf of no rows."""
+        return self._jvm["relation"](attributes, self._jvm.seq(), False, self._jvm.nothing())
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """What Spark knows of a map stage; where it does not say, the stage is not trusted. The
@@ -135,21 +152,28 @@ class CatalystDoor:
         """Spark's own rows out of Arrow batches."""
         return self._load(batches, schema).queryExecution().analyzed().rdd()
 
-    def logical(self, attributes: Any, rows: Any, partitioning: Any, ordering: Any = None) -> Any:
-        """A leaf over rows of which Spark knows how they are partitioned and ordered."""
-        nothing, session = self._jvm.nothing(), self._session
-        ordering = ordering or self._jvm.seq()
+    def logical(
+        self,
+        attributes: Any,
+        rows: Any,
+        partitioning: Any,
+        ordering: Any = None,
+        statistics: Any = None,
+    ) -> Any:
+        """A leaf over rows of which Spark knows how they are partitioned and ordered, and of whose
+        size it may be told."""
+        nothing = self._jvm.nothing()
         return self._jvm["scan"](
             attributes,
             rows,
             partitioning,
-            ordering,
+            ordering or self._jvm.seq(),
             False,
             nothing,
-            session,
+            self._session,
+            statistics or nothing,
             nothing,
-            nothing,
-            False,
+            *self.version.logical_rdd,
         )
 
     def frame(self, logical: Any, session: Any = None) -> DataFrame:
@@ -171,11 +195,11 @@ def _is_scan(leaf: Any) -> bool:
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:
-    """The door into this session's JVM, None when it is not the one that we know."""
-    if not spark.version.startswith(_KNOWN):
+    """The door into this session's JVM, None when it is not one that we know."""
+    if (version := version_of(spark.version)) is None:
         return None
     try:
-        return CatalystDoor(spark, Jvm(spark, _CLASSES))
+        return CatalystDoor(spark, Jvm(spark, _CLASSES), version)
     except LookupError:
         return None
 

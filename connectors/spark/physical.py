@@ -29,17 +29,16 @@ _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "alike": "java.util.HashMap",
     "option": "scala.Option",
-    "rdd": "org.apache.spark.sql.execution.LogicalRDD",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "sessions": "org.apache.spark.sql.classic.SparkSession",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
-    "relation": "org.apache.spark.sql.catalyst.plans.logical.LocalRelation",
     "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
     "local limit": "org.apache.spark.sql.catalyst.plans.logical.LocalLimit",
     "offset": "org.apache.spark.sql.catalyst.plans.logical.Offset",
     "sort": "org.apache.spark.sql.catalyst.plans.logical.Sort",
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
+    "answer": "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer",
     "leaf": "org.apache.spark.sql.execution.RDDScanExec",
     "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
     "some": "org.apache.spark.sql.execution.LocalLimitExec",
@@ -236,7 +235,7 @@ class PlanDoor:
     def _plan(self, logical: Any) -> Plan:
         with self._setting(_FUSED, "false"):  # each stage is fused by itself
             planner = self._session.sessionState().planner()
-            root = self._prepare(self._jvm.only(_QUERY).createSparkPlan(planner, logical))
+            root = self._prepare(planner.plan(self._jvm["answer"](logical)).next())
         top = None
         if _name(root) in _COLLECTED:
             top, root = root, root.child()
@@ -263,24 +262,18 @@ class PlanDoor:
         logical, mark = shuffle.origin, shuffle.mark
         assert mark is not None
         if mark.rows == 0 and (physical is shuffle.node or _groups(logical)):
-            return logical, self._relation(logical.output())
+            return logical, self._door.relation(logical.output())
         known = mark.rows >= 0
         stated = self._stated(logical.output(), mark.size_bytes) if known else logical
         return logical, self._jvm["stage"](stated, self._marked(physical, [shuffle]))
-
-    def _relation(self, output: Any) -> Any:
-        return self._jvm["relation"](output, self._jvm.seq(), False, self._jvm.nothing())
 
     def _stated(self, output: Any, size_bytes: int) -> Any:
         """A logical leaf of a known size. Python cannot hand the JVM the numbers of statistics, so
         that they are those of a range that is as large."""
         numbers = self._session.range(max(1, size_bytes // 8))
         stats = self._jvm["option"].apply(numbers.queryExecution().optimizedPlan().stats())
-        nothing, empty = self._jvm.nothing(), self._jvm.seq()
-        rows, unknown = self._no_rows(), self._jvm["unknown"](0)
-        return self._jvm["rdd"](
-            output, rows, unknown, empty, False, nothing, self._session, stats, nothing, False
-        )
+        unknown = self._jvm["unknown"](0)
+        return self._door.logical(output, self._no_rows(), unknown, statistics=stats)
 
     def _no_rows(self) -> Any:
         return self._spark.sparkContext._jsc.emptyRDD().rdd()
@@ -307,7 +300,8 @@ class PlanDoor:
             child = self._jvm["some"](top.limit(), child)
             ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
             single = self._jvm.only(_SINGLE)
-            exchange = self._jvm["exchange"](single, child, ensured, nothing, False)
+            more = self._door.version.shuffle_exchange
+            exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
             exchange.setLogicalLink(_link(top))
             gathered.append((top, top.withNewChildren(self._jvm.seq([exchange]))))
         return self._replace(root, gathered)
@@ -395,7 +389,7 @@ class PlanDoor:
 
     def _stage(self, physical: Any) -> Any:
         """A logical leaf that is planned as this very plan."""
-        return self._jvm["stage"](self._relation(physical.output()), physical)
+        return self._jvm["stage"](self._door.relation(physical.output()), physical)
 
     def _leaf(self, shuffle: Shuffle, rows: Any, partitioning: Any) -> Any:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()

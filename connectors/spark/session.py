@@ -34,11 +34,11 @@ from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
 from .settings import Settings, read_settings
 from .shipping import cause, probe, ship
+from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
 _EVENTS_MAX = 500
 _POLL_S = 0.5
-_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 class Headgate:
@@ -357,9 +357,11 @@ def _require_headgate(spark: SparkSession) -> None:
 
 
 def _hint_at_sockets(spark: SparkSession) -> None:
-    if spark.sparkContext.getConf().get(_SOCKETS, "false") != "true":
+    version = version_of(spark.version)
+    on = spark.sparkContext.getConf().get(SOCKETS, "false") == "true"
+    if not on and (version is None or version.sockets):
         _LOG.warning(
             "%s is off: a Python task costs about 50 ms instead of 15; set it when the "
-            "session is built (Spark 4.1 and later)",
-            _SOCKETS,
+            "session is built",
+            SOCKETS,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -22,8 +23,9 @@ from pyspark.sql.types import (
 )
 
 from ...control.errors import Invalid
-from .catalyst import TIME_ZONE
+from .versions import NEWEST, VERSIONS, version_of
 
+_VERSION = version_of(pyspark.__version__) or VERSIONS[NEWEST]
 _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
 
 
@@ -34,7 +36,7 @@ def carried_schema(schema: StructType) -> pa.Schema:
         Invalid: a column cannot be carried; names it and its type.
     """
     fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
-    return to_arrow_schema(StructType(fields), timezone=TIME_ZONE)
+    return to_arrow_schema(StructType(fields), **dict(_VERSION.to_arrow_schema))
 
 
 def has_maps(schema: StructType) -> bool:

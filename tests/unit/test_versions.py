@@ -1,0 +1,63 @@
+"""Which versions of Spark are taken: the table, what pip allows, what is tried, and what is told."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import headgate
+from headgate import Invalid
+from headgate.connectors.spark.versions import NEWEST, OLDEST, VERSIONS, version_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("version", ["2.4.8", "3.5.9", "3.5.1-amzn-0"])
+def test_too_old_is_refused(version: str) -> None:
+    """By its name, with what is taken instead, before anything is imported that it has not."""
+    old = type("SparkSession", (), {"version": version})()
+    with pytest.raises(Invalid, match=f"Spark {version} is too old: .* {OLDEST} and newer"):
+        headgate.attach(old)
+
+
+def test_patches_of_a_version_are_alike() -> None:
+    """What is known of a minor version holds for each of its patches, and for no other version."""
+    for minor, known in VERSIONS.items():
+        assert version_of(f"{minor}.7") is version_of(f"{minor}.0-vendor-1") is known
+        assert version_of(f"{minor}0.1") is None
+
+
+def test_pip_allows_what_is_known_and_newer() -> None:
+    """From the oldest that is known up to the next major version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (asked,) = (one for one in project["optional-dependencies"]["spark"] if "pyspark" in one)
+    assert f"pyspark>={OLDEST},<{int(NEWEST.split('.')[0]) + 1}" == asked
+
+
+def test_the_newest_is_developed_on() -> None:
+    """`make test` and `make test-real` run on the newest that is known."""
+    lock = (ROOT / "requirements.lock").read_text()
+    assert re.findall(r"^pyspark==(\d+\.\d+)\.", lock, re.MULTILINE) == [NEWEST]
+
+
+def test_each_is_tried() -> None:
+    """`make test-matrix` runs on every version that is known, and on one that is refused."""
+    (tried,) = re.findall(r"^VERSIONS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    refused, *taken = (version.rsplit(".", 1)[0] for version in tried.split())
+    assert list(VERSIONS) == taken
+    with pytest.raises(Invalid):
+        version_of(refused)
+
+
+def test_each_is_documented() -> None:
+    """The table for users has a line for each, the newest first, and one for what is refused."""
+    text = (ROOT / "docs/queries.md").read_text()
+    *taken, (refused, how) = re.findall(r"^\| (\d\.\d+)[^|]* \|(.*)\|$", text, re.MULTILINE)
+    assert [minor for minor, _ in taken] == list(reversed(VERSIONS))
+    assert {cell.strip() for _, cells in taken for cell in cells.split("|")} == {"yes"}
+    assert "refuses" in how
+    with pytest.raises(Invalid):
+        version_of(refused)
