@@ -1,4 +1,4 @@
-"""Which versions of Spark are taken: the table, what pip allows, what is tried, and what is told."""
+"""Which versions of Spark are taken: the table, what pip allows, what is tried and told."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_each_is_documented() -> None:
     """The table for users has a line for each, the newest first, and one for what is refused."""
     text = (ROOT / "docs/queries.md").read_text()
     *taken, (refused, how) = re.findall(r"^\| (\d\.\d+)[^|]* \|(.*)\|$", text, re.MULTILINE)
-    assert [minor for minor, _ in taken] == list(reversed(VERSIONS))
+    assert [minor for minor, _ in taken] == list(VERSIONS)[::-1]
     assert {cell.strip() for _, cells in taken for cell in cells.split("|")} == {"yes"}
     assert "refuses" in how
     with pytest.raises(Invalid):
