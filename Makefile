@@ -79,12 +79,12 @@ test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and lea
 	@$(BIN)/python -m pytest -m real $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
-OF_SPARK := $(addprefix tests/spark/test_,repartition.py types.py offload.py adaptive.py actions.py generated.py executor_loss.py)
+OF_SPARK := repartition types offload adaptive actions generated executor_loss
 
 test-matrix: stack $(VERSIONS:%=.venv/matrix/%/.installed)  ## those of Spark, on each PySpark (VERSIONS="4.0.5 4.3.0")
 	@lines=(); status=0; \
 	for version in $(VERSIONS); do \
-	  here=$(CURDIR)/.venv/matrix/$$version; tests="$(OF_SPARK)"; \
+	  here=$(CURDIR)/.venv/matrix/$$version; tests="$(OF_SPARK:%=tests/spark/test_%.py)"; \
 	  if [[ $$version == 3.* ]]; then tests=; fi; \
 	  echo "=== PySpark $$version ==="; \
 	  PYSPARK_PYTHON=$$here/bin/python PYSPARK_DRIVER_PYTHON=$$here/bin/python $$here/bin/python -m pytest \
