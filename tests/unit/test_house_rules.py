@@ -27,10 +27,14 @@ DOORS = {
     "botocore": ("storage/s3*.py", "infra/minio_node.py"),
     "obstore": ("storage/s3*.py", "infra/minio_node.py"),
     "pyspark": ("connectors/spark/*.py", "infra/demo.py"),
-    "py4j": ("connectors/spark/catalyst.py",),
+    "py4j": (
+        "connectors/spark/catalyst.py",
+        "connectors/spark/jvm.py",
+    ),
 }
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
-BEHIND_THE_DOOR = {f"connectors/spark/{name}.py" for name in ("catalyst", "physical", "numbering")}
+PRIVATE = ("catalyst", "jvm", "numbering", "physical")
+BEHIND_THE_DOOR = {f"connectors/spark/{name}.py" for name in PRIVATE}
 
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
 PLURALS = {f"{word}s" for word in FORBIDDEN}
