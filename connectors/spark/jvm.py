@@ -66,9 +66,8 @@ class _Class:
 
 @lru_cache(maxsize=256)
 def _find(jvm: Any, path: str) -> _Class:
-    found = jvm
-    for part in path.split("."):
-        found = getattr(found, part)
+    """A class, by its whole path and once: a JVM looks for a package through all its jars."""
+    found = getattr(jvm, path)
     if type(found).__name__ != "JavaClass":
         raise LookupError(path)
     return _Class(found)

@@ -46,6 +46,7 @@ _CLASSES = {
     "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
     "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
+    "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
     "types": "org.apache.spark.sql.types.DataTypes",
     "hashed": "org.apache.spark.sql.catalyst.plans.physical.HashPartitioning",
     "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
@@ -88,11 +89,13 @@ class PlanDoor:
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
         self._nested = True
+        self._asked: Any = None
 
     def plan(self, df: DataFrame) -> Plan:
         """The plan of a query, with nothing of it run."""
         with self._active():
-            return self._plan(self._query(df._jdf.queryExecution().analyzed()).optimizedPlan())
+            self._asked = df._jdf.queryExecution().analyzed()
+            return self._plan(self._query(self._asked).optimizedPlan())
 
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""
@@ -210,8 +213,30 @@ class PlanDoor:
             partitioning = root.outputPartitioning()
             if any(one.kind == HASH and one.parts for one in scans):
                 partitioning = self._jvm["unknown"](partitioning.numPartitions())
-        logical = self._door.logical(root.output(), rows, partitioning, root.outputOrdering())
+        columns = self._columns(plan, root)
+        logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
         return self._door.frame(self._limit(plan.top, logical)), str(root.toString())
+
+    def _columns(self, plan: Plan, root: Any) -> Any:
+        """What a root gives, as the user's query states it: Spark's optimizer loses sight of what
+        cannot be null."""
+        last = root if plan.top is None else plan.top
+        if last.schema().equals(self._asked.schema()):
+            return root.output()
+        given = last.projectList() if _name(last) == _TOP else root.output()
+        pairs = zip(self._jvm.items(given), self._jvm.items(self._asked.output()), strict=True)
+        asked = {one.exprId(): stated for one, stated in pairs}
+        columns = [
+            self._column(asked.get(one.exprId(), one), one)
+            for one in self._jvm.items(root.output())
+        ]
+        return self._jvm.seq(columns)
+
+    def _column(self, asked: Any, given: Any) -> Any:
+        kind, nulls, metadata = asked.dataType(), asked.nullable(), asked.metadata()
+        return self._jvm["column"](
+            asked.name(), kind, nulls, metadata, given.exprId(), given.qualifier()
+        )
 
     def _bytes(self, text: str | None) -> int:
         if text is None or text.startswith("-"):
@@ -246,13 +271,16 @@ class PlanDoor:
         return Plan(logical, top, root, tuple(shuffles), tuple(inputs))
 
     def _made_of(self, shuffle: Shuffle) -> Any:
-        """The physical nodes over an exchange that were made of the same logical one; None when
-        they do not give the rows that it does, so that the exchange has to be found once more."""
+        """The physical nodes over an exchange that were made of the same logical one, with what
+        Spark has put between; None when they do not give the rows that it does, so that the
+        exchange has to be found once more."""
         physical = shuffle.node
         for node in reversed(shuffle.above):
-            if _link(node) != shuffle.origin:
+            link = _link(node)
+            if link == shuffle.origin:
+                physical = node
+            elif link is not None:
                 break
-            physical = node
         same = physical.outputSet().equals(shuffle.origin.outputSet())
         return physical if same else None
 

@@ -148,6 +148,32 @@ def test_planned_again(
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
 
 
+def test_planned_again_in_the_middle(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """What Spark does above an exchange that has begun is done also when the rest is planned again:
+    strings that are equal without being the same are made distinct behind a sort."""
+    named = "select distinct if(v % 2 = 0, name, upper(name)) collate UTF8_LCASE c, k from orders"
+    df = spark.sql(
+        f"select lower(c), k, n from ({named}) full join (select k, count(*) n from few"
+        " group by k) using (k)"
+    )
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "2500")
+    out = hg.offload(df)
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    assert sorted(told(df)) == sorted(told(out))
+    hg.release(out)
+
+
+@pytest.mark.parametrize("end", ["", "order by n, k limit 5"])
+def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: str) -> None:
+    """What can be null is what the query says, which the optimizer may have lost sight of."""
+    counted = "select count(*) n from orders i where i.v = o.k"
+    df = spark.sql(f"select o.k, x.n from few o, lateral ({counted}) x {end}")
+    out = hg.offload(df)
+    assert [True, False] == [field.nullable for field in df.schema]
+    assert df.schema == out.schema
+    hg.release(out)
+
+
 def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: None) -> None:
     """Both sides of a join are cut alike, Spark puts no exchange of its own between, and what is
     handed out does not claim to be hashed in a way in which it is not."""
@@ -278,6 +304,29 @@ def test_cancelled(
     assert not runs(context, GROUP)
     context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
     assert all(one.released for one in hg.results()[before:])
+
+
+def test_no_class_is_looked_up_again(
+    spark: SparkSession, hg: Headgate, views: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM asked for a package looks through all its jars: what one query has found, the next one
+    does not ask for."""
+    df = spark.sql("select k, count(*) from orders group by k order by k")
+    hg.release(hg.offload(df))
+    gateway, asked = spark.sparkContext._gateway, []
+    assert gateway is not None
+    send = gateway._gateway_client.send_command
+
+    def noted(command: str, *rest: Any, **more: Any) -> Any:
+        asked.append(command)
+        return send(command, *rest, **more)
+
+    monkeypatch.setattr(gateway._gateway_client, "send_command", noted)
+    hg.release(hg.offload(df))
+    assert len(asked) > 100
+    assert [] == [
+        one for one in asked if one.startswith(("r\nu\norg", "r\nu\nscala", "r\nu\njava"))
+    ]
 
 
 def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
