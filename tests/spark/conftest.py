@@ -52,6 +52,7 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("headgate-tests")
     conf = {
         "spark.driver.memory": "2g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
