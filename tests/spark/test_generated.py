@@ -47,7 +47,7 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
         done, found = hg._offloaded[out], told(out, tree)
     except Exception as exc:
         return f"{type(exc).__name__}: {str(exc)[:300]}", 0
-    refused = [reason for reason in done.refused if not reason.endswith(_NOTHING_TO_WRITE)]
+    refused = [reason for _, reason in done.refused if reason != _NOTHING_TO_WRITE]
     kept = f"{refused} stayed" if refused else ""
     if not done.refused and " Exchange " in done.plan:
         kept = "an exchange was added"
