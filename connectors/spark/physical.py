@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -24,6 +23,7 @@ from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm
 from .numbering import Numbering
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
+from .walk import Walk, is_grouped, joined, link, name_of, nodes, partitions
 
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
@@ -58,22 +58,16 @@ _NULLS_FIRST = "org.apache.spark.sql.catalyst.expressions.NullsFirst"
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
 _REUSE = "ReuseExchangeAndSubquery"
-_SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
+_SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2
 _TOP, _TOP_TEXT = "TakeOrderedAndProjectExec", "TakeOrderedAndProject"
-_LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
-_SORT = "SortExec"
-_UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
-_FILTER, _KEPT = "FilterExec", 0.2
-_NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
-_WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
-_SEED = 42
-_COALESCE = "spark.sql.adaptive.coalescePartitions."
-_SKEW = "spark.sql.adaptive.skewJoin."
 _ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
+_SEED = 42
+_COALESCE = "spark.sql.adaptive.coalescePartitions."
+_SKEW = "spark.sql.adaptive.skewJoin."
 
 
 class PlanDoor:
@@ -88,7 +82,6 @@ class PlanDoor:
         self._numbering = Numbering(spark, door, self._session)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
-        self._nested = True
         self._asked: Any = None
 
     def plan(self, df: DataFrame) -> Plan:
@@ -103,7 +96,7 @@ class PlanDoor:
             begun = [
                 (shuffle, self._made_of(shuffle))
                 for shuffle in plan.shuffles
-                if shuffle.mark is not None and _name(shuffle.node) == _SHUFFLE
+                if shuffle.mark is not None and name_of(shuffle.node) == _SHUFFLE
             ]
             places = [self._place(one, made) for one, made in begun if made is not None]
             logical = plan.logical.transformDownWithSubqueries(self._jvm.mapping(places))
@@ -185,14 +178,14 @@ class PlanDoor:
     def may_cut(self, group: Group) -> list[bool]:
         """Which exchanges of a stage may be cut where they are skewed: those whose rows meet those
         of the only other one in a join, with nothing above it that relies on where rows are."""
-        joins = [_joined(one.above) for one in group.shuffles]
+        joins = [joined(one.above) for one in group.shuffles]
         if len(joins) != 2 or not all(joins):
             return [False] * len(joins)
         *above, join = joins[0]
         wanted = [
             each for node in above for each in self._jvm.items(node.requiredChildDistribution())
         ]
-        if not {_name(each) for each in wanted} <= _ANYWHERE:
+        if not {name_of(each) for each in wanted} <= _ANYWHERE:
             return [False, False]
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
@@ -223,7 +216,7 @@ class PlanDoor:
         last = root if plan.top is None else plan.top
         if last.schema().equals(self._asked.schema()):
             return root.output()
-        given = last.projectList() if _name(last) == _TOP else root.output()
+        given = last.projectList() if name_of(last) == _TOP else root.output()
         pairs = zip(self._jvm.items(given), self._jvm.items(self._asked.output()), strict=True)
         asked = {one.exprId(): stated for one, stated in pairs}
         columns = [
@@ -262,13 +255,11 @@ class PlanDoor:
             planner = self._session.sessionState().planner()
             root = self._prepare(planner.plan(self._jvm["answer"](logical)).next())
         top = None
-        if _name(root) in _COLLECTED:
+        if name_of(root) in _COLLECTED:
             top, root = root, root.child()
         root = self._gather_tops(root)
-        self._nested = not root.subqueriesAll().isEmpty()
-        shuffles: list[Shuffle] = []
-        inputs = self._walk(root, Group(), (), shuffles)
-        return Plan(logical, top, root, tuple(shuffles), tuple(inputs))
+        walk = Walk(self._jvm, self._marks, root)
+        return Plan(logical, top, root, tuple(walk.shuffles), tuple(walk.inputs))
 
     def _made_of(self, shuffle: Shuffle) -> Any:
         """The physical nodes over an exchange that were made of the same logical one, with what
@@ -276,10 +267,10 @@ class PlanDoor:
         exchange has to be found once more."""
         physical = shuffle.node
         for node in reversed(shuffle.above):
-            link = _link(node)
-            if link == shuffle.origin:
+            made_of = link(node)
+            if made_of == shuffle.origin:
                 physical = node
-            elif link is not None:
+            elif made_of is not None:
                 break
         same = physical.outputSet().equals(shuffle.origin.outputSet())
         return physical if same else None
@@ -289,7 +280,7 @@ class PlanDoor:
         nodes that were made of it, over a mark."""
         logical, mark = shuffle.origin, shuffle.mark
         assert mark is not None
-        if mark.rows == 0 and (physical is shuffle.node or _groups(logical)):
+        if mark.rows == 0 and (physical is shuffle.node or is_grouped(logical)):
             return logical, self._door.relation(logical.output())
         known = mark.rows >= 0
         stated = self._stated(logical.output(), mark.size_bytes) if known else logical
@@ -321,8 +312,8 @@ class PlanDoor:
         if _TOP_TEXT not in root.toString():
             return root
         gathered = []
-        for top in _nodes(self._jvm, root):
-            if _name(top) != _TOP or _partitions(top.child()) == 1:
+        for top in nodes(self._jvm, root):
+            if name_of(top) != _TOP or partitions(top.child()) == 1:
                 continue
             child = self._jvm["sorted"](top.sortOrder(), False, top.child(), 0)
             child = self._jvm["some"](top.limit(), child)
@@ -330,65 +321,9 @@ class PlanDoor:
             single = self._jvm.only(_SINGLE)
             more = self._door.version.shuffle_exchange
             exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
-            exchange.setLogicalLink(_link(top))
+            exchange.setLogicalLink(link(top))
             gathered.append((top, top.withNewChildren(self._jvm.seq([exchange]))))
         return self._replace(root, gathered)
-
-    def _walk(
-        self, node: Any, group: Group, above: tuple[Any, ...], found: list[Shuffle]
-    ) -> list[Shuffle]:
-        """The exchanges that the stage of this node reads; all below them go to `found`."""
-        inputs: list[Shuffle] = []
-        for subquery in self._jvm.items(node.subqueries()) if self._nested else ():
-            inputs += self._walk(subquery, Group(), (), found)
-        name = _name(node)
-        if name == _SHUFFLE:
-            below = self._walk(node.child(), inner := Group(), (), found)
-            return [*inputs, self._found(node, group, below, above, inner, found)]
-        if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
-            group.filters += 1
-        if name == _LEAF and (mark := self._marks.get(node.rdd().id())):
-            shuffle = self._found(node, group, [], above, Group(), found)
-            shuffle.mark, shuffle.wanted = mark, mark.first.wanted
-            return [*inputs, shuffle]
-        children = self._jvm.items(node.children())
-        if not children:
-            group.others = True
-        sent = name == _BROADCAST
-        apart = name == _UNION and _name(node.outputPartitioning()) == _UNKNOWN
-        sides = []
-        for child in children:
-            own = Group() if apart or sent else group
-            sides.append(self._walk(child, own, () if sent else (*above, node), found))
-            if apart:
-                group.others |= own.others
-                group.filters += own.filters
-        if name in _JOINS:
-            for side, opposite in zip(sides, reversed(sides), strict=True):
-                for one in side:
-                    one.opposite = one.opposite or opposite
-        return inputs + [one for side in sides for one in side]
-
-    def _found(
-        self,
-        node: Any,
-        group: Group,
-        below: list[Shuffle],
-        above: tuple[Any, ...],
-        stage: Group,
-        found: list[Shuffle],
-    ) -> Shuffle:
-        partitioning = node.outputPartitioning()
-        kind, count = _name(partitioning), _partitions(node)
-        begun = _name(node) != _SHUFFLE
-        wanted = not begun and _name(node.shuffleOrigin()) in _WANTED
-        origin = None if begun else _origin(node)
-        shuffle = Shuffle(
-            node, partitioning, kind, count, wanted, group, below, above, origin, stage
-        )
-        group.shuffles.append(shuffle)
-        found.append(shuffle)
-        return shuffle
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
         if shuffle.kind == RANGE and self._is_small(shuffle):
@@ -436,14 +371,14 @@ class PlanDoor:
         if top is None:
             return rows
         nothing, integer = self._jvm.nothing(), self._jvm["types"].IntegerType
-        if _name(top) == _TOP:
+        if name_of(top) == _TOP:
             rows = self._jvm["sort"](top.sortOrder(), True, rows, nothing)
         if top.limit() >= 0:
             limit = self._jvm["literal"](top.limit(), integer)
             rows = self._jvm["limit"](limit, self._jvm["local limit"](limit, rows))
         if top.offset() > 0:
             rows = self._jvm["offset"](self._jvm["literal"](top.offset(), integer), rows)
-        if _name(top) == _TOP:
+        if name_of(top) == _TOP:
             rows = self._jvm["project"](top.projectList(), rows)
         return rows
 
@@ -473,44 +408,6 @@ class PlanDoor:
                 self._jvm["sessions"].setActiveSession(before.get())
             else:
                 self._jvm["sessions"].clearActiveSession()
-
-
-def _joined(above: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The nodes from a stage's root to a join of an exchange, which is at most sorted for it."""
-    if above and _name(above[-1]) == _SORT:
-        above = above[:-1]
-    return above if above and _name(above[-1]) in _JOINS else ()
-
-
-def _link(node: Any) -> Any:
-    """The logical node that a physical one was made of, None for what Spark has put between."""
-    link = node.logicalLink()
-    return link.get() if link.isDefined() else None
-
-
-def _origin(node: Any) -> Any:
-    """What is asked here, for what a stage is planned from takes its place when the stage runs."""
-    while (link := _link(node)) is None:
-        node = node.child()
-    return link
-
-
-def _groups(logical: Any) -> bool:
-    return _name(logical) == "Aggregate" and logical.groupingExpressions().nonEmpty()
-
-
-def _nodes(jvm: Jvm, root: Any) -> Iterator[Any]:
-    yield root
-    for child in (*jvm.items(root.children()), *jvm.items(root.subqueries())):
-        yield from _nodes(jvm, child)
-
-
-def _partitions(node: Any) -> int:
-    return int(node.outputPartitioning().numPartitions())
-
-
-def _name(thing: Any) -> str:
-    return str(thing.getClass().getSimpleName())
 
 
 def open_plans(spark: SparkSession, door: CatalystDoor) -> PlanDoor:
