@@ -1,7 +1,8 @@
 """Actions of sessions whose queries run through their headgate without being told to.
 
-The methods of PySpark's DataFrame are replaced while any session is entered here, and are the very
-same objects again when none is. A DataFrame of another session does what it always did.
+The methods of PySpark's DataFrame and of its writers are replaced while any session is entered
+here, and are the very same objects again when none is. A DataFrame of another session does what it
+always did.
 """
 
 from __future__ import annotations
@@ -16,57 +17,55 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from .catalyst import session_name
+from .writers import saves
 
-Run = Callable[[DataFrame], AbstractContextManager[DataFrame]]
+Run = Callable[[DataFrame, bool, str], AbstractContextManager[DataFrame]]
 
-WHOLE = (
-    "collect",
-    "toPandas",
-    "toArrow",
-    "foreach",
-    "foreachPartition",
-    "tail",
-)
+COLLECTED = ("collect", "tail")
+RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
 _lock = threading.Lock()
 _entered: dict[str, tuple[Run, Run]] = {}
-_replaced: dict[str, Any] = {}
+_replaced: dict[tuple[type, str], Any] = {}
 _within = threading.local()
 
 
 def enter(spark: SparkSession, run: Run, keep: Run) -> None:
-    """Let a session's actions go through `run`, and what outlives an action through `keep`."""
+    """Let a session's actions go through `run`, and what outlives an action through `keep`; both
+    are told whether the driver collects the rows, and so brings those of a limit together, and why
+    Spark has to run it as a whole, if so."""
     with _lock:
         _entered[session_name(spark)] = run, keep
         if not _replaced:
-            for name, made in _methods().items():
-                _replaced[name] = Classic.__dict__[name]
-                setattr(Classic, name, made)
+            for (kind, name), made in _methods().items():
+                _replaced[kind, name] = kind.__dict__[name]
+                setattr(kind, name, made)
 
 
 def leave(spark: SparkSession) -> None:
     with _lock:
         if _entered.pop(session_name(spark), None) and not _entered:
-            for name, original in _replaced.items():
-                setattr(Classic, name, original)
+            for (kind, name), original in _replaced.items():
+                setattr(kind, name, original)
             _replaced.clear()
 
 
-def _methods() -> dict[str, Any]:
-    made = {name: _whole(Classic.__dict__[name]) for name in WHOLE}
+def _methods() -> dict[tuple[type, str], Any]:
+    made = {name: _whole(Classic.__dict__[name], True) for name in COLLECTED}
+    made |= {name: _whole(Classic.__dict__[name]) for name in RUN}
     made |= {name: _eager(Classic.__dict__[name]) for name in CHECKPOINTS}
     made["count"] = _count(Classic.__dict__["count"])
     made["show"] = _first(Classic.__dict__["show"], 20, 1)
     made["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
     made["toLocalIterator"] = _iterated(Classic.__dict__["toLocalIterator"])
     made["rdd"] = _kept(Classic.__dict__["rdd"])
-    return made
+    return {(Classic, name): made[name] for name in made} | saves(_run, _is_entered)
 
 
-def _whole(original: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(original: Callable[..., Any], collected: bool = False) -> Callable[..., Any]:
     @wraps(original)
     def action(self: DataFrame, *args: Any, **more: Any) -> Any:
-        with _run(self, self) as out:
+        with _run(self, self, collected) as out:
             return original(out, *args, **more)
 
     return action
@@ -90,7 +89,7 @@ def _count(original: Callable[[DataFrame], int]) -> Callable[[DataFrame], int]:
     def count(self: DataFrame) -> int:
         if not _is_entered(self):
             return original(self)
-        with _run(self, self.groupBy().count()) as out:
+        with _run(self, self.groupBy().count(), True) as out:
             return int(out.collect()[0][0])
 
     return count
@@ -104,7 +103,7 @@ def _first(original: Callable[..., Any], usual: int, more_rows: int) -> Callable
         n = args[0] if args else more.get("n", usual)
         if not _is_entered(self) or type(n) is not int or n < 0:
             return original(self, *args, **more)
-        with _run(self, self.limit(n + more_rows)) as out:
+        with _run(self, self.limit(n + more_rows), True) as out:
             return original(out, *args, **more)
 
     return action
@@ -130,7 +129,7 @@ def _kept(original: Any) -> Any:
     def rdd(self: DataFrame) -> Any:
         if not _is_entered(self):
             return original.func(self)
-        with _alone(), _entered[session_name(self.sparkSession)][1](self) as out:
+        with _alone(), _entered[session_name(self.sparkSession)][1](self, False, "") as out:
             return original.func(out)
 
     made = cached_property(wraps(original.func)(rdd))
@@ -139,11 +138,13 @@ def _kept(original: Any) -> Any:
 
 
 @contextmanager
-def _run(of: DataFrame, query: DataFrame) -> Iterator[DataFrame]:
+def _run(
+    of: DataFrame, query: DataFrame, collected: bool = False, refusal: str = ""
+) -> Iterator[DataFrame]:
     if not _is_entered(of):
         yield query
         return
-    with _alone(), _entered[session_name(of.sparkSession)][0](query) as out:
+    with _alone(), _entered[session_name(of.sparkSession)][0](query, collected, refusal) as out:
         yield out
 
 
@@ -151,7 +152,7 @@ def _run(of: DataFrame, query: DataFrame) -> Iterator[DataFrame]:
 def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
     """What has run stays until `held` ends, but other actions of this thread need not wait."""
     with _alone():
-        yield held.enter_context(_entered[session_name(df.sparkSession)][0](df))
+        yield held.enter_context(_entered[session_name(df.sparkSession)][0](df, False, ""))
 
 
 @contextmanager

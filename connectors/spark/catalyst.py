@@ -7,7 +7,8 @@ code that touches Spark's internals through py4j.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -56,6 +57,18 @@ class ExchangePlan:
     origin: Any
     attributes: Any
     partitioning: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NativeJob:
+    """A job of Spark's: the stages that wrote a shuffle of its own, by their names, and what Spark
+    says of the query that it belonged to."""
+
+    number: int
+    tags: frozenset[str]
+    shuffles: Mapping[int, str]
+    description: str
+    plan: str
 
 
 class CatalystDoor:
@@ -207,6 +220,63 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
 def session_name(spark: SparkSession) -> str:
     """What tells a session from the others of its process."""
     return str(spark._jsparkSession.sessionUUID())
+
+
+def target(writer: Any, path: str | None) -> tuple[str, bool]:
+    """The folder into which one of Spark's writers would write, empty where it is none, and whether
+    it is there."""
+    java, context = writer._jwrite, writer._spark.sparkContext
+    found = java.extraOptions().get("path")
+    if path is None and found.isEmpty():
+        return "", False
+    folder = context._jvm.org.apache.hadoop.fs.Path(path or found.get())
+    files = folder.getFileSystem(writer._spark._jsparkSession.sessionState().newHadoopConf())
+    return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
+
+
+@contextmanager
+def written_from(writer: Any, df: DataFrame) -> Iterator[None]:
+    """Let one of Spark's writers, of either version, save the rows of another DataFrame."""
+    java = getattr(writer, "_jwriter", None) or writer._jwrite
+    given = {"df": df._jdf, "logicalPlan": df._jdf.queryExecution().logical()}
+    fields = [field for field in java.getClass().getDeclaredFields() if field.getName() in given]
+    before = []
+    for field in fields:
+        field.setAccessible(True)
+        before.append(field.get(java))
+        field.set(java, given[field.getName()])
+    try:
+        yield
+    finally:
+        for field, value in zip(fields, before, strict=True):
+            field.set(java, value)
+
+
+def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJob]:
+    """The jobs that have ended and are not known yet, as Spark's pages would show them."""
+    core = spark.sparkContext._jsc.sc()
+    core.listenerBus().waitUntilEmpty()
+    store, queries = core.statusStore(), spark._jsparkSession.sharedState().statusStore()
+    jobs = store.jobsList(None)
+    for at in range(jobs.size()):
+        job = jobs.apply(at)
+        if job.jobId() in known or job.status().name() == "RUNNING":
+            continue
+        stages = (store.lastStageAttempt(stage) for stage in _numbers(job.stageIds()))
+        shuffles = {one.stageId(): one.name() for one in stages if one.shuffleWriteRecords()}
+        query = store.jobWithAssociatedSql(job.jobId())._2()
+        run = queries.execution(query.get()) if shuffles and query.isDefined() else query
+        description = plan = ""
+        if run.isDefined() and shuffles:
+            plan = run.get().physicalPlanDescription()
+            root = queries.execution(run.get().rootExecutionId())
+            description = (root if root.isDefined() else run).get().description()
+        tags = frozenset(job.jobTags().mkString(",").split(","))
+        yield NativeJob(job.jobId(), tags, shuffles, description, plan)
+
+
+def _numbers(seq: Any) -> list[int]:
+    return [int(number) for number in seq.mkString(" ").split()]
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:

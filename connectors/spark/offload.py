@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from .adaptive import parts_of, pieces, skewed
 from .exchange import Exchanger, Written
+from .native import accounted
 from .physical import PlanDoor
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
@@ -67,14 +68,14 @@ class Offload:
         self._plan: Plan | None = None
         self._reused = 0
 
-    def refusals(self, df: DataFrame) -> list[str]:
+    def refusals(self, df: DataFrame, collected: bool) -> list[str]:
         """For each exchange of a query why it is left to Spark, empty when it is not."""
-        self._plan = self.plan(df)
+        self._plan = self.plan(df, collected)
         return [self.refusal(one) for one in self._plan.shuffles]
 
-    def plan(self, df: DataFrame) -> Plan:
-        """The plan of a query, with nothing of it run."""
-        return self._refused_in(self._plans.plan(df))
+    def plan(self, df: DataFrame, collected: bool = True) -> Plan:
+        """The plan of a query, with nothing of it run; see `PlanDoor.plan`."""
+        return self._refused_in(self._plans.plan(df, collected))
 
     def refusal(self, shuffle: Shuffle) -> str:
         """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
@@ -88,7 +89,10 @@ class Offload:
             with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
                     plan = self._run_all(first, pool)
-                    frame, left = self._plans.finish(plan, self._scans(plan.inputs))
+                    if self._runs:
+                        frame, left = self._plans.finish(plan, self._scans(plan.inputs))
+                    else:
+                        frame, left = df.select("*"), str(plan.root.toString())
                 except BaseException:
                     self._cancel(pool, tag)
                     raise
@@ -129,7 +133,7 @@ class Offload:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                shuffle.refusal = _refusal(shuffle, self._plans.named(shuffle))
+                shuffle.refusal = _refusal(plan, shuffle, self._plans.named(shuffle))
         return plan
 
     def _too_small(self, shuffle: Shuffle) -> str:
@@ -181,7 +185,9 @@ class Offload:
         if shuffle.kind == DEALT and not means.known.inputs(road.lineage())[1]:
             road = self._road(shuffle, scans, in_order=True)
         named = self._plans.named(shuffle)
-        written = self._exchanger.write(road, named, shuffle.count, shuffle.label, self._name())
+        told = any(refused(shuffle.inputs))
+        with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
+            written = self._exchanger.write(road, named, shuffle.count, shuffle.label, self._name())
         return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 
     def _road(
@@ -247,7 +253,9 @@ class Offload:
                 means.master.release_partition_externally(descriptor)
 
 
-def _refusal(shuffle: Shuffle, schema: StructType) -> str:
+def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:
+    if plan.observed:
+        return "the query observes metrics, which Spark gives of what it runs as a whole"
     if shuffle.kind not in KINDS:
         return f"{shuffle.kind} is not known"
     try:

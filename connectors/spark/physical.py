@@ -65,6 +65,7 @@ _COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the drive
 _ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
+_OBSERVED = "CollectMetrics "
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
@@ -84,11 +85,16 @@ class PlanDoor:
         self._marks: dict[int, Mark] = {}
         self._asked: Any = None
 
-    def plan(self, df: DataFrame) -> Plan:
-        """The plan of a query, with nothing of it run."""
+    def plan(self, df: DataFrame, collected: bool = True) -> Plan:
+        """The plan of a query, with nothing of it run. Where the driver collects the rows, it is
+        the driver that brings those of a limit together, and no exchange is needed for it."""
         with self._active():
             self._asked = df._jdf.queryExecution().analyzed()
-            return self._plan(self._query(self._asked).optimizedPlan())
+            logical = self._query(self._asked).optimizedPlan()
+            plan = self._plan(logical)
+            if plan.top is None or collected:
+                return plan
+            return self._plan(self._jvm["project"](logical.output(), logical))
 
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""
@@ -259,7 +265,8 @@ class PlanDoor:
             top, root = root, root.child()
         root = self._gather_tops(root)
         walk = Walk(self._jvm, self._marks, root)
-        return Plan(logical, top, root, tuple(walk.shuffles), tuple(walk.inputs))
+        observed = _OBSERVED in logical.toString()
+        return Plan(logical, top, root, tuple(walk.shuffles), tuple(walk.inputs), observed)
 
     def _made_of(self, shuffle: Shuffle) -> Any:
         """The physical nodes over an exchange that were made of the same logical one, with what

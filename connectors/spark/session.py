@@ -7,7 +7,7 @@ import os
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ from ...storage.release import StorageRelease
 from . import actions, explain
 from .catalyst import open_door
 from .exchange import Exchanger, Means
+from .native import Unseen, accounted
 from .offload import Offload, Offloaded
 from .physical import PlanDoor, open_plans
 from .repairs import Repairs
@@ -54,8 +55,10 @@ class Headgate:
         self._offloaded = weakref.WeakKeyDictionary()
         self._native: Counter[str] = Counter()
         self._closed = False
+        self._unseen: Unseen | None = None
         if exchanger.means.settings.sql_enabled:
             self._plans()
+            self._unseen = Unseen(exchanger.spark)
             actions.enter(exchanger.spark, self._running, self._keeping)
 
     @property
@@ -116,11 +119,12 @@ class Headgate:
 
     def results(self) -> tuple[ResultReport, ...]:
         """Every exchange of the job, in the order in which they were made."""
-        return self.report().results
+        return self._report({}).results
 
     def report(self) -> JobReport:
         """Rows, bytes, requests and price of the job's exchanges, as the log has them."""
-        return job_report(self._exchanger.means.master.state(self.job), dict(self._native))
+        unseen = self._unseen.count() if self._unseen and not self._closed else {}
+        return self._report(self._native + Counter(unseen))
 
     def release(self, df: DataFrame) -> None:
         """Delete what is stored for a DataFrame that `repartition`, `read` or `offload` returned.
@@ -218,6 +222,9 @@ class Headgate:
     ) -> None:
         self.close()
 
+    def _report(self, native: Mapping[str, int]) -> JobReport:
+        return job_report(self._exchanger.means.master.state(self.job), dict(native))
+
     def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
         self._services.require_whole_log()
         done = query.run(df)
@@ -226,9 +233,9 @@ class Headgate:
         return done.frame
 
     @contextmanager
-    def _running(self, df: DataFrame) -> Iterator[DataFrame]:
+    def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """A query for one action; what it stored goes with it, or with the job."""
-        with self._keeping(df) as out:
+        with self._keeping(df, collected, refusal) as out:
             try:
                 yield out
             finally:
@@ -239,25 +246,30 @@ class Headgate:
                     _LOG.warning("what a query has stored stays until the job ends: %s", exc)
 
     @contextmanager
-    def _keeping(self, df: DataFrame) -> Iterator[DataFrame]:
+    def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """A query for whoever may come back to it; Spark runs it where we cannot."""
-        yield self._try_offload(df) or df
+        out, reasons = self._try_offload(df, collected, refusal)
+        with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
+            yield out
 
-    def _try_offload(self, df: DataFrame) -> DataFrame | None:
+    def _try_offload(
+        self, df: DataFrame, collected: bool, refusal: str
+    ) -> tuple[DataFrame, tuple[str, ...]]:
+        """What runs instead of a query, and why some or all of it is Spark's own."""
         if df.isStreaming:
-            self._native["a streaming query"] += 1
-            return None
+            return df, ()
         try:
             query = self._query()
-            refusals = query.refusals(df)
-            if not all(refusals):
-                return self._offload(query, df)
-            self._native.update(refusals)
-            return None
+            refusals = query.refusals(df, collected)
+            if not all(refusals) and not refusal:
+                out = self._offload(query, df)
+                return out, tuple(why for _, why in self._offloaded[out].refused)
+            reasons = tuple(refusals) if all(refusals) else (refusal,)
         except HeadgateError as exc:
-            self._native[f"{type(exc).__name__}: {exc}"] += 1
+            reasons = (f"{type(exc).__name__}: {exc}",)
             _LOG.warning("Spark runs a query instead: %s", exc)
-            return None
+        self._native.update(reasons)
+        return df, reasons
 
     def _query(self) -> Offload:
         return Offload(self._exchanger, self._plans(), self._name)

@@ -78,13 +78,15 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
-    the last stage reads. `top` is a limit that only the driver's reading obeys."""
+    the last stage reads. `top` is a limit that only the driver's reading obeys. `observed`: Spark
+    is to tell what it sees of the rows (`DataFrame.observe`)."""
 
     logical: Any
     top: Any
     root: Any
     shuffles: tuple[Shuffle, ...]
     inputs: tuple[Shuffle, ...]
+    observed: bool
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:

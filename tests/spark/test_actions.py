@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from headgate import Headgate, Unavailable, attach
-from headgate.connectors.spark import actions
+from headgate.connectors.spark import actions, writers
 from headgate.connectors.spark.exchange import Exchanger
 from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
 from .conftest import Place, build_session, real_place
+from .entered import counted, detached, left, stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -38,17 +38,6 @@ OFFLOADED: dict[str, Callable[[DataFrame], Any]] = {
     "rdd": lambda df: sorted(df.rdd.map(tuple).collect()),
     "checkpoint": lambda df: sorted(df.checkpoint().collect()),
     "localCheckpoint": lambda df: sorted(df.localCheckpoint().collect()),
-}
-NATIVE: dict[str, Callable[[DataFrame], Any]] = {
-    "write": lambda df: df.write.format("noop").mode("overwrite").save(),
-    "writeTo": lambda df: df.write.mode("overwrite").saveAsTable("counted"),
-    "sql": lambda df: (
-        df.createOrReplaceTempView("v")
-        or df.sparkSession.sql("create or replace temp view w as select * from v")
-    ),
-    "cache": lambda df: df.cache().unpersist() and None,
-    "no exchange": lambda df: df.sparkSession.range(5).collect(),
-    "lazy checkpoint": lambda df: sorted(df.localCheckpoint(eager=False).collect()),
 }
 
 
@@ -71,21 +60,6 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
     spark.conf.set("spark.headgate.sql.enabled", "true")
     with attach(spark) as attached:
         yield attached
-
-
-@contextmanager
-def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
-    """The session's actions are Spark's own for a while, and store nothing here."""
-    before = hg.results()
-    hg.detach()
-    yield
-    assert before == hg.results()
-    actions.enter(spark, hg._running, hg._keeping)
-
-
-def counted(spark: SparkSession) -> DataFrame:
-    numbers = spark.range(0, 500, 1, 3)
-    return numbers.groupBy((F.col("id") % 7).alias("k")).agg(F.count("*").alias("n"))
 
 
 @pytest.mark.parametrize("name", OFFLOADED)
@@ -112,29 +86,54 @@ def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[s
     assert ours == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", NATIVE)
-def test_native(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """What is left to Spark works as it did, and stores nothing."""
-    before = hg.results()
-    NATIVE[name](counted(spark))
-    assert before == hg.results()
+@pytest.mark.parametrize("act", ["collect", "toArrow", "localCheckpoint"])
+def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
+    """The rows under a limit come together here too, unless the driver collects them itself."""
+    df = spark.range(0, 500, 1, 3).orderBy("id").limit(7)
+    before = len(hg.results())
+    assert {} == left(hg, getattr(df, act))
+    assert len(hg.results()[before:]) == (act != "collect")
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool) -> None:
+    """Metrics of a query are those that Spark gives; it is left to Spark, which is counted."""
+    seen = Observation("seen")
+    rows = spark.range(0, 500, 1, 3)
+    df = rows if above else rows.observe(seen, F.count(F.lit(1)).alias("rows"))
+    df = df.groupBy((F.col("id") % 7).alias("k")).count()
+    df = df.observe(seen, F.count(F.lit(1)).alias("rows")) if above else df
+    reasons = left(hg, lambda: stored(hg, df.collect))
+    assert ["observes" in why for why in reasons] == [True]
+    assert {"rows": 7 if above else 500} == seen.get
+    out = hg.offload(df)
+    assert 7 == out.count()
+    assert "observes" in hg.explain(out)
+    hg.release(out)
+
+
+def _methods() -> dict[tuple[type, str], Any]:
+    kinds = (Classic, *writers.SAVES)
+    return {(kind, name): found for kind in kinds for name, found in vars(kind).items()}
 
 
 def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
     """Another session of the process is never affected, and when the last one has left, every
     method is the object that it was."""
-    inside, before = dict(vars(Classic)), hg.results()
+    inside, before = _methods(), hg.results()
     assert 7 == len(counted(spark.newSession()).collect())
     assert before == hg.results()
     with detached(hg, spark):
-        outside = dict(vars(Classic))
+        outside = _methods()
         assert 7 == len(counted(spark).collect())
-    again = dict(vars(Classic))
+    again = _methods()
     changed = {name for name in outside if outside[name] is not again[name]}
-    assert {"collect", "rdd", "count", "show", *actions.WHOLE} <= changed
+    saves = {(kind, name) for kind, names in writers.SAVES.items() for name in names}
+    acts = {"rdd", "count", "show", *actions.RUN, *actions.COLLECTED}
+    assert {(Classic, name) for name in acts} | saves <= changed
     assert changed == {name for name in outside if outside[name] is not inside[name]}
     with detached(hg, spark):
-        assert all(vars(Classic)[name] is outside[name] for name in outside)
+        assert all(found is outside[name] for name, found in _methods().items())
 
 
 def test_spark_runs_what_we_cannot(

@@ -1,0 +1,45 @@
+"""A session whose actions run through its headgate, beside Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate
+from headgate.connectors.spark import actions
+
+
+@contextmanager
+def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
+    """The session's actions are Spark's own for a while, and store nothing here."""
+    before = hg.results()
+    hg.detach()
+    yield
+    assert before == hg.results()
+    actions.enter(spark, hg._running, hg._keeping)
+
+
+def counted(spark: SparkSession) -> DataFrame:
+    numbers = spark.range(0, 500, 1, 3)
+    return numbers.groupBy((F.col("id") % 7).alias("k")).agg(F.count("*").alias("n"))
+
+
+def stored(hg: Headgate, act: Callable[[], Any]) -> int:
+    """How many exchanges ran here for an action; nothing of them stays."""
+    before = len(hg.results())
+    act()
+    results = hg.results()[before:]
+    assert [one.result for one in results if one.released is None] == []
+    return len(results)
+
+
+def left(hg: Headgate, act: Callable[[], Any]) -> dict[str, int]:
+    """What an action has left to Spark, and how often."""
+    before = hg.report().native
+    act()
+    after = hg.report().native
+    return {why: n - before.get(why, 0) for why, n in after.items() if n > before.get(why, 0)}

@@ -1,0 +1,182 @@
+"""What a session's headgate leaves to Spark works as it does without it, stores nothing, and is
+counted, once, with a reason; what runs here is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.ml.feature import StringIndexer
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Headgate, Unavailable, attach
+from headgate.connectors.spark.exchange import Exchanger
+
+from .conftest import Place, build_session, real_place
+from .entered import counted, left, stored
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+NOOP: dict[str, Any] = {"format": "noop", "mode": "overwrite"}
+Act = Callable[[DataFrame], Any]
+
+
+def streamed(df: DataFrame, each: Callable[[DataFrame], Any] | None = None) -> None:
+    """A streaming query over a source that has 3 rows, until it has read them."""
+    rows = df.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 3)
+    stream = rows.option("numPartitions", 2).load()
+    writer = (
+        stream.writeStream.foreachBatch(lambda batch, _: each(batch))
+        if each
+        else stream.groupBy("value").count().writeStream.format("noop").outputMode("complete")
+    )
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def cached(df: DataFrame, act: Act) -> None:
+    kept = df.cache()
+    try:
+        act(kept)
+        act(kept)
+    finally:
+        kept.unpersist()
+
+
+def created(df: DataFrame) -> None:
+    df.sparkSession.sql("drop table if exists made")
+    df.sparkSession.sql("create table made using parquet as table v")
+
+
+NATIVE: dict[str, tuple[Act, str]] = {
+    "a command": (created, "Spark's own: sql"),
+    "insert": (
+        lambda df: df.sparkSession.sql("insert into there select k, n from v"),
+        "Spark's own: sql",
+    ),
+    "MLlib": (
+        lambda df: StringIndexer(inputCol="k", outputCol="at").fit(df.selectExpr("string(k)")),
+        r"Spark's own: collect at StringIndexer.scala:\d+",
+    ),
+    "a stream": (lambda df: streamed(df), "Spark's own: a streaming query"),
+    "foreachBatch": (
+        lambda df: streamed(df, lambda batch: batch.distinct().collect()),
+        "Spark's own: a streaming query",
+    ),
+    "the JVM": (lambda df: df._jdf.collect(), "Spark's own: collect"),
+    "an RDD": (
+        lambda df: df.sparkSession.sparkContext.parallelize([(1, 2)]).reduceByKey(max).collect(),
+        r"Spark's own: reduceByKey at .*test_native.py:\d+",
+    ),
+    "another session": (
+        lambda df: counted(df.sparkSession.newSession()).toPandas(),
+        r"Spark's own: toPandas at .*",
+    ),
+    "cache": (
+        lambda df: cached(df, lambda kept: kept.toPandas()),
+        "Spark's own: a cache is filled",
+    ),
+    "a lazy checkpoint": (
+        lambda df: df.localCheckpoint(eager=False).collect(),
+        "Spark's own: (localCheckpoint|collect at .*)",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("warehouse")
+    conf = {"spark.sql.warehouse.dir": str(folder), "spark.sql.streaming.checkpointLocation": ""}
+    conf["spark.sql.streaming.checkpointLocation"] = str(Path(folder) / "streams")
+    session = build_session(real_place(), "local[2]", **conf)
+    session.sql("create table there(k bigint, n bigint) using parquet")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    spark.conf.set("spark.headgate.sql.enabled", "true")
+    with attach(spark) as attached:
+        yield attached
+
+
+@pytest.fixture(params=["true", "false"])
+def df(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[DataFrame]:
+    """A query with one exchange, with adaptive execution and without."""
+    spark.conf.set("spark.sql.adaptive.enabled", request.param)
+    query = counted(spark)
+    query.createOrReplaceTempView("v")
+    yield query
+    spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native(hg: Headgate, df: DataFrame, name: str) -> None:
+    """It stores nothing here, and the report says where Spark has shuffled by itself."""
+    act, reason = NATIVE[name]
+    reasons = left(hg, lambda: stored(hg, lambda: act(df)))
+    assert 1 == len(reasons)
+    ((why, times),) = reasons.items()
+    assert re.fullmatch(reason, why)
+    assert times == (3 if name == "MLlib" else 1)
+
+
+@pytest.mark.parametrize("save", [False, True])
+def test_over_a_cache(hg: Headgate, df: DataFrame, save: bool) -> None:
+    """An action over what is cached runs here; the cache is filled by Spark, once."""
+    found = []
+
+    def act(kept: DataFrame) -> None:
+        again = kept.groupBy("n").count().orderBy("n")
+        if save:
+            again.write.save(**NOOP)
+        else:
+            found.append([tuple(row) for row in again.collect()])
+
+    def twice() -> None:
+        assert 4 == stored(hg, lambda: cached(df, act))
+
+    assert {"Spark's own: a cache is filled": 1} == left(hg, twice)
+    assert ([] if save else [[(71, 4), (72, 3)]] * 2) == found
+
+
+def test_no_exchange(spark: SparkSession, hg: Headgate) -> None:
+    """Where nothing is exchanged there is nothing to count."""
+    assert {} == left(hg, lambda: stored(hg, spark.range(5).collect))
+    assert {} == left(hg, lambda: stored(hg, lambda: spark.sql("create view w as select 1")))
+
+
+def test_what_runs_here(hg: Headgate, df: DataFrame) -> None:
+    """It is not counted as Spark's own."""
+    assert {} == left(hg, lambda: stored(hg, df.collect))
+    assert {} == left(hg, lambda: df.write.save(**NOOP))
+
+
+def test_counted_once(
+    spark: SparkSession, hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange that is refused, and a query that Spark runs for us, have a reason already."""
+    spans = spark.range(0, 50, 1, 3).selectExpr("make_interval(0, 0, 0, int(id)) as i")
+    refused = spans.distinct().selectExpr("string(i)")
+    reasons = left(hg, lambda: stored(hg, refused.collect))
+    assert [1] == list(reasons.values())
+    assert "calendar interval" in next(iter(reasons))
+
+    def away(*_: object) -> None:
+        raise Unavailable("the broker is away")
+
+    monkeypatch.setattr(Exchanger, "write", away)
+    assert {"Unavailable: the broker is away": 1} == left(hg, df.toPandas)
+    assert {"Unavailable: the broker is away": 1} == left(hg, lambda: df.write.save(**NOOP))
