@@ -45,7 +45,7 @@ def _one_of(setting: str, *values: str) -> tuple[str, ...]:
 # What may stand for <name>, the simplest first; # is the number of the types.
 RULES = {
     "query": tuple(
-        "<adaptive> <broadcasts> <parts> <target> <least> <spread> <fused> "
+        "<adaptive> <broadcasts> <parts> <target> <least> <skew> <times> <spread> <fused> "
         f"select {a} a, b, {c} c, d, s from <relation> <end>"
         for *_, a, c in TYPES
     ),
@@ -55,6 +55,8 @@ RULES = {
     "target": _one_of("adaptive.advisoryPartitionSizeInBytes", "64MB", "2KB"),
     "least": _one_of("adaptive.coalescePartitions.minPartitionSize", "1MB", "1KB"),
     "spread": _one_of("adaptive.coalescePartitions.parallelismFirst", "true", "false"),
+    "skew": _one_of("adaptive.skewJoin.skewedPartitionThresholdInBytes", "256MB", "1KB"),
+    "times": _one_of("adaptive.skewJoin.skewedPartitionFactor", "5.0", "1.1"),
     "fused": _one_of("codegen.wholeStage", "true", "false", "false"),
     "end": ("", "", "order by <order>", "order by <order>", "order by <order> limit 9 offset 2"),
     "relation": (
