@@ -228,7 +228,7 @@ def simplest(rule: str) -> Tree:
 
 def query(seed: int) -> Tree:
     random = Random(seed)
-    return grow("query", random.randrange, random.choice((1, 2, 2, 3)))
+    return grow("query", random.randrange, random.choice((1, 1, 2, 2, 3)))
 
 
 def smaller(tree: Tree) -> Iterator[Tree]:
