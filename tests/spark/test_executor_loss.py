@@ -98,6 +98,7 @@ def test_all_executors_killed(spark: SparkSession) -> None:
     assert findings(hg._services, events).live == ()
 
 
+@pytest.mark.timeout(600)
 def test_all_executors_killed_after_each_stage(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
