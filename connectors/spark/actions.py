@@ -25,7 +25,7 @@ COLLECTED = ("collect", "tail")
 RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
 _lock = threading.Lock()
-_entered: dict[str, tuple[Run, Run]] = {}
+_entered: dict[str, list[tuple[Run, Run]]] = {}
 _replaced: dict[tuple[type, str], Any] = {}
 _within = threading.local()
 
@@ -33,18 +33,23 @@ _within = threading.local()
 def enter(spark: SparkSession, run: Run, keep: Run) -> None:
     """Let a session's actions go through `run`, and what outlives an action through `keep`; both
     are told whether the driver collects the rows, and so brings those of a limit together, and why
-    Spark has to run it as a whole, if so."""
+    Spark has to run it as a whole, if so. Of several the last one to enter has them."""
     with _lock:
-        _entered[session_name(spark)] = run, keep
+        _entered.setdefault(session_name(spark), []).append((run, keep))
         if not _replaced:
             for (kind, name), made in _methods().items():
                 _replaced[kind, name] = kind.__dict__[name]
                 setattr(kind, name, made)
 
 
-def leave(spark: SparkSession) -> None:
+def leave(spark: SparkSession, run: Run) -> None:
+    """End what was entered with `run`, if it was."""
     with _lock:
-        if _entered.pop(session_name(spark), None) and not _entered:
+        name = session_name(spark)
+        others = [one for one in _entered.pop(name, []) if one[0] != run]
+        if others:
+            _entered[name] = others
+        if not _entered:
             for (kind, name), original in _replaced.items():
                 setattr(kind, name, original)
             _replaced.clear()
@@ -129,7 +134,7 @@ def _kept(original: Any) -> Any:
     def rdd(self: DataFrame) -> Any:
         if not _is_entered(self):
             return original.func(self)
-        with _alone(), _entered[session_name(self.sparkSession)][1](self, False, "") as out:
+        with _alone(), _last(self)[1](self, False, "") as out:
             return original.func(out)
 
     made = cached_property(wraps(original.func)(rdd))
@@ -144,7 +149,7 @@ def _run(
     if not _is_entered(of):
         yield query
         return
-    with _alone(), _entered[session_name(of.sparkSession)][0](query, collected, refusal) as out:
+    with _alone(), _last(of)[0](query, collected, refusal) as out:
         yield out
 
 
@@ -152,7 +157,7 @@ def _run(
 def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
     """What has run stays until `held` ends, but other actions of this thread need not wait."""
     with _alone():
-        yield held.enter_context(_entered[session_name(df.sparkSession)][0](df, False, ""))
+        yield held.enter_context(_last(df)[0](df, False, ""))
 
 
 @contextmanager
@@ -163,6 +168,10 @@ def _alone() -> Iterator[None]:
         yield
     finally:
         _within.active = False
+
+
+def _last(df: DataFrame) -> tuple[Run, Run]:
+    return _entered[session_name(df.sparkSession)][-1]
 
 
 def _is_entered(df: DataFrame) -> bool:

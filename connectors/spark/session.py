@@ -195,7 +195,7 @@ class Headgate:
 
     def detach(self) -> None:
         """Let the session's actions be Spark's own again; what is stored stays."""
-        actions.leave(self._exchanger.spark)
+        actions.leave(self._exchanger.spark, self._running)
 
     def close(self) -> None:
         """Release all that the job has but what was promoted, and wait until it is deleted; later

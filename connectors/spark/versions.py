@@ -1,6 +1,6 @@
 """The versions of Spark whose private calls are known, and all in which they differ.
 
-`make test-matrix` proves each. A newer one goes by public calls only, an older one is refused. This
+`make test-matrix` tries each. A newer one goes by public calls only, an older one is refused. This
 asks for no Spark to be installed.
 """
 

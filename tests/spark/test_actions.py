@@ -17,7 +17,7 @@ from headgate.connectors.spark.exchange import Exchanger
 from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
-from .conftest import Place, build_session, real_place
+from .conftest import Place, build_session, real_place, setting
 from .entered import counted, detached, left, stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -134,6 +134,19 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
     assert changed == {name for name in outside if outside[name] is not inside[name]}
     with detached(hg, spark):
         assert all(found is outside[name] for name, found in _methods().items())
+
+
+def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:
+    """The last to attach has the session's actions; when it has gone, the one before has them."""
+    with setting(spark, {"spark.headgate.job.id": f"{hg.job}-second"}), attach(spark) as second:
+        assert 0 == stored(hg, lambda: stored(second, counted(spark).collect))
+        assert second.results() != ()
+    assert 1 == stored(hg, counted(spark).collect)
+    with setting(spark, {"spark.headgate.job.id": f"{hg.job}-third"}):
+        third = attach(spark)
+    with detached(hg, spark):
+        assert 1 == stored(third, counted(spark).collect)
+    third.close()
 
 
 def test_spark_runs_what_we_cannot(
