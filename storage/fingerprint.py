@@ -92,7 +92,7 @@ def _values(array: pa.Array) -> Sums:
         return np.full(len(array), _NULL, np.uint64)
     found = _of_kind(array, kind)
     if array.null_count:
-        found = np.where(array.is_valid().to_numpy(zero_copy_only=False), found, _NULL)
+        found = np.where(np.from_dlpack(array.is_valid().cast(pa.uint8())), found, _NULL)
     return found
 
 
@@ -180,7 +180,7 @@ def _of_word(words: Sums, starts: Longs, left: Longs) -> Sums:
 
 def _of_lists(offsets: pa.Array, values: Sums, ordered: bool) -> Sums:
     """One hash for the values of each list; `ordered`, where their places count."""
-    ends = offsets.to_numpy().astype(np.int64)
+    ends = np.from_dlpack(offsets).astype(np.int64)
     lengths = np.diff(ends)
     inner = values[ends[0] : ends[-1]].copy()
     if ordered:

@@ -148,9 +148,10 @@ def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
     if low < 0 or high >= subpartitions:
         raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
     where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
-    order = pa.array(np.argsort(where, kind="stable").astype(np.uint32))
+    order = np.argsort(where, kind="stable").astype(np.uint32)
     rows = np.bincount(where, minlength=subpartitions).astype(np.int64)
-    return Run(pa.concat_batches(batches).take(order), rows)
+    taken = pa.Array.from_buffers(pa.uint32(), len(order), [None, pa.py_buffer(order)])
+    return Run(pa.concat_batches(batches).take(taken), rows)
 
 
 def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:

@@ -6,6 +6,7 @@ code that touches Spark's internals through py4j.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +17,13 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, StructType
 
 from .jvm import Jvm
+from .types import is_small
 from .versions import Version, version_of
+from .worker import SUBPARTITION
 
-SUBPARTITION = "headgate_subpartition"
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
@@ -35,6 +37,13 @@ _CLASSES = {
     "relation": "org.apache.spark.sql.catalyst.plans.logical.LocalRelation",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "scan": "org.apache.spark.sql.execution.LogicalRDD",
+    "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
+    "unscaled": "org.apache.spark.sql.catalyst.expressions.UnscaledValue",
+    "decimal": "org.apache.spark.sql.catalyst.expressions.MakeDecimal",
+    "attributes": "org.apache.spark.sql.catalyst.types.DataTypeUtils",
+    "metadata": "org.apache.spark.sql.types.Metadata",
+    "option": "scala.Option",
+    "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
 }
 
 
@@ -89,9 +98,14 @@ class CatalystDoor:
         return ExchangePlan(rows, child, child.output(), partitioning)
 
     def numbered(self, child: Any, number: Any, session: Any) -> DataFrame:
-        """The rows of a logical plan as c0, c1, …, and behind them an expression."""
-        attributes = self._jvm.items(child.output())
-        carried = [self.alias(attribute, f"c{at}") for at, attribute in enumerate(attributes)]
+        """The rows of a logical plan as c0, c1, …, as they are stored, and behind them an
+        expression."""
+        output = child.output()
+        small = self._small_decimals(output)
+        carried = [
+            self.alias(self._jvm["unscaled"](one) if at in small else one, f"c{at}")
+            for at, one in enumerate(self._jvm.items(output))
+        ]
         carried.append(self.alias(number, SUBPARTITION))
         return self.frame(self._jvm["project"](self._jvm.seq(carried), child), session)
 
@@ -148,22 +162,64 @@ class CatalystDoor:
 
     def scan_of(self, frame: DataFrame) -> int:
         """The RDD that a frame of this door reads, as lineages tell it."""
-        number: int = frame._jdf.queryExecution().analyzed().rdd().id()
+        leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
+        number: int = leaf.rdd().id()
         return number
 
-    def scan(self, batches: RDD[Any], schema: StructType, plan: ExchangePlan) -> DataFrame:
+    def scan(
+        self, batches: RDD[Any], stored: StructType, attributes: Any, partitioning: Any
+    ) -> DataFrame:
         """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
-        assert batches.getNumPartitions() == plan.partitioning.numPartitions(), "else rows go wrong"
-        rows = self.rows_of(batches, schema)
-        return self.frame(self.logical(plan.attributes, rows, plan.partitioning))
+        assert batches.getNumPartitions() == partitioning.numPartitions(), "else rows go wrong"
+        read, back = self.as_stored(attributes)
+        scan = self.logical(read, self.rows_of(batches, stored), partitioning)
+        return self.frame(self._jvm["project"](back, scan) if back else scan)
 
-    def load(self, batches: RDD[Any], schema: StructType) -> DataFrame:
+    def load(self, batches: RDD[Any], stored: StructType, schema: StructType) -> DataFrame:
         """A DataFrame over Arrow batches of whose partitioning Spark knows nothing."""
-        return DataFrame(self._load(batches, schema), self._spark)
+        attributes = self._jvm["attributes"].toAttributes(self._parsed(schema))
+        unknown = self._jvm["unknown"](batches.getNumPartitions())
+        return self.scan(batches, stored, attributes, unknown)
 
-    def rows_of(self, batches: RDD[Any], schema: StructType) -> Any:
+    def rows_of(self, batches: RDD[Any], stored: StructType) -> Any:
         """Spark's own rows out of Arrow batches."""
-        return self._load(batches, schema).queryExecution().analyzed().rdd()
+        loader = self._jvm["loader"]
+        loaded = loader.toDataFrame(batches._jrdd, self._parsed(stored), self._session)
+        return loaded.queryExecution().analyzed().rdd()
+
+    def as_stored(self, attributes: Any) -> tuple[Any, Any]:
+        """What is read for some attributes, and what makes them of it, None where it is them."""
+        small = self._small_decimals(attributes)
+        if not small:
+            return attributes, None
+        read, back = [], []
+        for at, one in enumerate(self._jvm.items(attributes)):
+            if at not in small:
+                read.append(one)
+                back.append(one)
+                continue
+            kind, empty = small[at], self._jvm.seq()
+            long, metadata = self._jvm["types"].LongType, self._jvm["metadata"].empty()
+            number = self._jvm["named"].newExprId()
+            whole = self._jvm["column"](one.name(), long, one.nullable(), metadata, number, empty)
+            made = self._jvm["decimal"](whole, kind.precision, kind.scale, False)
+            given = self._jvm["alias"](
+                made,
+                one.name(),
+                one.exprId(),
+                one.qualifier(),
+                self._jvm["option"].apply(one.metadata()),
+                empty,
+            )
+            read.append(whole)
+            back.append(given)
+        return self._jvm.seq(read), self._jvm.seq(back)
+
+    def _small_decimals(self, attributes: Any) -> dict[int, DecimalType]:
+        """The decimals among attributes that are stored as whole numbers."""
+        schema = self._jvm["attributes"].fromAttributes(attributes).json()
+        kinds = enumerate(field.dataType for field in StructType.fromJson(json.loads(schema)))
+        return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
 
     def logical(
         self,
@@ -198,9 +254,8 @@ class CatalystDoor:
         number, empty = self._jvm["named"].newExprId(), self._jvm.seq()
         return self._jvm["alias"](expression, name, number, empty, self._jvm.nothing(), empty)
 
-    def _load(self, batches: RDD[Any], schema: StructType) -> Any:
-        java_schema = self._session.parseDataType(schema.json())
-        return self._jvm["loader"].toDataFrame(batches._jrdd, java_schema, self._session)
+    def _parsed(self, schema: StructType) -> Any:
+        return self._session.parseDataType(schema.json())
 
 
 def _is_scan(leaf: Any) -> bool:

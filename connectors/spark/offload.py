@@ -238,8 +238,8 @@ class Offload:
     def _scan(self, shuffle: Shuffle, done: Done) -> Any:
         task = replace(done.written.read, parts=shuffle.parts)
         batches = read_frames(self._exchanger.spark, task)
-        scan = self._plans.scan(shuffle, batches, done.road.rows)
-        self._exchanger.means.known.add(scan.rdd().id(), done.written)
+        scan, rows = self._plans.scan(shuffle, batches, done.road.rows)
+        self._exchanger.means.known.add(rows, done.written)
         return scan
 
     def _release_all(self) -> None:

@@ -40,6 +40,7 @@ _CLASSES = {
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
     "answer": "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer",
     "leaf": "org.apache.spark.sql.execution.RDDScanExec",
+    "made": "org.apache.spark.sql.execution.ProjectExec",
     "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
     "some": "org.apache.spark.sql.execution.LocalLimitExec",
     "sorted": "org.apache.spark.sql.execution.SortExec",
@@ -196,13 +197,16 @@ class PlanDoor:
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
-    def scan(self, shuffle: Shuffle, batches: RDD[Any], schema: StructType) -> Any:
-        """What takes an exchange's place: it reads its parts."""
+    def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Any, int]:
+        """What takes an exchange's place: it reads its parts. Besides the RDD that it reads, as
+        lineages tell it."""
         parts = shuffle.parts
         assert batches.getNumPartitions() == (len(parts) or shuffle.count), "else rows go wrong"
         with self._active():
-            rows = self._door.rows_of(batches, schema)
-            return self._leaf(shuffle, rows, self._partitioning(shuffle))
+            rows = self._door.rows_of(batches, stored)
+            read, back = self._door.as_stored(shuffle.node.output())
+            leaf = self._leaf(read, rows, self._partitioning(shuffle))
+            return self._jvm["made"](back, leaf) if back else leaf, rows.id()
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> tuple[DataFrame, str]:
         """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
@@ -308,8 +312,9 @@ class PlanDoor:
         places = []
         for shuffle in through(shuffles):
             assert shuffle.mark is not None
+            output = shuffle.node.output()
             places.append(
-                (shuffle.node, self._leaf(shuffle, shuffle.mark.rdd, shuffle.partitioning))
+                (shuffle.node, self._leaf(output, shuffle.mark.rdd, shuffle.partitioning))
             )
         return self._replace(plan, places)
 
@@ -361,11 +366,9 @@ class PlanDoor:
         """A logical leaf that is planned as this very plan."""
         return self._jvm["stage"](self._door.relation(physical.output()), physical)
 
-    def _leaf(self, shuffle: Shuffle, rows: Any, partitioning: Any) -> Any:
+    def _leaf(self, output: Any, rows: Any, partitioning: Any) -> Any:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()
-        return self._jvm["leaf"](
-            shuffle.node.output(), rows, "Headgate", partitioning, unordered, nothing
-        )
+        return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Any]) -> Any:
         return self._replace(plan, [(shuffle.node, scan) for shuffle, scan in scans.items()])

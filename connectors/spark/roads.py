@@ -7,19 +7,19 @@ same partitions, on any PySpark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import RDD
-from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
+from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from .catalyst import SUBPARTITION, CatalystDoor, ExchangePlan, Lineage
+from .catalyst import CatalystDoor, ExchangePlan, Lineage
 from .shipping import ship
 from .types import (
     back_from_carried,
@@ -29,7 +29,7 @@ from .types import (
     stored_schema,
     to_carried,
 )
-from .worker import MapTask, ReadTask
+from .worker import SUBPARTITION, Frames, MapTask, ReadTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class PrivateRoad:
         return _writing(stage)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        return self._door.scan(read_frames(self._spark, task), self.rows, self._plan)
+        plan, batches = self._plan, read_frames(self._spark, task)
+        return self._door.scan(batches, self.rows, plan.attributes, plan.partitioning)
 
 
 class PublicRoad:
@@ -125,7 +126,8 @@ class StoredRoad:
 
     def reads(self, task: ReadTask) -> DataFrame:
         if self._door is not None:
-            return self._door.load(read_frames(self._spark, task), self._rows)
+            batches = read_frames(self._spark, task)
+            return self._door.load(batches, self._stored, self._rows)
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
@@ -139,23 +141,6 @@ def read_frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
 def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
     read = ship(task.batches)
     return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
-
-
-class Frames(NoOpSerializer):
-    """Buffers as they are: each a length and that many bytes, until the end mark.
-
-    Raises:
-        EOFError: the stream ends without the mark. So it does when what feeds the task fails: the
-            rows are not all there, and must not be announced as if they were.
-    """
-
-    def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
-        while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
-            # Arrow's allocator gives the same pages again; Python's goes to the system each time.
-            frame = pa.allocate_buffer(length)
-            if stream.readinto(memoryview(frame).cast("B")) != length:
-                raise EOFError(f"a batch of {length} bytes was cut off")
-            yield frame
 
 
 def _writing(stage: RDD[Any]) -> Writing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pyarrow as pa
 import pyspark
@@ -13,7 +14,9 @@ from pyspark.sql.types import (
     ArrayType,
     CalendarIntervalType,
     DataType,
+    DecimalType,
     IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -26,6 +29,7 @@ from ...control.errors import Invalid
 from .versions import NEWEST, VERSIONS, version_of
 
 _VERSION = version_of(pyspark.__version__) or VERSIONS[NEWEST]
+_LONG_DIGITS = 18
 _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
 
 
@@ -101,31 +105,50 @@ def stored_schema(schema: StructType) -> StructType:
     """The schema in which rows are stored: columns by number, and none that only Spark knows."""
     stored = StructType()
     for at, field in enumerate(schema):
-        months = isinstance(field.dataType, YearMonthIntervalType)
-        stored.add(f"c{at}", IntegerType() if months else field.dataType, field.nullable)
+        stored.add(f"c{at}", _stored(field.dataType), field.nullable)
     return stored
+
+
+def is_small(kind: DataType) -> bool:
+    """Whether a column is of decimals that are stored as whole numbers without their scale: the
+    JVM makes large numbers of a decimal to put it into Arrow's form, and again to read it."""
+    return isinstance(kind, DecimalType) and kind.precision <= _LONG_DIGITS
 
 
 def to_carried(schema: StructType) -> list[Column]:
     """Renamed columns as what mapInArrow takes."""
-    return [
-        F.expr(_MONTHS.format(f"cast(c{at} as interval year to month)")).alias(f"c{at}")
-        if isinstance(field.dataType, YearMonthIntervalType)
-        else F.col(f"c{at}")
-        for at, field in enumerate(schema)
-    ]
+    return [_to(field.dataType, f"c{at}").alias(f"c{at}") for at, field in enumerate(schema)]
 
 
 def back_from_carried(schema: StructType) -> list[Column]:
     """What was carried, under its own name and type."""
     return [
-        (
-            F.expr(f"make_ym_interval(0, c{at})").cast(field.dataType)
-            if isinstance(field.dataType, YearMonthIntervalType)
-            else F.col(f"c{at}")
-        ).alias(field.name, metadata=field.metadata)
+        _back(field.dataType, f"c{at}").alias(field.name, metadata=field.metadata)
         for at, field in enumerate(schema)
     ]
+
+
+def _stored(kind: DataType) -> DataType:
+    if isinstance(kind, YearMonthIntervalType):
+        return IntegerType()
+    return LongType() if is_small(kind) else kind
+
+
+def _to(kind: DataType, name: str) -> Column:
+    if isinstance(kind, YearMonthIntervalType):
+        return F.expr(_MONTHS.format(f"cast({name} as interval year to month)"))
+    if isinstance(kind, DecimalType) and is_small(kind):
+        return F.expr(f"cast({name} * {10**kind.scale}BD as bigint)")
+    return F.col(name)
+
+
+def _back(kind: DataType, name: str) -> Column:
+    if isinstance(kind, YearMonthIntervalType):
+        return F.expr(f"make_ym_interval(0, {name})").cast(kind)
+    if isinstance(kind, DecimalType) and is_small(kind):
+        unit = Decimal(1).scaleb(-kind.scale)
+        return F.expr(f"cast({name} as decimal(18, 0)) * {unit:f}BD").cast(kind)
+    return F.col(name)
 
 
 def _walk(kind: DataType) -> Iterator[DataType]:

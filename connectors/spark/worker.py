@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark import TaskContext
+from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
 
 from ...control.ids import AttemptId, JobId, PartitionId, ResultId
 from ...control.kafka import KafkaEventLog
@@ -34,7 +35,8 @@ from ...storage.manifest import Manifest
 from ...storage.means import Means
 from ...storage.shards import StoredManifest
 from ...storage.stores import open_store
-from .catalyst import SUBPARTITION
+
+SUBPARTITION = "headgate_subpartition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,23 @@ class MapTask:
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
+
+
+class Frames(NoOpSerializer):
+    """Buffers as they are: each a length and that many bytes, until the end mark.
+
+    Raises:
+        EOFError: the stream ends without the mark. So it does when what feeds the task fails: the
+            rows are not all there, and must not be announced as if they were.
+    """
+
+    def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
+        while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
+            # Arrow's allocator gives the same pages again; Python's goes to the system each time.
+            frame = pa.allocate_buffer(length)
+            if stream.readinto(memoryview(frame).cast("B")) != length:
+                raise EOFError(f"a batch of {length} bytes was cut off")
+            yield frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +227,7 @@ def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np
     """The rows as they were, and the subpartition of each."""
     columns = batch.columns
     rows = pa.RecordBatch.from_arrays(columns[:-1], schema=schema)
-    return rows, columns[-1].to_numpy(zero_copy_only=False)
+    return rows, np.from_dlpack(columns[-1])  # Arrow's own way to numpy imports pandas, a second
 
 
 def _context() -> TaskContext:

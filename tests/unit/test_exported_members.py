@@ -35,5 +35,41 @@ def test_importing_headgate_does_not_import_spark() -> None:
     program = (
         "import sys, headgate; print(*{'pyspark', 'boto3', 'pandas', 'moto'} & sys.modules.keys())"
     )
+    assert [] == _said(program)
+
+
+def test_writing_does_not_import_pandas() -> None:
+    """Arrow takes it in with the first array that it makes from Python's or numpy's and the first
+    that it gives to them, which takes an executor's new process a second."""
+    program = """
+import sys
+import numpy as np
+import pyarrow as pa
+from headgate.connectors.spark.worker import _apart
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.storage.fingerprint import Fingerprint
+from headgate.storage.segment import decode, encode, sort
+numbers = pa.py_buffer(np.array([0, 1, 2], np.int32))
+to = pa.Array.from_buffers(pa.int32(), 2, [None, numbers])
+a = pa.Array.from_buffers(to.type, 2, [pa.py_buffer(bytes([1])), numbers])
+b = pa.Array.from_buffers(pa.list_(to.type), 2, [None, numbers], children=[a])
+schema = pa.schema([("a", a.type), ("b", b.type)])
+carried = schema.append(pa.field("to", to.type))
+rows, targets = _apart(pa.RecordBatch.from_arrays([a, b, to], schema=carried), schema)
+run = sort([rows], [targets], 2)
+hashed = Fingerprint(2)
+hashed.add(run)
+attempt = AttemptId(PartitionId(ResultId("r"), 0), 0, 0)
+segment = encode([run], "lz4", attempt)
+body = segment.body[segment.index.starts[0] :][: segment.index.sizes.sum()]
+assert 2 == len(list(decode(body, schema.serialize().to_pybytes())))
+assert hashed.digest() is not None
+print(*{"pandas"} & sys.modules.keys())
+"""
+    assert [] == _said(program)
+
+
+def _said(program: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    assert not done.returncode, done.stderr
+    return done.stdout.split()

@@ -10,7 +10,7 @@ from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
 from headgate.connectors.spark.exchange import check_rows
-from headgate.connectors.spark.roads import Frames
+from headgate.connectors.spark.worker import Frames
 from headgate.control.events import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.state import ResultState
