@@ -182,10 +182,13 @@ class CatalystDoor:
         return self.scan(batches, stored, attributes, unknown)
 
     def rows_of(self, batches: RDD[Any], stored: StructType) -> Any:
-        """Spark's own rows out of Arrow batches."""
+        """Spark's own rows out of Arrow batches. To coalesce them, to as many partitions as there
+        are, puts off reading until somebody asks for a row: a join with none on its other side
+        does not, and Spark ends a Python worker whose rows nobody takes, a second for the next."""
         loader = self._jvm["loader"]
         loaded = loader.toDataFrame(batches._jrdd, self._parsed(stored), self._session)
-        return loaded.queryExecution().analyzed().rdd()
+        rows = loaded.queryExecution().analyzed().rdd().toJavaRDD()
+        return rows.coalesce(batches.getNumPartitions()).rdd()
 
     def as_stored(self, attributes: Any) -> tuple[Any, Any]:
         """What is read for some attributes, and what makes them of it, None where it is them."""

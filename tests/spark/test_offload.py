@@ -23,7 +23,7 @@ from headgate import Headgate, Invalid
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
-from .conftest import Place, real_place
+from .conftest import Place, real_place, setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -185,6 +185,24 @@ def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: 
     assert (out.rdd.getNumPartitions(), grouped.rows) == (1, 97)
     joined = out.join(spark.table("few").distinct(), "k")
     assert sorted(told(df.join(spark.table("few").distinct(), "k"))) == sorted(told(joined))
+    hg.release(out)
+
+
+def test_rows_that_nobody_asks_for_are_not_read(
+    spark: SparkSession, hg: Headgate, views: None
+) -> None:
+    """A join asks for no row where its other side has none; a reader that had begun would be cut
+    off in the middle, and its Python worker with it."""
+    df = spark.sql(
+        "select /*+ merge(b) */ a.k, b.v from (select * from orders where v = 7) a "
+        "join orders b on a.v = b.v"
+    )
+    with setting(spark, {"spark.sql.adaptive.enabled": "false"}):
+        out = hg.offload(df)
+        assert sorted(told(df)) == sorted(told(out))
+    *_, left, right = sorted(hg.report().results[-2:], key=lambda one: one.rows)
+    assert (1, left.subpartitions) == (left.rows, left.consumed)
+    assert 1 == right.consumed < right.subpartitions
     hg.release(out)
 
 
