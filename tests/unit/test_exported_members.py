@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
+from zipimport import zipimporter
 
 import pytest
 
 import headgate
+from headgate.connectors.spark.worker import _forget_zips
 
 NAMES_MAX = 12
 
@@ -67,6 +72,23 @@ assert hashed.digest() is not None
 print(*{"pandas"} & sys.modules.keys())
 """
     assert [] == _said(program)
+
+
+def test_a_task_leaves_no_zip_to_look_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark's worker has all finders look anew before each task; what is in the zip is found by
+    another one."""
+    archive = tmp_path / "modules.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        for name in ("zipped_once", "zipped_twice"):
+            made.writestr(f"{name}.py", "")
+    monkeypatch.syspath_prepend(archive)
+    importlib.import_module("zipped_once")
+    assert str(archive) in sys.path_importer_cache
+    _forget_zips()
+    assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
+    importlib.import_module("zipped_twice")
 
 
 def _said(program: str) -> list[str]:
