@@ -45,7 +45,8 @@ def _one_of(setting: str, *values: str) -> tuple[str, ...]:
     return tuple(f"set spark.sql.{setting}={value};" for value in values)
 
 
-# What may stand for <name>, the simplest first; # is the number of the types.
+# What may stand for <name>, the simplest first; # is the number of the types. The rows of a limit
+# may not come straight under a scalar subquery: Spark 4.3 forgets their order there.
 RULES = {
     "query": tuple(
         "<adaptive> <broadcasts> <parts> <target> <least> <skew> <times> <spread> <fused> "
@@ -80,7 +81,7 @@ RULES = {
         "(with w as (select * from <relation>) select l.a, r.b, l.c, l.d, l.s from w l"
         " <join> (select a, <sum> b from w group by a) r on l.a = r.a)",
         "(select a, bigint(n) b, c, d, s from (select *, <ranked> n from <relation>) <ranks>)",
-        "(select a, <scalar> b, c, d, s from <relation> o)",
+        "(select a, <scalar> b, c, d, s from (select distinct * from <relation>) o)",
         "(select o.a, x.b, c, d, s from <relation> o <lateral>)",
         "(select a, coalesce(p0, p1 + 1) b, c, d, s from"
         " (select *, b % 3 p from <relation>) pivot (<plain>(b) for p in (0 p0, 1 p1)))",
