@@ -79,7 +79,7 @@ test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and lea
 	@$(BIN)/python -m pytest -m real $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
-OF_SPARK := repartition types offload adaptive actions generated executor_loss
+OF_SPARK := repartition types offload adaptive actions caches generated executor_loss
 
 test-matrix: stack $(VERSIONS:%=.venv/matrix/%/.installed)  ## those of Spark, on each PySpark (VERSIONS="4.0.5 4.3.0")
 	@lines=(); status=0; \

@@ -58,7 +58,7 @@ def leave(spark: SparkSession, run: Run) -> None:
 def _methods() -> dict[tuple[type, str], Any]:
     made = {name: _whole(Classic.__dict__[name], True) for name in COLLECTED}
     made |= {name: _whole(Classic.__dict__[name]) for name in RUN}
-    made |= {name: _eager(Classic.__dict__[name]) for name in CHECKPOINTS}
+    made |= {name: _checkpoint(Classic.__dict__[name]) for name in CHECKPOINTS}
     made["count"] = _count(Classic.__dict__["count"])
     made["show"] = _first(Classic.__dict__["show"], 20, 1)
     made["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
@@ -76,13 +76,16 @@ def _whole(original: Callable[..., Any], collected: bool = False) -> Callable[..
     return action
 
 
-def _eager(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A checkpoint that is not made now would read what is released then."""
-    whole = _whole(original)
+def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+    """One that is made later reads then what is stored now."""
 
     @wraps(original)
     def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
-        return (whole if eager else original)(self, eager, *args, **more)
+        if not _is_entered(self):
+            return original(self, eager, *args, **more)
+        run, keep = _last(self)
+        with _alone(), (run if eager else keep)(self, False, "") as out:
+            return original(out, eager, *args, **more)
 
     return checkpoint
 

@@ -1,5 +1,5 @@
-"""The private door: with `physical.py`, `walk.py`, `numbering.py` and `jvm.py` behind it, the only
-code that touches Spark's internals through py4j.
+"""The private door: with `physical.py`, `walk.py`, `numbering.py`, `caches.py` and `jvm.py` behind
+it, the only code that touches Spark's internals through py4j.
 
 `open_door` answers None where a name it needs is missing; the caller then keeps to public PySpark.
 """
@@ -19,11 +19,12 @@ from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
-from .jvm import Jvm
+from .jvm import Jvm, name_of
 from .types import is_small
 from .versions import Version, version_of
 from .worker import SUBPARTITION
 
+_SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
@@ -44,6 +45,7 @@ _CLASSES = {
     "metadata": "org.apache.spark.sql.types.Metadata",
     "option": "scala.Option",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
+    "weak": "java.lang.ref.WeakReference",
 }
 
 
@@ -95,7 +97,8 @@ class CatalystDoor:
         if maps:
             partitioning, session = self._with_maps(query, partitioning)
         rows = self.numbered(child, self.number(partitioning), session)
-        return ExchangePlan(rows, child, child.output(), partitioning)
+        origin = rows._jdf.queryExecution().withCachedData()
+        return ExchangePlan(rows, origin, child.output(), partitioning)
 
     def numbered(self, child: Any, number: Any, session: Any) -> DataFrame:
         """The rows of a logical plan as c0, c1, …, as they are stored, and behind them an
@@ -115,7 +118,7 @@ class CatalystDoor:
         session = self._session.cloneSession()
         session.conf().set("spark.sql.legacy.allowHashOnMapType", "true")
         planned = query.optimizedPlan()
-        kept = planned.getClass().getSimpleName() == "RepartitionByExpression"
+        kept = name_of(planned) == "RepartitionByExpression"
         return (planned.partitioning() if kept else partitioning), session
 
     def number(self, partitioning: Any) -> Any:
@@ -154,17 +157,33 @@ class CatalystDoor:
             return Lineage()
 
     def _scans(self, plan: Any) -> frozenset[int]:
-        """The RDDs behind a plan's leaves, those of its subqueries too."""
+        """The RDDs behind a plan's leaves, those of its subqueries and of its caches too."""
+        found: set[int] = set()
         plans = [plan, *self._jvm.items(plan.subqueriesAll())]
-        leaves = [leaf for one in plans for leaf in self._jvm.items(one.collectLeaves())]
-        told = [leaf.rdd().toDebugString() for leaf in leaves if _is_scan(leaf)]
-        return frozenset(int(number) for text in told for number in _RDD_ID.findall(text))
+        for leaf in (leaf for one in plans for leaf in self._jvm.items(one.collectLeaves())):
+            name = name_of(leaf)
+            if name in _SCANS:
+                found.update(map(int, _RDD_ID.findall(leaf.rdd().toDebugString())))
+            elif name == "InMemoryRelation":
+                found |= self._scans(leaf.cachedPlan())
+            elif name == "InMemoryTableScanExec":
+                found |= self._scans(leaf.relation().cachedPlan())
+            elif name == "AdaptiveSparkPlanExec":
+                found |= self._scans(leaf.inputPlan())
+        return frozenset(found)
 
     def scan_of(self, frame: DataFrame) -> int:
         """The RDD that a frame of this door reads, as lineages tell it."""
-        leaf = frame._jdf.queryExecution().analyzed().collectLeaves().apply(0)
-        number: int = leaf.rdd().id()
+        number: int = self.rows_behind(frame).id()
         return number
+
+    def rows_behind(self, frame: DataFrame) -> Any:
+        """The RDD itself."""
+        return frame._jdf.queryExecution().analyzed().collectLeaves().apply(0).rdd()
+
+    def weakly(self, thing: Any) -> Any:
+        """A reference that lets a thing of the JVM go when nobody else has it."""
+        return self._jvm["weak"](thing)
 
     def scan(
         self, batches: RDD[Any], stored: StructType, attributes: Any, partitioning: Any
@@ -261,10 +280,6 @@ class CatalystDoor:
         return self._session.parseDataType(schema.json())
 
 
-def _is_scan(leaf: Any) -> bool:
-    return leaf.getClass().getSimpleName() in ("LogicalRDD", "RDDScanExec")
-
-
 def open_door(spark: SparkSession) -> CatalystDoor | None:
     """The door into this session's JVM, None when it is not one that we know."""
     if (version := version_of(spark.version)) is None:
@@ -347,5 +362,5 @@ def put_first(context: SparkContext, stages: Collection[int]) -> None:
     older jobs first; under FAIR their pool has its share without it."""
     waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
     for one in waiting:
-        if one.getClass().getSimpleName() == "TaskSetManager" and one.stageId() in stages:
+        if name_of(one) == "TaskSetManager" and one.stageId() in stages:
             getattr(one, "priority_$eq")(-1)

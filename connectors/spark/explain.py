@@ -8,18 +8,19 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from ...storage.segment import Longs
+from .caches import Cache
 from .offload import Done, Offload, Offloaded
 from .report import ResultReport
+from .shuffles import Shuffle
 
 
-def planned(query: Offload, df: DataFrame) -> str:
-    """A query of which nothing has run."""
+def planned(query: Offload, df: DataFrame, fillings: Iterable[tuple[Offload, Cache]]) -> str:
+    """A query of which nothing has run, and what fills the caches that it is the first to read."""
     plan = query.plan(df)
-    lines = []
-    for shuffle in plan.shuffles:
-        reason = query.refusal(shuffle)
-        where = f"stays in Spark: {reason}" if reason else "runs here"
-        lines.append(f"{shuffle.label}: {where}")
+    lines = [_told_before(query, shuffle) for shuffle in plan.shuffles]
+    for filling, cache in fillings:
+        shuffles = filling.plan(cache, collected=False).shuffles
+        lines += [f"{_told_before(filling, shuffle)}, for a cache" for shuffle in shuffles]
     return _page(plan.root.toString(), lines)
 
 
@@ -31,6 +32,12 @@ def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
     if query.reused:
         lines.append(f"{query.reused} more had the rows of another one")
     return _page(query.plan, lines)
+
+
+def _told_before(query: Offload, shuffle: Shuffle) -> str:
+    reason = query.refusal(shuffle)
+    where = f"stays in Spark: {reason}" if reason else "runs here"
+    return f"{shuffle.label}: {where}"
 
 
 def _told(done: Done, report: ResultReport) -> str:

@@ -49,6 +49,11 @@ class Jvm:
         return _find(self._jvm, "scala.jdk.javaapi.CollectionConverters")
 
 
+def name_of(thing: Any) -> str:
+    """What a thing's class is called."""
+    return str(thing.getClass().getSimpleName())
+
+
 class _Class:
     """A class whose static members are looked up once: each look-up is a call to the JVM."""
 

@@ -18,9 +18,10 @@ from ...control.contract import ShuffleDescriptor
 from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from .adaptive import parts_of, pieces, skewed
+from .caches import Cache
 from .exchange import Exchanger, Written
 from .native import accounted
-from .physical import PlanDoor
+from .physical import PlanDoor, Query
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
 from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
@@ -68,31 +69,38 @@ class Offload:
         self._plan: Plan | None = None
         self._reused = 0
 
-    def refusals(self, df: DataFrame, collected: bool) -> list[str]:
+    def empty_caches(self, asked: Query) -> list[Cache]:
+        """The caches that are to be filled for a query."""
+        return self._plans.empty_caches(asked)
+
+    def reads_cache(self, asked: Query) -> bool:
+        return self._plans.reads_cache(asked)
+
+    def refusals(self, asked: Query, collected: bool) -> list[str]:
         """For each exchange of a query why it is left to Spark, empty when it is not."""
-        self._plan = self.plan(df, collected)
+        self._plan = self.plan(asked, collected)
         return [self.refusal(one) for one in self._plan.shuffles]
 
-    def plan(self, df: DataFrame, collected: bool = True) -> Plan:
+    def plan(self, asked: Query, collected: bool = True) -> Plan:
         """The plan of a query, with nothing of it run; see `PlanDoor.plan`."""
-        return self._refused_in(self._plans.plan(df, collected))
+        return self._refused_in(self._plans.plan(asked, collected))
 
     def refusal(self, shuffle: Shuffle) -> str:
         """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
         return shuffle.refusal or self._too_small(shuffle)
 
-    def run(self, df: DataFrame) -> Offloaded:
-        first = self._plan or self.plan(df)
+    def run(self, asked: Query) -> Offloaded:
+        first = self._plan or self.plan(asked)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
             with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
                     plan = self._run_all(first, pool)
-                    if self._runs:
+                    if self._runs or not isinstance(asked, DataFrame):
                         frame, left = self._plans.finish(plan, self._scans(plan.inputs))
                     else:
-                        frame, left = df.select("*"), str(plan.root.toString())
+                        frame, left = asked.select("*"), str(plan.root.toString())
                 except BaseException:
                     self._cancel(pool, tag)
                     raise
@@ -254,8 +262,8 @@ class Offload:
 
 
 def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:
-    if plan.observed:
-        return "the query observes metrics, which Spark gives of what it runs as a whole"
+    if plan.refusal:
+        return plan.refusal
     if shuffle.kind not in KINDS:
         return f"{shuffle.kind} is not known"
     try:

@@ -19,11 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from .adaptive import Adapting
+from .caches import Cache, caches
 from .catalyst import CatalystDoor, ExchangePlan
-from .jvm import Jvm
+from .jvm import Jvm, name_of
 from .numbering import Numbering
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
-from .walk import Walk, is_grouped, joined, link, name_of, nodes, partitions
+from .walk import Walk, is_grouped, joined, link, nodes, partitions
 
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
@@ -70,6 +71,9 @@ _OBSERVED = "CollectMetrics "
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
+_AS_PLANNED = Adapting(False, 0, 0, 1, math.inf, 0.0, -1)
+
+Query = DataFrame | Cache
 
 
 class PlanDoor:
@@ -85,17 +89,41 @@ class PlanDoor:
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
         self._asked: Any = None
+        self._logical: Any = None
+        self._cache: Cache | None = None
 
-    def plan(self, df: DataFrame, collected: bool = True) -> Plan:
+    def reads_cache(self, asked: Query) -> bool:
+        with self._active():
+            return next(caches(self._jvm, self._optimized(asked)), None) is not None
+
+    def empty_caches(self, asked: Query) -> list[Cache]:
+        """The caches that are to be filled for a query."""
+        with self._active():
+            return [one for one in caches(self._jvm, self._optimized(asked)) if one.is_empty]
+
+    def plan(self, asked: Query, collected: bool = True) -> Plan:
         """The plan of a query, with nothing of it run. Where the driver collects the rows, it is
         the driver that brings those of a limit together, and no exchange is needed for it."""
         with self._active():
-            self._asked = df._jdf.queryExecution().analyzed()
-            logical = self._query(self._asked).optimizedPlan()
+            logical = self._optimized(asked)
             plan = self._plan(logical)
             if plan.top is None or collected:
                 return plan
             return self._plan(self._jvm["project"](logical.output(), logical))
+
+    def _optimized(self, asked: Query) -> Any:
+        """What Spark's optimizer has made of a query, once."""
+        if self._logical is not None:
+            return self._logical
+        if isinstance(asked, Cache):
+            self._cache = asked
+            self._logical = self._asked = asked.logical
+            if asked.is_fixed:
+                self.adapting = _AS_PLANNED
+        else:
+            self._asked = asked._jdf.queryExecution().analyzed()
+            self._logical = self._query(self._asked).optimizedPlan()
+        return self._logical
 
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""
@@ -269,8 +297,12 @@ class PlanDoor:
             top, root = root, root.child()
         root = self._gather_tops(root)
         walk = Walk(self._jvm, self._marks, root)
-        observed = _OBSERVED in logical.toString()
-        return Plan(logical, top, root, tuple(walk.shuffles), tuple(walk.inputs), observed)
+        shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
+        if _OBSERVED in logical.toString():
+            refusal = "the query observes metrics, which Spark gives of what it runs as a whole"
+        elif self._cache and not self._cache.may_be(root):
+            refusal = "Spark relies on how the cache was partitioned when it was asked for"
+        return Plan(logical, top, root, shuffles, inputs, refusal)
 
     def _made_of(self, shuffle: Shuffle) -> Any:
         """The physical nodes over an exchange that were made of the same logical one, with what

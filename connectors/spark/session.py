@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from itertools import count
 from types import TracebackType
@@ -25,11 +26,13 @@ from ...control.why import Made, why
 from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
 from . import actions, explain
-from .catalyst import open_door
+from .caches import Cache, Reader
+from .catalyst import CatalystDoor, open_door
 from .exchange import Exchanger, Means
+from .kept import Kept
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
-from .physical import PlanDoor, open_plans
+from .physical import PlanDoor, Query, open_plans
 from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .services import Services, StartLocal, open_services
@@ -54,6 +57,8 @@ class Headgate:
         self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
         self._offloaded = weakref.WeakKeyDictionary()
         self._native: Counter[str] = Counter()
+        self._kept = Kept(self._release)
+        self._filling = threading.Lock()
         self._closed = False
         self._unseen: Unseen | None = None
         if exchanger.means.settings.sql_enabled:
@@ -92,7 +97,9 @@ class Headgate:
         Raises:
             Invalid: this Spark has no private door.
         """
-        return self._offload(self._query(), df)
+        query = self._query()
+        self._fill(query, df)
+        return self._offload(query, df)
 
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what
@@ -103,7 +110,8 @@ class Headgate:
         """
         if (done := self._offloaded.get(df)) is not None:
             return explain.ran(done, self.results())
-        return explain.planned(self._query(), df)
+        query = self._query()
+        return explain.planned(query, df, self._fillings(query, df))
 
     def read(self, result: str) -> DataFrame:
         """The rows of a complete result of this job, also one that an earlier driver has written
@@ -138,9 +146,7 @@ class Headgate:
         else:
             descriptors = (self._descriptor_of(df),)
             del self._descriptors[df]
-        for descriptor in descriptors:
-            self._exchanger.means.repairs.forget(descriptor.result)
-            self._exchanger.means.master.release_partition_externally(descriptor)
+        self._release(descriptors)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
         """Let what is stored for a DataFrame outlive this job, until a point in time (milliseconds
@@ -181,7 +187,7 @@ class Headgate:
             Invalid: as for `promote`.
         """
         self._require_open()
-        held = {self._descriptor_of(df).result for df in in_use}
+        held = self._kept.results | {self._descriptor_of(df).result for df in in_use}
         return self._exchanger.means.master.remove_unused(self.job, held)
 
     def why(self, result: str, partition: int) -> tuple[Made, ...]:
@@ -204,6 +210,7 @@ class Headgate:
             return
         self._closed = True
         self.detach()
+        self._kept.close()
         self._exchanger.means.repairs.close()
         try:
             self._exchanger.means.master.unregister_job(self.job)
@@ -225,62 +232,116 @@ class Headgate:
     def _report(self, native: Mapping[str, int]) -> JobReport:
         return job_report(self._exchanger.means.master.state(self.job), dict(native))
 
+    def _release(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
+        for descriptor in descriptors:
+            self._exchanger.means.repairs.forget(descriptor.result)
+            self._exchanger.means.master.release_partition_externally(descriptor)
+
     def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
-        self._services.require_whole_log()
-        done = query.run(df)
-        self._native.update(reason for _, reason in done.refused)
+        done = self._run(query, df)
         self._offloaded[done.frame] = done
         return done.frame
+
+    def _run(self, query: Offload, asked: Query) -> Offloaded:
+        self._services.require_whole_log()
+        done = query.run(asked)
+        self._native.update(reason for _, reason in done.refused)
+        return done
+
+    def _fill(self, query: Offload, asked: Query) -> list[str]:
+        """Run the exchanges of the caches that a query is the first to read; why some are Spark's
+        own."""
+        reasons: list[str] = []
+        for filling, cache in self._fillings(query, asked):
+            with self._filling:
+                if not cache.is_empty:
+                    continue
+                refusals = filling.refusals(cache, collected=False)
+                if all(refusals):
+                    self._native.update(refusals)
+                    reasons += refusals
+                    continue
+                done = self._run(filling, cache)
+                reasons += [why for _, why in done.refused]
+                if done.results:
+                    self._kept.add(cache.fill(self._door(), done.frame), done.results)
+        return reasons
+
+    def _fillings(self, query: Offload, asked: Query) -> Iterator[tuple[Offload, Cache]]:
+        """The caches that are to be filled for a query, each behind those that it reads."""
+        for cache in query.empty_caches(asked):
+            filling = self._query()
+            yield from self._fillings(filling, cache)
+            yield filling, cache
 
     @contextmanager
     def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """A query for one action; what it stored goes with it, or with the job."""
-        with self._keeping(df, collected, refusal) as out:
+        with self._instead(df, collected, refusal) as out:
             try:
                 yield out
             finally:
                 try:
-                    if out is not df:
+                    if out in self._offloaded:
                         self.release(out)
                 except HeadgateError as exc:
                     _LOG.warning("what a query has stored stays until the job ends: %s", exc)
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """A query for whoever may come back to it; Spark runs it where we cannot."""
+        """A query for whoever may come back to it, as long as anybody can."""
+        with self._instead(df, collected, refusal) as out:
+            try:
+                yield out
+            finally:
+                done = self._offloaded.pop(out, None)
+                if done is not None and (results := done.results):
+                    self._kept.add(Reader(self._door(), out), results)
+
+    @contextmanager
+    def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """What runs instead of a query; Spark runs it where we cannot."""
         out, reasons = self._try_offload(df, collected, refusal)
         with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
             yield out
 
     def _try_offload(
         self, df: DataFrame, collected: bool, refusal: str
-    ) -> tuple[DataFrame, tuple[str, ...]]:
+    ) -> tuple[DataFrame, list[str]]:
         """What runs instead of a query, and why some or all of it is Spark's own."""
         if df.isStreaming:
-            return df, ()
+            return df, []
+        filled: list[str] = []
         try:
             query = self._query()
+            self._kept.sweep()
+            filled = self._fill(query, df)
             refusals = query.refusals(df, collected)
             if not all(refusals) and not refusal:
                 out = self._offload(query, df)
-                return out, tuple(why for _, why in self._offloaded[out].refused)
-            reasons = tuple(refusals) if all(refusals) else (refusal,)
+                return out, filled + [why for _, why in self._offloaded[out].refused]
+            reasons = refusals if all(refusals) else [refusal]
+            if query.reads_cache(df):
+                df = df.select("*")  # planned anew, for the user's plan could outlive what it reads
         except HeadgateError as exc:
-            reasons = (f"{type(exc).__name__}: {exc}",)
+            reasons = [f"{type(exc).__name__}: {exc}"]
             _LOG.warning("Spark runs a query instead: %s", exc)
         self._native.update(reasons)
-        return df, reasons
+        return df, filled + reasons
 
     def _query(self) -> Offload:
         return Offload(self._exchanger, self._plans(), self._name)
 
     def _plans(self) -> PlanDoor:
+        return open_plans(self._exchanger.spark, self._door())
+
+    def _door(self) -> CatalystDoor:
         self._require_open()
         if self._exchanger.door is None:
             raise Invalid(
                 "this needs a Spark whose plans are known, and spark.headgate.catalyst=auto"
             )
-        return open_plans(self._exchanger.spark, self._exchanger.door)
+        return self._exchanger.door
 
     def _name(self) -> ResultId:
         return ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")

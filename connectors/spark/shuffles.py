@@ -78,15 +78,15 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
-    the last stage reads. `top` is a limit that only the driver's reading obeys. `observed`: Spark
-    is to tell what it sees of the rows (`DataFrame.observe`)."""
+    the last stage reads. `top` is a limit that only the driver's reading obeys. `refusal` says why
+    all of it is left to Spark, empty when it is not."""
 
     logical: Any
     top: Any
     root: Any
     shuffles: tuple[Shuffle, ...]
     inputs: tuple[Shuffle, ...]
-    observed: bool
+    refusal: str
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:

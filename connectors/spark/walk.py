@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .jvm import Jvm
+from .jvm import Jvm, name_of
 from .shuffles import Group, Mark, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
@@ -115,7 +115,3 @@ def nodes(jvm: Jvm, root: Any) -> Iterator[Any]:
 
 def partitions(node: Any) -> int:
     return int(node.outputPartitioning().numPartitions())
-
-
-def name_of(thing: Any) -> str:
-    return str(thing.getClass().getSimpleName())

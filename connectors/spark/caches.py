@@ -1,0 +1,121 @@
+"""Spark's caches, behind the private door.
+
+Spark holds for each cache the plan that fills it, and runs that plan when the cache is read for the
+first time. A plan that reads what is stored here can take its place until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from .catalyst import CatalystDoor
+from .jvm import Jvm, name_of
+from .walk import link
+
+_RELATION, _ADAPTIVE = "InMemoryRelation", "AdaptiveSparkPlanExec"
+_PLAN, _ROWS = "cachedPlan", "_cachedColumnBuffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A cache by what Spark builds it with."""
+
+    builder: Any
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has begun to fill it; with columns, which somebody's own serializer takes,
+        only Spark does."""
+        rows = self._field(_ROWS).get(self.builder)
+        return rows is None and not self.builder.supportsColumnarInput()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether Spark relies on how the rows are partitioned before they are there."""
+        return name_of(self.builder.cachedPlan()) != _ADAPTIVE
+
+    @property
+    def logical(self) -> Any:
+        """The optimized plan that the cache is filled with."""
+        node = self.builder.cachedPlan()
+        if not self.is_fixed:
+            node = node.inputPlan()
+        while (found := link(node)) is None:
+            node = node.child()
+        return found
+
+    def may_be(self, plan: Any) -> bool:
+        """Whether nobody relies on more than what another plan gives."""
+        before = self.builder.cachedPlan().outputPartitioning()
+        return not self.is_fixed or bool(plan.outputPartitioning().equals(before))
+
+    def fill(self, door: CatalystDoor, frame: DataFrame) -> Filled:
+        """Let Spark fill it with the rows of a frame of the door, when it reads it."""
+        filled = Filled(door, frame, self.builder)
+        self.plan_by(frame._jdf.queryExecution().executedPlan())
+        self.builder.cachedColumnBuffers()
+        return filled
+
+    def plan_by(self, plan: Any) -> None:
+        self._field(_PLAN).set(self.builder, plan)
+
+    def clear(self) -> None:
+        self.builder.clearCache(False)
+
+    def _field(self, name: str) -> Any:
+        field = self.builder.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        return field
+
+
+class Reader:
+    """What Spark may read of a frame of the door. Neither this nor what made it holds the rows."""
+
+    def __init__(self, door: CatalystDoor, frame: DataFrame) -> None:
+        self._rows = door.weakly(door.rows_behind(frame))
+
+    def is_gone(self) -> bool:
+        """Whether nothing is left in Spark that could read the rows."""
+        return bool(self._rows.refersTo(None))  # to ask what it refers to would hold that a while
+
+    def close(self) -> None:
+        """The rows are about to go."""
+
+
+class Filled(Reader):
+    """A cache that reads them, until the user lets it go: then it has its own plan again."""
+
+    def __init__(self, door: CatalystDoor, frame: DataFrame, builder: Any) -> None:
+        super().__init__(door, frame)
+        self._builder = door.weakly(builder)
+        self._plan = builder.cachedPlan()
+
+    def is_gone(self) -> bool:
+        if self._plan and (cache := self._cache()) and cache.is_empty:
+            cache.plan_by(self._plan)
+            self._plan = None
+        return super().is_gone()
+
+    def close(self) -> None:
+        if self._plan and (cache := self._cache()):
+            cache.plan_by(self._plan)
+            cache.clear()
+
+    def _cache(self) -> Cache | None:
+        builder = self._builder.get()
+        return None if builder is None else Cache(builder)
+
+
+def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
+    """The caches that a plan reads."""
+    if _RELATION not in logical.toString():
+        return
+    plans, found = [logical, *jvm.items(logical.subqueriesAll())], []
+    for leaf in (leaf for plan in plans for leaf in jvm.items(plan.collectLeaves())):
+        if name_of(leaf) == _RELATION and (cache := Cache(leaf.cacheBuilder())) not in found:
+            found.append(cache)
+            yield cache

@@ -1,0 +1,52 @@
+"""What is stored for rows that outlive the action they were made for: RDDs, checkpoints, caches.
+
+It is released when Spark has nothing any more that could read it, as Spark does with the files of
+its own shuffles.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ...control.contract import ShuffleDescriptor
+from ...control.errors import HeadgateError
+from ...control.ids import ResultId
+from .caches import Reader
+
+_LOG = logging.getLogger("headgate")
+Results = tuple[ShuffleDescriptor, ...]
+
+
+class Kept:
+    def __init__(self, release: Callable[[Results], None]) -> None:
+        self._release = release
+        self._readers: dict[Reader, Results] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def results(self) -> set[ResultId]:
+        with self._lock:
+            return {one.result for results in self._readers.values() for one in results}
+
+    def add(self, reader: Reader, results: Results) -> None:
+        with self._lock:
+            self._readers[reader] = results
+
+    def sweep(self) -> None:
+        """Release what nobody can read any more."""
+        with self._lock:
+            gone = [self._readers.pop(one) for one in list(self._readers) if one.is_gone()]
+        for results in gone:
+            try:
+                self._release(results)
+            except HeadgateError as exc:
+                _LOG.warning("what was kept stays stored until the job ends: %s", exc)
+
+    def close(self) -> None:
+        """Everything is about to be released."""
+        with self._lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()

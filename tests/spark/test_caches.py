@@ -1,0 +1,257 @@
+"""What `cache` keeps is filled through the session's headgate; nobody sees other rows, whatever
+Spark has planned before, and what is stored goes when nothing can read it any more."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate, attach
+from headgate.control.clock import SYSTEM_CLOCK
+
+from .conftest import Place, build_session, real_place
+from .entered import counted, detached, left
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+_TURN_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[SparkSession]:
+    folder = str(tmp_path_factory.mktemp("warehouse"))
+    session = build_session(place, "local[2]", **{"spark.sql.warehouse.dir": folder})
+    session.conf.set("spark.headgate.sql.enabled", "true")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    with attach(spark) as attached:
+        yield attached
+
+
+@pytest.fixture(params=["true", "false"])
+def df(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[DataFrame]:
+    """A query with one exchange that nobody has cached, with adaptive execution and without."""
+    spark.conf.set("spark.sql.adaptive.enabled", request.param)
+    yield counted(spark)
+    spark.catalog.clearCache()
+    spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+def rows(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in df.collect())
+
+
+def ran(hg: Headgate, act: Callable[[], Any]) -> int:
+    """How many exchanges ran here for an action, none of them in Spark."""
+    before = len(hg.results())
+    assert {} == left(hg, act)
+    return len(hg.results()) - before
+
+
+def is_left(hg: Headgate, spark: SparkSession, since: int, turns: int = 10) -> bool:
+    """Whether something is stored still when Spark's JVM has looked for what nobody can reach;
+    Python tells it within seconds what it has let go."""
+    for _ in range(turns):
+        gc.collect()
+        SYSTEM_CLOCK.sleep_s(_TURN_S)
+        spark._jvm.System.gc()  # type: ignore[union-attr]
+        spark.range(1).collect()
+        if all(one.released is not None for one in hg.results()[since:]):
+            return False
+    return True
+
+
+COUNTS = [(k, 72 if k < 3 else 71) for k in range(7)]
+
+
+@pytest.mark.parametrize("level", ["MEMORY_AND_DISK_DESER", "DISK_ONLY_2"])
+def test_filled_here(hg: Headgate, df: DataFrame, level: str) -> None:
+    """By the first action that reads it, and only then."""
+    assert 0 == ran(hg, lambda: df.persist(getattr(StorageLevel, level)))
+    assert "hashpartitioning" in hg.explain(df)
+    assert "runs here, for a cache" in hg.explain(df)
+    assert 1 == ran(hg, lambda: rows(df))
+    assert 0 == ran(hg, lambda: df.toPandas())
+    assert COUNTS == rows(df)
+    assert 7 == df.filter("n > 0").count()
+    assert "for a cache" not in hg.explain(df)
+
+
+def test_over_a_cache(hg: Headgate, df: DataFrame) -> None:
+    """So is one that is saved, or that a table of Spark's catalog names."""
+    df.createOrReplaceTempView("v")
+    df.sparkSession.catalog.cacheTable("v")
+    above = df.sparkSession.table("v").groupBy("n").count().orderBy("n")
+    assert 3 == ran(hg, lambda: above.write.save(format="noop", mode="overwrite"))
+    assert 2 == ran(hg, lambda: rows(above))
+    assert [(71, 4), (72, 3)] == rows(above)
+
+
+def test_what_reads_a_cache_is_made_of_it(hg: Headgate, df: DataFrame) -> None:
+    """The log knows that a result was made from what fills a cache, so that both can be made
+    again."""
+    df.cache()
+    rows(df)
+    *_, filled = hg._exchanger.means.master.state(hg.job).results
+    out = hg.repartition(df, 3, "n")
+    *_, made = hg._exchanger.means.master.state(hg.job).results.values()
+    assert (filled,) == made.registered.inputs
+    assert COUNTS == rows(out)
+    hg.release(out)
+
+
+def test_read_again(hg: Headgate, df: DataFrame) -> None:
+    """Blocks that Spark has lost are read again from the store; no map stage runs."""
+    df.cache()
+    assert 1 == ran(hg, lambda: rows(df))
+    kept = df.sparkSession.sparkContext._jsc.getPersistentRDDs()
+    for number in list(kept):
+        kept[number].unpersist(True)
+    assert 0 == ran(hg, lambda: rows(df))
+    assert COUNTS == rows(df)
+
+
+def test_one_cache_over_another(hg: Headgate, df: DataFrame) -> None:
+    """Both are filled for the first action that reads the upper one; a subquery's too."""
+    df.cache()
+    upper = df.groupBy("n").agg(F.sum("k").alias("k")).cache()
+    assert 2 == ran(hg, lambda: rows(upper))
+    assert [(71, 18), (72, 3)] == rows(upper)
+    third = df.sparkSession.range(0, 70, 1, 3).groupBy((F.col("id") % 7).alias("k")).count()
+    third.cache().createOrReplaceTempView("third")
+    above = df.sparkSession.sql("select 1 where (select max(k) from third) = 6")
+    assert ran(hg, above.collect) in (1, 2)
+    assert "for a cache" not in hg.explain(third)
+    assert 1 == len(above.collect())
+
+
+def test_what_was_planned_before(hg: Headgate, df: DataFrame) -> None:
+    """A query that Spark has planned before the cache was filled relies on how its rows were to be
+    partitioned, and on nothing that has become of them."""
+    df.cache()
+    other = df.sparkSession.range(0, 700, 1, 3).groupBy((F.col("id") % 7).alias("k")).count()
+    early = df.groupBy("k").agg(F.sum("n").alias("n")).join(other.hint("merge"), "k")
+    early._jdf.queryExecution().executedPlan()
+    df.sparkSession.conf.set("spark.sql.adaptive.enabled", "true")
+    assert 1 == ran(hg, lambda: rows(df))
+    with detached(hg, df.sparkSession):
+        assert [(k, n, 100) for k, n in COUNTS] == rows(early)
+        assert 1 == early.filter("k = 3").count()
+
+
+def test_other_partitions_than_planned(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
+    """Spark fills it where it was planned with settings that have changed, and says so."""
+    on = spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    df.cache()
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        reasons = left(hg, lambda: rows(df))
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "4")
+    relied = "Spark relies on how the cache was partitioned when it was asked for"
+    assert ({} if on else {relied: 1}) == reasons
+    assert COUNTS == rows(df)
+
+
+def test_what_cannot_be_carried(hg: Headgate, spark: SparkSession) -> None:
+    """Its reason is counted, once."""
+    spans = spark.range(0, 50, 1, 3).selectExpr("make_interval(0, 0, 0, int(id % 5)) as i")
+    kept = spans.distinct().selectExpr("string(i) as i").cache()
+    reasons = left(hg, lambda: rows(kept))
+    kept.unpersist()
+    assert [1] == list(reasons.values())
+    assert "calendar interval" in next(iter(reasons))
+
+
+def test_let_go(hg: Headgate, df: DataFrame) -> None:
+    """What is stored is there while anything can read it, and is released then."""
+    since = len(hg.results())
+    df.cache()
+    df._jdf.queryExecution().executedPlan()
+    early = df.filter("k < 3")
+    rows(early)
+    derived = df.rdd.map(tuple)
+    df.unpersist()
+    assert COUNTS[:3] == rows(early)
+    assert 1 == ran(hg, lambda: rows(df))
+    assert COUNTS == sorted(derived.collect())
+    assert any(one.released is None for one in hg.results()[since:])
+    del early, derived
+    vars(df).pop("rdd")
+    assert not is_left(hg, df.sparkSession, since)
+    assert COUNTS == rows(df)
+
+
+@pytest.mark.parametrize("keep", ["rdd", "lazy checkpoint"])
+def test_what_outlives_an_action(hg: Headgate, df: DataFrame, keep: str) -> None:
+    """So is what is stored for RDDs and checkpoints that are made later."""
+    since = len(hg.results())
+    kept: list[Any] = []
+    made = (lambda: df.rdd) if keep == "rdd" else (lambda: df.localCheckpoint(eager=False))
+    assert 1 == ran(hg, lambda: kept.append(made()))
+    assert is_left(hg, df.sparkSession, since, turns=3)
+    assert COUNTS == sorted(map(tuple, kept[0].collect()))
+    kept.clear()
+    vars(df).pop("rdd", None)
+    assert not is_left(hg, df.sparkSession, since)
+
+
+def test_new_rows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
+    """What Spark caches anew, because its table has changed, is filled anew."""
+    df.write.saveAsTable("numbers", mode="overwrite")
+    kept = spark.table("numbers").groupBy("n").count().cache()
+    assert [(71, 4), (72, 3)] == rows(kept)
+    spark.sql("insert into numbers values (9, 71)")
+    assert 1 == ran(hg, lambda: rows(kept))
+    assert [(71, 5), (72, 3)] == rows(kept)
+
+
+def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
+    """A map stage that fails for a cache fails as Spark says it, and stores nothing."""
+    since = len(hg.results())
+    kept = df.selectExpr("if(k = 6, raise_error('six'), k) as k").distinct().cache()
+    with pytest.raises(PySparkException, match="six"):
+        rows(kept)
+    assert all(one.released is not None for one in hg.results()[since:])
+
+
+def test_two_threads(hg: Headgate, df: DataFrame) -> None:
+    """Of actions that begin together one fills it."""
+    df.cache()
+    with ThreadPoolExecutor(4) as pool:
+        before = len(hg.results())
+        assert [COUNTS] * 4 == list(pool.map(lambda _: rows(df), range(4)))
+    assert 1 == len(hg.results()) - before
+
+
+def test_close(spark: SparkSession, df: DataFrame) -> None:
+    """Spark fills by itself again what read from a job that has gone."""
+    spark.conf.set("spark.headgate.job.id", f"test-caches-{os.urandom(4).hex()}")
+    with attach(spark) as own:
+        df.cache()
+        assert 1 == ran(own, lambda: rows(df))
+        again = df.groupBy("n").count().cache()
+        assert 2 == len(rows(again))
+    spark.conf.unset("spark.headgate.job.id")
+    assert COUNTS == rows(df)
+    assert 2 == len(rows(again))
+    assert 71 == df.filter("k = 3").first()["n"]  # type: ignore[index]
+    df.unpersist()
