@@ -91,6 +91,26 @@ def test_generated_queries(spark: SparkSession, hg: Headgate) -> None:
     assert len(unanswered) * 20 <= len(SEEDS), unanswered
 
 
+@pytest.mark.real
+@pytest.mark.timeout(300 + 5 * len(SEEDS))
+def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
+    """A cache of a random query, filled here, has the rows that Spark finds."""
+    tables(spark)
+    filled = 0
+    for seed in SEEDS[::10]:
+        tree = query(seed)
+        try:
+            df, expected = answer(spark, tree)
+        except (PySparkException, Py4JError):
+            continue
+        cached, before = spark.sql(tree.text.split("; ")[-1]).cache(), len(hg.results())
+        assert expected == told(hg.offload(cached), tree), tree.text
+        assert expected == told(cached, tree), tree.text
+        filled += len(hg.results()) > before
+        cached.unpersist()
+    assert filled >= len(SEEDS[::10]) // 2
+
+
 def test_shrinking() -> None:
     """Of a large query that is wrong for one reason, little more than the reason is left."""
     large = (tree for seed in range(99) if "full join" in (tree := query(seed)).text)
