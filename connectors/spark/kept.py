@@ -1,4 +1,5 @@
-"""What is stored for rows that outlive the action they were made for: RDDs, checkpoints, caches.
+"""What is stored for rows that outlive the call they were made by: those of `offload`, of RDDs,
+checkpoints and caches.
 
 It is released when Spark has nothing any more that could read it, as Spark does with the files of
 its own shuffles.
@@ -33,6 +34,11 @@ class Kept:
     def add(self, reader: Reader, results: Results) -> None:
         with self._lock:
             self._readers[reader] = results
+
+    def forget(self, results: Results) -> None:
+        """Somebody else has released them."""
+        with self._lock:
+            self._readers = {one: mine for one, mine in self._readers.items() if mine != results}
 
     def sweep(self) -> None:
         """Release what nobody can read any more."""

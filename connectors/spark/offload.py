@@ -47,7 +47,6 @@ class Offloaded:
     the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
     it."""
 
-    frame: DataFrame
     exchanges: tuple[Done, ...]
     reused: int
     refused: tuple[tuple[str, str], ...]
@@ -89,7 +88,8 @@ class Offload:
         """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
         return shuffle.refusal or self._too_small(shuffle)
 
-    def run(self, asked: Query) -> Offloaded:
+    def run(self, asked: Query) -> tuple[DataFrame, Offloaded]:
+        """The rows of a query, all of whose exchanges are done, and what is told of it."""
         first = self._plan or self.plan(asked)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
@@ -112,7 +112,7 @@ class Offload:
         done = tuple(run.result() for run in self._runs.values())
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
         native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
-        return Offloaded(frame, done, self._reused, native, left)
+        return frame, Offloaded(done, self._reused, native, left)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
         """End all map stages, those too that had no job yet when the first call came."""

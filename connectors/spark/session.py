@@ -93,13 +93,16 @@ class Headgate:
 
         The exchanges run now, as those under a checkpoint; the last stage runs whenever the
         returned DataFrame is used. What cannot be taken runs in Spark, and `report` says why.
+        What is stored goes with `release`, or when nothing can read it any more.
 
         Raises:
             Invalid: this Spark has no private door.
         """
         query = self._query()
         self._fill(query, df)
-        return self._offload(query, df)
+        out = self._offload(query, df)
+        self._keep(out, self._offloaded[out].results)
+        return out
 
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what
@@ -143,6 +146,7 @@ class Headgate:
         self._require_open()
         if (offloaded := self._offloaded.pop(df, None)) is not None:
             descriptors = offloaded.results
+            self._kept.forget(descriptors)
         else:
             descriptors = (self._descriptor_of(df),)
             del self._descriptors[df]
@@ -238,19 +242,24 @@ class Headgate:
             self._exchanger.means.master.release_partition_externally(descriptor)
 
     def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
-        done = self._run(query, df)
-        self._offloaded[done.frame] = done
-        return done.frame
+        frame, done = self._run(query, df)
+        self._offloaded[frame] = done
+        return frame
 
-    def _run(self, query: Offload, asked: Query) -> Offloaded:
+    def _run(self, query: Offload, asked: Query) -> tuple[DataFrame, Offloaded]:
         self._services.require_whole_log()
-        done = query.run(asked)
+        frame, done = query.run(asked)
         self._native.update(reason for _, reason in done.refused)
-        return done
+        return frame, done
+
+    def _keep(self, frame: DataFrame, results: tuple[ShuffleDescriptor, ...]) -> None:
+        if results:
+            self._kept.add(Reader(self._door(), frame), results)
 
     def _fill(self, query: Offload, asked: Query) -> list[str]:
         """Run the exchanges of the caches that a query is the first to read; why some are Spark's
         own."""
+        self._kept.sweep()
         reasons: list[str] = []
         for filling, cache in self._fillings(query, asked):
             with self._filling:
@@ -261,10 +270,10 @@ class Headgate:
                     self._native.update(refusals)
                     reasons += refusals
                     continue
-                done = self._run(filling, cache)
+                frame, done = self._run(filling, cache)
                 reasons += [why for _, why in done.refused]
                 if done.results:
-                    self._kept.add(cache.fill(self._door(), done.frame), done.results)
+                    self._kept.add(cache.fill(self._door(), frame), done.results)
         return reasons
 
     def _fillings(self, query: Offload, asked: Query) -> Iterator[tuple[Offload, Cache]]:
@@ -294,9 +303,8 @@ class Headgate:
             try:
                 yield out
             finally:
-                done = self._offloaded.pop(out, None)
-                if done is not None and (results := done.results):
-                    self._kept.add(Reader(self._door(), out), results)
+                if (done := self._offloaded.pop(out, None)) is not None:
+                    self._keep(out, done.results)
 
     @contextmanager
     def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
@@ -314,7 +322,6 @@ class Headgate:
         filled: list[str] = []
         try:
             query = self._query()
-            self._kept.sweep()
             filled = self._fill(query, df)
             refusals = query.refusals(df, collected)
             if not all(refusals) and not refusal:

@@ -200,13 +200,19 @@ def test_let_go(hg: Headgate, df: DataFrame) -> None:
     assert COUNTS == rows(df)
 
 
-@pytest.mark.parametrize("keep", ["rdd", "lazy checkpoint"])
-def test_what_outlives_an_action(hg: Headgate, df: DataFrame, keep: str) -> None:
-    """So is what is stored for RDDs and checkpoints that are made later."""
+KEEP: dict[str, Callable[[Headgate, DataFrame], Any]] = {
+    "rdd": lambda _, df: df.rdd,
+    "lazy checkpoint": lambda _, df: df.localCheckpoint(eager=False),
+    "offload": lambda hg, df: hg.offload(df).filter("k is not null"),
+}
+
+
+@pytest.mark.parametrize("name", KEEP)
+def test_what_outlives_an_action(hg: Headgate, df: DataFrame, name: str) -> None:
+    """So is what is stored for RDDs, for checkpoints that are made later, and by `offload`."""
     since = len(hg.results())
     kept: list[Any] = []
-    made = (lambda: df.rdd) if keep == "rdd" else (lambda: df.localCheckpoint(eager=False))
-    assert 1 == ran(hg, lambda: kept.append(made()))
+    assert 1 == ran(hg, lambda: kept.append(KEEP[name](hg, df)))
     assert is_left(hg, df.sparkSession, since, turns=3)
     assert COUNTS == sorted(map(tuple, kept[0].collect()))
     kept.clear()

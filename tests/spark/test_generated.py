@@ -100,7 +100,7 @@ def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
     for seed in SEEDS[::10]:
         tree = query(seed)
         try:
-            df, expected = answer(spark, tree)
+            _, expected = answer(spark, tree)
         except (PySparkException, Py4JError):
             continue
         cached, before = spark.sql(tree.text.split("; ")[-1]).cache(), len(hg.results())
