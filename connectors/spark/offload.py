@@ -19,6 +19,7 @@ from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
 from .adaptive import parts_of, pieces, skewed
 from .caches import Cache
+from .calls import GroupTask
 from .exchange import Exchanger, Written
 from .native import accounted
 from .physical import PlanDoor, Query
@@ -245,7 +246,8 @@ class Offload:
 
     def _scan(self, shuffle: Shuffle, done: Done) -> Any:
         task = replace(done.written.read, parts=shuffle.parts)
-        batches = read_frames(self._exchanger.spark, task)
+        called = task if shuffle.call is None else GroupTask(task, shuffle.call)
+        batches = read_frames(self._exchanger.spark, called)
         scan, rows = self._plans.scan(shuffle, batches, done.road.rows)
         self._exchanger.means.known.add(rows, done.written)
         return scan

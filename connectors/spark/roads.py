@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from .calls import GroupTask
 from .catalyst import CatalystDoor, ExchangePlan, Lineage
 from .shipping import ship
 from .types import (
@@ -131,7 +132,7 @@ class StoredRoad:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
-def read_frames(spark: SparkSession, task: ReadTask) -> RDD[Any]:
+def read_frames(spark: SparkSession, task: ReadTask | GroupTask) -> RDD[Any]:
     numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
     frames = numbers.mapPartitionsWithIndex(ship(task.frames))
     frames._jrdd_deserializer = NoOpSerializer()

@@ -29,6 +29,7 @@ from . import actions, explain
 from .caches import Cache, Reader
 from .catalyst import CatalystDoor, open_door
 from .exchange import Exchanger, Means
+from .grouped import Grouped
 from .kept import Kept
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
@@ -103,6 +104,10 @@ class Headgate:
         out = self._offload(query, df)
         self._keep(out, self._offloaded[out].results)
         return out
+
+    def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
+        """The groups of `df`, for a function of the user's: `df.groupBy` with its exchange here."""
+        return Grouped(self.offload, df, *columns)
 
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .calls import Call
 from .worker import Part
 
 HASH, RANGE, DEALT, SINGLE = (
@@ -33,7 +34,8 @@ class Shuffle:
     begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
     root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
     nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
-    that read it take, when it is not one subpartition each."""
+    that read it take, when it is not one subpartition each; `call` is the function that they call
+    with its rows, when they do that for the node `caller`."""
 
     node: Any
     partitioning: Any
@@ -49,6 +51,8 @@ class Shuffle:
     mark: Mark | None = None
     refusal: str = ""
     parts: tuple[Part, ...] = ()
+    call: Call | None = None
+    caller: Any = None
 
     @property
     def filters(self) -> int:

@@ -12,15 +12,23 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     CalendarIntervalType,
     DataType,
+    DateType,
+    DayTimeIntervalType,
     DecimalType,
     IntegerType,
     LongType,
     MapType,
+    NullType,
+    NumericType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     UserDefinedType,
     YearMonthIntervalType,
 )
@@ -99,6 +107,15 @@ def check_public_keys(keys: StructType) -> None:
                     f"key {key.name!r} holds {inner.simpleString()}, which public PySpark "
                     "does not partition as Spark does"
                 )
+
+
+def may_be_given(kind: DataType) -> bool:
+    """Whether a column is in Arrow what PySpark hands to a user's function."""
+    plain = (
+        *(NumericType, BooleanType, StringType, BinaryType, DateType, TimestampType, NullType),
+        *(TimestampNTZType, DayTimeIntervalType, ArrayType, MapType, StructType),
+    )
+    return all(isinstance(inner, plain) for inner in _walk(kind))
 
 
 def stored_schema(schema: StructType) -> StructType:

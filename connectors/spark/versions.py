@@ -18,13 +18,15 @@ SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One minor version: what the calls of these names take beside what they take in all, and
-    whether Python's tasks can be reached by a socket in the file system."""
+    """One minor version: what the calls of these names take beside what they take in all, whether
+    Python's tasks can be reached by a socket in the file system, and whether grouped functions are
+    called by the tasks that read."""
 
     logical_rdd: tuple[object, ...] = ()
     shuffle_exchange: tuple[object, ...] = ()
     to_arrow_schema: tuple[tuple[str, Any], ...] = ()
     sockets: bool = True
+    grouped: bool = False
 
 
 _ZONED = (("timezone", "UTC"),)
@@ -32,7 +34,7 @@ VERSIONS: Mapping[str, Version] = {
     "4.0": Version(sockets=False),
     "4.1": Version(),
     "4.2": Version(to_arrow_schema=_ZONED),
-    "4.3": Version((False,), (False,), _ZONED),
+    "4.3": Version((False,), (False,), _ZONED, grouped=True),
 }
 OLDEST, *_, NEWEST = VERSIONS
 

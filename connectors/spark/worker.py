@@ -141,16 +141,16 @@ class ReadTask:
         """The batches of one task, as the messages that the JVM loads."""
         for _ in nothing:
             raise AssertionError("a reader task has no input")
-        for batch in self._read(index):
+        for batch in self.batches_of(index):
             yield batch.serialize()
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of the tasks whose numbers come in as rows."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self._read(number)
+                yield from self.batches_of(number)
 
-    def _read(self, number: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
         part = self.parts[number] if self.parts else Part(range(number, number + 1))
         schema = ipc.read_schema(pa.py_buffer(self.schema))
         task = _context().taskAttemptId()

@@ -1,0 +1,128 @@
+"""Which rows have the same keys, and in which order Spark would bring the groups of a partition.
+
+Each key column becomes lanes: columns of whole numbers that are equal where the keys are, and
+larger where they are. Spark sorts nulls first, strings by their bytes, NaN behind every number, and
+takes -0.0 for 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    NullType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+Longs = npt.NDArray[np.int64]
+Lane = npt.NDArray[Any]
+_PLAIN = (
+    IntegralType,
+    BooleanType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+    DayTimeIntervalType,
+    DecimalType,
+    FloatType,
+    DoubleType,
+    BinaryType,
+    NullType,
+)
+
+
+def may_be_key(kind: DataType) -> bool:
+    """Whether keys of this type can be told apart, and ordered, as Spark does it."""
+    if isinstance(kind, StringType):
+        return kind.isUTF8BinaryCollation()
+    return isinstance(kind, _PLAIN)
+
+
+def groups(keys: Sequence[pa.Array]) -> tuple[Longs, Longs]:
+    """The order of rows in which equal keys are neighbours, each group's in the order in which they
+    came; and where each group begins, with the number of rows behind the last."""
+    rows = len(keys[0])
+    lanes = [lane for key in keys for lane in _lanes(key)]
+    if not rows or not lanes:
+        return np.arange(rows), np.array([0, rows] if rows else [0])
+    order = np.argsort(lanes[0], kind="stable") if len(lanes) == 1 else np.lexsort(lanes[::-1])
+    differs = np.zeros(rows, np.bool_)
+    differs[0] = True
+    for lane in lanes:
+        sorted_lane = lane[order]
+        differs[1:] |= sorted_lane[1:] != sorted_lane[:-1]
+    return order, np.append(np.flatnonzero(differs), rows)
+
+
+def _lanes(key: pa.Array) -> Iterator[Lane]:
+    if key.null_count:
+        yield _numbers(key.is_valid().cast(pa.int8()), np.int8)
+    if key.null_count == len(key):
+        return
+    kind = key.type
+    if pa.types.is_decimal(kind):
+        yield from _halves(key)
+    elif pa.types.is_floating(kind):
+        yield _ordered(_numbers(key.cast(pa.float64()).fill_null(0), np.float64))
+    elif _is_bytes(kind):
+        yield _ranks(key)
+    else:
+        same = key if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else _viewed(key)
+        yield _numbers(same.cast(pa.int64()).fill_null(0), np.int64)
+
+
+def _halves(key: pa.Array) -> Iterator[Lane]:
+    """A decimal's upper half, which has the sign, and its lower one."""
+    halves = np.frombuffer(key.buffers()[1], np.int64)[2 * key.offset : 2 * (key.offset + len(key))]
+    filled = _numbers(key.is_valid().cast(pa.int8()), np.int8).astype(np.bool_)
+    yield np.where(filled, halves[1::2], 0)
+    yield np.where(filled, halves[::2], 0).view(np.uint64)
+
+
+def _ordered(floats: npt.NDArray[np.float64]) -> Lane:
+    """Whole numbers in the order of floating point ones."""
+    bits: Longs = np.where(np.isnan(floats), np.nan, floats + 0.0).view(np.int64)
+    ordered: Longs = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    return ordered
+
+
+def _ranks(key: pa.Array) -> Lane:
+    """Each string's place among those that there are."""
+    encoded = key.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary.cast(pa.large_binary()))
+    ranks = np.empty(len(order), np.int64)
+    ranks[_numbers(order, np.uint64)] = np.arange(len(order))
+    found: Longs = ranks[_numbers(encoded.indices.fill_null(0), np.int32)]
+    return found
+
+
+def _viewed(key: pa.Array) -> pa.Array:
+    return key.view(pa.int32() if key.type.bit_width == 32 else pa.int64())
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string
+    return any(test(kind) for test in (*tests, pa.types.is_large_binary))
+
+
+def _numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """What an array without nulls holds; Arrow's own way imports pandas."""
+    held: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind)
+    found: npt.NDArray[Any] = held[array.offset : array.offset + len(array)]
+    return found

@@ -1,0 +1,60 @@
+"""Groups are those that a plain loop over rows finds, in the order in which Spark sorts them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.connectors.spark.grouping import groups
+
+KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int8(): st.integers(-128, 127),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.bool_(): st.booleans(),
+    pa.float32(): st.floats(width=32),
+    pa.float64(): st.floats() | st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf]),
+    pa.string(): st.text(max_size=3),
+    pa.binary(): st.binary(max_size=3),
+    pa.date32(): st.integers(-(10**6), 10**6),
+    pa.timestamp("us"): st.integers(-(10**15), 10**15),
+    pa.duration("us"): st.integers(-(10**15), 10**15),
+    pa.decimal128(38, 2): st.decimals(-(10**35), 10**35, places=2, allow_nan=False),
+}
+
+
+def place(value: Any) -> tuple[Any, ...]:
+    """Where Spark sorts a value."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float):
+        return (2, 0.0) if math.isnan(value) else (1, value + 0.0)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> list[tuple[pa.DataType, list[Any]]]:
+    rows = draw(st.integers(0, 30))
+    kinds = draw(st.lists(st.sampled_from(list(KINDS)), min_size=1, max_size=3))
+    made = []
+    for kind in kinds:
+        some = draw(st.lists(st.none() | KINDS[kind], min_size=1, max_size=4))
+        made.append((kind, [draw(st.sampled_from(some)) for _ in range(rows)]))
+    return made
+
+
+@given(columns(), st.integers(0, 2))
+def test_groups(keys: list[tuple[pa.DataType, list[Any]]], offset: int) -> None:
+    """The order is stable, and holds for a slice as for a whole array."""
+    arrays = [pa.array(values, kind)[offset:] for kind, values in keys]
+    places = list(
+        zip(*([place(value) for value in values[offset:]] for _, values in keys), strict=True)
+    )
+    expected = sorted(range(len(places)), key=lambda at: places[at])
+    begins = [i for i, at in enumerate(expected) if not i or places[expected[i - 1]] != places[at]]
+    order, starts = groups(arrays)
+    assert expected == order.tolist()
+    assert [*begins, len(places)] == starts.tolist() or not places

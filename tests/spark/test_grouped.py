@@ -1,0 +1,183 @@
+"""Functions for groups of rows: what the tasks that read make of them is what Spark makes of them,
+in its order, and the errors are PySpark's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Headgate, attach
+
+from .conftest import Place, build_session, real_place
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+Function = Callable[..., pa.Table]
+ROWS = """
+    id v, id % 7 k, if(id % 11 = 0, null, id % 3) n, string(id % 13) s, binary(string(id % 4)) b,
+    if(id % 5 = 0, double('nan'), if(id % 5 = 1, -0.0d, if(id % 5 = 2, 0.0d, id % 5 - 4.5d))) x,
+    cast(id % 9 - 4 as decimal(10, 2)) d, cast(id % 3 as decimal(30, 5)) w, id % 2 = 0 t,
+    date_add(date'1582-10-01', int(id % 6)) day, timestamp_micros(id % 5 * 3600000000) at,
+    timestamp_ntz'2020-01-01' z, float(id % 4) f, array(id, null) y, named_struct('p', id) q,
+    make_dt_interval(int(id % 3)) i, map(id, string(id)) m, cast(null as void) e
+"""
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def spark(place: Place) -> Iterator[SparkSession]:
+    session = build_session(place, "local[2]")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    with attach(spark) as attached:
+        yield attached
+
+
+@pytest.fixture(scope="module")
+def df(spark: SparkSession) -> DataFrame:
+    return spark.sql(f"select {ROWS} from range(0, 600, 1, 3)")
+
+
+def counted(table: pa.Table) -> pa.Table:
+    first, last = table["v"][0].as_py(), table["v"][-1].as_py()
+    return pa.table({"first": [first], "last": [last], "n": [table.num_rows]})
+
+
+COUNTED = "first long, last long, n long"
+
+
+def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
+    """The rows and their order, and where the function was called."""
+    expected = query.collect()
+    out = hg.offload(query)
+    called = "FlatMapGroups" not in hg._offloaded[out].plan
+    assert expected == out.collect()
+    assert query.schema == out.schema
+    assert here == called
+    hg.release(out)
+
+
+KEYS = ["k", "n", "s", "b", "x", "d", "w", "t", "day", "at", "z", "f", "i", "e", "n,s", "x,t,k"]
+
+
+@pytest.mark.parametrize("keys", KEYS)
+def test_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
+    """Groups are Spark's, in its order: nulls first, NaN last, -0.0 with 0.0."""
+    same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED))
+
+
+@pytest.mark.parametrize("keys", ["q", "y"])
+def test_other_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
+    """What cannot be told apart here is grouped by Spark."""
+    same(hg, df.groupBy(keys).applyInArrow(counted, COUNTED), here=False)
+
+
+def test_rows_that_are_sorted(hg: Headgate, df: DataFrame) -> None:
+    """Who has sorted the rows of each group gets them so; that is Spark's."""
+    sorted_rows = df.repartition(4, "k").sortWithinPartitions("k", -df.v)
+    same(hg, sorted_rows.groupBy("k").applyInArrow(counted, COUNTED), here=False)
+
+
+def test_expressions(hg: Headgate, df: DataFrame) -> None:
+    same(hg, df.groupBy((df.v % 5).alias("five"), df.s).applyInArrow(counted, COUNTED))
+
+
+def test_what_a_function_is_given(hg: Headgate, df: DataFrame) -> None:
+    """Every column under its name, in the type and with the values that PySpark gives it."""
+
+    def told(table: pa.Table) -> pa.Table:
+        rows = [str(row) for row in table.to_pylist()]
+        return pa.table({"schema": [str(table.schema)] * len(rows), "row": rows})
+
+    def told_with_key(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        said = f"{table.num_rows} {[(str(one.type), str(one)) for one in key]}"
+        return pa.table({"schema": [str(table.schema)], "row": [said]})
+
+    for function in (told, told_with_key):
+        same(hg, df.groupBy("d", "at", "n").applyInArrow(function, "schema string, row string"))
+
+
+def swapped(table: pa.Table) -> pa.Table:
+    return pa.table({"n": [table.num_rows], "k": table["k"].slice(0, 1)})
+
+
+def nothing(table: pa.Table) -> pa.Table:
+    return pa.table({}) if table["k"][0].as_py() % 2 else swapped(table)
+
+
+@pytest.mark.parametrize("function", [swapped, nothing])
+def test_results(hg: Headgate, df: DataFrame, function: Function) -> None:
+    """Columns are taken by name; a function may give none."""
+    same(hg, df.groupBy("k").applyInArrow(function, "k long, n long"))
+    same(hg, df.groupBy("k").applyInArrow(function, "k long not null, n long"))
+
+
+def test_by_position(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
+    key = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+    spark.conf.set(key, "false")
+    try:
+        same(hg, df.groupBy("k").applyInArrow(swapped, "a long, b long"))
+    finally:
+        spark.conf.unset(key)
+
+
+def test_no_rows(hg: Headgate, df: DataFrame) -> None:
+    same(hg, df.filter("v < 0").groupBy("k").applyInArrow(counted, COUNTED))
+
+
+def raising(table: pa.Table) -> pa.Table:
+    raise ValueError("the user's own")
+
+
+WRONG: dict[str, tuple[Function, str]] = {
+    "an error": (raising, "k long"),
+    "another type": (lambda table: pa.table({"k": ["text"]}), "k long"),
+    "a column too few": (lambda table: table.select(["k"]), "k long, n long"),
+    "a column too many": (lambda table: table.select(["k", "n"]), "k long"),
+    "no table": (lambda table: 7, "k long"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors(hg: Headgate, df: DataFrame, name: str) -> None:
+    """They are PySpark's own, with the user's traceback."""
+    query = df.groupBy("k").applyInArrow(*WRONG[name])
+    said = []
+    for one in (query, hg.offload(query)):
+        with pytest.raises(PythonException) as caught:
+            one.collect()
+        said.append(str(caught.value).strip().splitlines()[-1])
+        if name == "an error":
+            assert "in raising" in str(caught.value)
+    assert said[0] == said[1]
+
+
+def test_a_query_around_it(hg: Headgate, df: DataFrame) -> None:
+    """Its rows go on as any others do."""
+    means = df.groupBy("k").applyInArrow(
+        lambda table: pa.table({"k": table["k"][:1], "mean": [pc.mean(table["v"]).as_py()]}),
+        "k long, mean double",
+    )
+    same(hg, df.join(means, "k").groupBy("s").agg({"mean": "max"}).orderBy("s"))
+
+
+def test_group_by(hg: Headgate, df: DataFrame) -> None:
+    """The front door's own word for it."""
+    expected: list[Any] = df.groupBy("k").applyInArrow(counted, COUNTED).collect()
+    assert expected == hg.group_by(df, "k").applyInArrow(counted, COUNTED).collect()
