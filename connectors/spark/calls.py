@@ -85,7 +85,8 @@ class _Sorted:
     schema: pa.Schema
 
     def columns(self, places: Iterable[int]) -> pa.Table:
-        order = pa.array(self.order)
+        places_of_rows = pa.py_buffer(self.order)  # Arrow's own way from numpy imports pandas
+        order = pa.Array.from_buffers(pa.int64(), len(self.order), [None, places_of_rows])
         fields = [self.schema.field(at) for at in places]
         stored = [self.rows.column(at).combine_chunks().take(order) for at in places]
         given = [_given(one, field.type) for one, field in zip(stored, fields, strict=True)]
