@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from . import core, exchange, fixed, master, memory, recovery, tpch, transfer
+from . import core, exchange, fixed, master, memory, operators, recovery, tpch, transfer
 from .places import session
 
 _ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
@@ -46,6 +46,8 @@ def main() -> None:
         console.print(memory.run(spark))
     if "tpch" in chosen.tables:
         console.print(tpch.run(spark, chosen.scale, chosen.rounds, chosen.queries))
+    if "operators" in chosen.tables:
+        console.print(operators.run(spark, chosen.rounds))
     spark.stop()
 
 
