@@ -7,9 +7,11 @@ first time. A plan that reads what is stored here can take its place until then.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from .catalyst import CatalystDoor
@@ -40,12 +42,12 @@ class Cache:
 
     @property
     def logical(self) -> Any:
-        """The optimized plan that the cache is filled with."""
+        """The optimized plan that the cache is filled with, None where Spark does not tell."""
         node = self.builder.cachedPlan()
         if not self.is_fixed:
             node = node.inputPlan()
-        while (found := link(node)) is None:
-            node = node.child()
+        while (found := link(node)) is None and node.children().size() == 1:
+            node = node.children().apply(0)
         return found
 
     def may_be(self, plan: Any) -> bool:
@@ -101,9 +103,10 @@ class Filled(Reader):
         return super().is_gone()
 
     def close(self) -> None:
-        if self._plan and (cache := self._cache()):
-            cache.plan_by(self._plan)
-            cache.clear()
+        with suppress(Py4JError):  # Spark may have gone before
+            if self._plan and (cache := self._cache()):
+                cache.plan_by(self._plan)
+                cache.clear()
 
     def _cache(self) -> Cache | None:
         builder = self._builder.get()

@@ -100,7 +100,8 @@ class PlanDoor:
     def empty_caches(self, asked: Query) -> list[Cache]:
         """The caches that are to be filled for a query."""
         with self._active():
-            return [one for one in caches(self._jvm, self._optimized(asked)) if one.is_empty]
+            found = caches(self._jvm, self._optimized(asked))
+            return [one for one in found if one.is_empty and one.logical is not None]
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
         """The plan of a query, with nothing of it run. Where the driver collects the rows, it is

@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
+from headgate.storage.stores import open_store
 
 from .conftest import Place, build_session, real_place
 from .entered import counted, detached, left
@@ -261,3 +263,17 @@ def test_close(spark: SparkSession, df: DataFrame) -> None:
     assert 2 == len(rows(again))
     assert 71 == df.filter("k = 3").first()["n"]  # type: ignore[index]
     df.unpersist()
+
+
+def test_close_behind_spark(spark: SparkSession) -> None:
+    """A session that was stopped first leaves nothing that could be given back, nor anything
+    stored. It is the last test of this file."""
+    spark.conf.set("spark.headgate.job.id", f"test-caches-{os.urandom(4).hex()}")
+    own = attach(spark)
+    df = counted(spark).cache()
+    assert 1 == ran(own, lambda: rows(df))
+    worker = own._services.worker
+    spark.stop()
+    own.close()
+    with closing(open_store(worker.store, dict(worker.s3))[0]) as store:
+        assert [] == list(store.list(f"{worker.root}/{own.job}/"))

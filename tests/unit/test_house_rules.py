@@ -28,6 +28,7 @@ DOORS = {
     "obstore": ("storage/s3*.py", "infra/minio_node.py"),
     "pyspark": ("connectors/spark/*.py", "infra/demo.py"),
     "py4j": (
+        "connectors/spark/caches.py",
         "connectors/spark/catalyst.py",
         "connectors/spark/jvm.py",
     ),
