@@ -4,6 +4,7 @@ the JVM before it."""
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,12 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from .grouping import Longs, groups
-from .worker import ReadTask
+from .grouping import Longs, groups, numbers
+from .worker import ReadTask, messages
 
 _ROWS_AT_ONCE, _TABLES_AT_ONCE = 65_536, 4_096
 
@@ -50,19 +50,14 @@ class GroupTask:
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
         """What the function gives for each group of one task's rows, as messages that the JVM
         loads."""
-        for _ in nothing:
-            raise AssertionError("a reader task has no input")
-        results = self._results(pa.Table.from_batches(self.read.batches_of(index), self._stored()))
-        for table in _together(results):
-            for batch in table.to_batches():
-                yield batch.serialize()
-
-    def _stored(self) -> pa.Schema:
-        return ipc.read_schema(pa.py_buffer(self.read.schema))
+        stored = ipc.read_schema(pa.py_buffer(self.read.schema))
+        results = self._results(pa.Table.from_batches(self.read.batches_of(index), stored))
+        batches = (batch for table in _together(results) for batch in table.to_batches())
+        return messages(nothing, batches)
 
     def _results(self, rows: pa.Table) -> Iterator[pa.Table]:
         call, names = self.call, ipc.read_schema(pa.py_buffer(self.call.schema))
-        function, returned = _loaded(call.function)
+        function, returned = pickle.loads(call.function)
         check = _check(returned, call.by_name)
         order, starts = groups([rows.column(at).combine_chunks() for at in call.keys])
         sorted_rows = _Sorted(rows, order, names)
@@ -91,10 +86,6 @@ class _Sorted:
         stored = [self.rows.column(at).combine_chunks().take(order) for at in places]
         given = [_given(one, field.type) for one, field in zip(stored, fields, strict=True)]
         return pa.Table.from_arrays(given, [field.name for field in fields])
-
-
-def _loaded(function: bytes) -> tuple[Callable[..., Any], StructType]:
-    return CloudPickleSerializer().loads(function)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def _check(returned: StructType, by_name: bool) -> Callable[[Any], pa.Table]:
@@ -128,11 +119,9 @@ def _given(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Whole numbers without their scale as decimals: 128 bits each."""
-    numbers = np.frombuffer(column.buffers()[1], np.int64)[
-        column.offset : column.offset + len(column)
-    ]
+    held = numbers(column, np.int64)
     halves = np.empty((len(column), 2), np.int64)
-    halves[:, 0], halves[:, 1] = numbers, numbers >> 63
+    halves[:, 0], halves[:, 1] = held, held >> 63
     valid = column.is_valid().buffers()[1] if column.null_count else None
     return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(halves)])
 

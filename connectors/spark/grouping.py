@@ -72,25 +72,25 @@ def groups(keys: Sequence[pa.Array]) -> tuple[Longs, Longs]:
 
 def _lanes(key: pa.Array) -> Iterator[Lane]:
     if key.null_count:
-        yield _numbers(key.is_valid().cast(pa.int8()), np.int8)
+        yield numbers(key.is_valid().cast(pa.int8()), np.int8)
     if key.null_count == len(key):
         return
     kind = key.type
     if pa.types.is_decimal(kind):
         yield from _halves(key)
     elif pa.types.is_floating(kind):
-        yield _ordered(_numbers(key.cast(pa.float64()).fill_null(0), np.float64))
+        yield _ordered(numbers(key.cast(pa.float64()).fill_null(0), np.float64))
     elif _is_bytes(kind):
         yield _ranks(key)
     else:
         same = key if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else _viewed(key)
-        yield _numbers(same.cast(pa.int64()).fill_null(0), np.int64)
+        yield numbers(same.cast(pa.int64()).fill_null(0), np.int64)
 
 
 def _halves(key: pa.Array) -> Iterator[Lane]:
     """A decimal's upper half, which has the sign, and its lower one."""
     halves = np.frombuffer(key.buffers()[1], np.int64)[2 * key.offset : 2 * (key.offset + len(key))]
-    filled = _numbers(key.is_valid().cast(pa.int8()), np.int8).astype(np.bool_)
+    filled = numbers(key.is_valid().cast(pa.int8()), np.int8).astype(np.bool_)
     yield np.where(filled, halves[1::2], 0)
     yield np.where(filled, halves[::2], 0).view(np.uint64)
 
@@ -107,8 +107,8 @@ def _ranks(key: pa.Array) -> Lane:
     encoded = key.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary.cast(pa.large_binary()))
     ranks = np.empty(len(order), np.int64)
-    ranks[_numbers(order, np.uint64)] = np.arange(len(order))
-    found: Longs = ranks[_numbers(encoded.indices.fill_null(0), np.int32)]
+    ranks[numbers(order, np.uint64)] = np.arange(len(order))
+    found: Longs = ranks[numbers(encoded.indices.fill_null(0), np.int32)]
     return found
 
 
@@ -121,8 +121,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (*tests, pa.types.is_large_binary))
 
 
-def _numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """What an array without nulls holds; Arrow's own way imports pandas."""
+def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
+    """What an array holds, whatever there is for a null; Arrow's own way imports pandas."""
     held: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind)
     found: npt.NDArray[Any] = held[array.offset : array.offset + len(array)]
     return found

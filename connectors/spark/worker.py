@@ -139,10 +139,7 @@ class ReadTask:
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
         """The batches of one task, as the messages that the JVM loads."""
-        for _ in nothing:
-            raise AssertionError("a reader task has no input")
-        for batch in self.batches_of(index):
-            yield batch.serialize()
+        return messages(nothing, self.batches_of(index))
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of the tasks whose numbers come in as rows."""
@@ -163,6 +160,14 @@ class ReadTask:
             deployment = InputGateDeployment(held, schema, left.start, count, task)
             yield from shuffle.create_input_gate(deployment)
             left = left[count:]
+
+
+def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
+    """What a task that reads hands to the JVM; rows of Spark's do not come in."""
+    for _ in nothing:
+        raise AssertionError("a reader task has no input")
+    for batch in batches:
+        yield batch.serialize()
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
