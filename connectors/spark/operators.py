@@ -25,13 +25,12 @@ _ZONE = "spark.sql.session.timeZone"
 
 def function_over(shuffle: Shuffle) -> Any:
     """The node that gives the rows of an exchange, sorted for it and nothing else, to a function of
-    the user's, group by group; None when there is none."""
+    the user's, group by group; None when there is none. Rows that the user has sorted come to it
+    through a projection."""
     if len(shuffle.above) < 2:
         return None
     *_, node, last = shuffle.above
-    if name_of(last) != _SORT or name_of(node) not in _FUNCTIONS:
-        return None
-    return node if last.sortOrder().equals(node.requiredChildOrdering().apply(0)) else None
+    return node if name_of(last) == _SORT and name_of(node) in _FUNCTIONS else None
 
 
 def call_of(jvm: Jvm, shuffle: Shuffle, node: Any, conf: Any) -> Call | None:
