@@ -20,7 +20,7 @@ from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.storage.stores import open_store
 
-from .conftest import Place, build_session, real_place
+from .conftest import Place, build_session, real_place, setting
 from .entered import counted, detached, left
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -40,12 +40,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[Sp
     session.conf.set("spark.headgate.sql.enabled", "true")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture(params=["true", "false"])
@@ -74,7 +68,8 @@ def is_left(hg: Headgate, spark: SparkSession, since: int, turns: int = 10) -> b
     for _ in range(turns):
         gc.collect()
         SYSTEM_CLOCK.sleep_s(_TURN_S)
-        spark._jvm.System.gc()  # type: ignore[union-attr]
+        assert spark._jvm is not None
+        spark._jvm.System.gc()
         spark.range(1).collect()
         if all(one.released is not None for one in hg.results()[since:]):
             return False
@@ -163,11 +158,8 @@ def test_other_partitions_than_planned(hg: Headgate, spark: SparkSession, df: Da
     """Spark fills it where it was planned with settings that have changed, and says so."""
     on = spark.conf.get("spark.sql.adaptive.enabled") == "true"
     df.cache()
-    spark.conf.set("spark.sql.shuffle.partitions", "3")
-    try:
+    with setting(spark, {"spark.sql.shuffle.partitions": "3"}):
         reasons = left(hg, lambda: rows(df))
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", "4")
     relied = "Spark relies on how the cache was partitioned when it was asked for"
     assert ({} if on else {relied: 1}) == reasons
     assert COUNTS == rows(df)
@@ -261,7 +253,7 @@ def test_close(spark: SparkSession, df: DataFrame) -> None:
     spark.conf.unset("spark.headgate.job.id")
     assert COUNTS == rows(df)
     assert 2 == len(rows(again))
-    assert 71 == df.filter("k = 3").first()["n"]  # type: ignore[index]
+    assert [(3, 71)] == rows(df.filter("k = 3"))
     df.unpersist()
 
 

@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
-from .conftest import Place, build_session, real_place
+from .conftest import Place, build_session, real_place, setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -25,7 +25,10 @@ ROWS = """
     cast(id % 9 - 4 as decimal(10, 2)) d, cast(id % 3 as decimal(30, 5)) w, id % 2 = 0 t,
     date_add(date'1582-10-01', int(id % 6)) day, timestamp_micros(id % 5 * 3600000000) at,
     timestamp_ntz'2020-01-01' z, float(id % 4) f, array(id, null) y, named_struct('p', id) q,
-    make_dt_interval(int(id % 3)) i, map(id, string(id)) m, cast(null as void) e
+    make_dt_interval(int(id % 3)) i,
+    array(timestamp_micros(id)) ta, map('t', timestamp_micros(id)) tm,
+    named_struct('t', timestamp_micros(id), 'd', cast(id as decimal(5, 1))) td,
+    map(id, string(id)) m, cast(null as void) e
 """
 
 
@@ -41,12 +44,6 @@ def spark(place: Place) -> Iterator[SparkSession]:
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +126,9 @@ def test_results(hg: Headgate, df: DataFrame, function: Function) -> None:
 
 
 def test_by_position(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    key = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
-    spark.conf.set(key, "false")
-    try:
+    by_name = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+    with setting(spark, {by_name: "false"}):
         same(hg, df.groupBy("k").applyInArrow(swapped, "a long, b long"))
-    finally:
-        spark.conf.unset(key)
 
 
 def test_no_rows(hg: Headgate, df: DataFrame) -> None:
@@ -175,6 +169,21 @@ def test_a_query_around_it(hg: Headgate, df: DataFrame) -> None:
         "k long, mean double",
     )
     same(hg, df.join(means, "k").groupBy("s").agg({"mean": "max"}).orderBy("s"))
+
+
+def test_adaptive(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
+    """What is read together, and planned again, is called for as ever."""
+    counts = df.groupBy("k", "s").applyInArrow(counted, COUNTED)
+    query = (
+        counts.join(df.select("v", "d"), counts["first"] == df.v)
+        .groupBy("d")
+        .agg({"n": "sum", "last": "max"})
+    )
+    with setting(spark, {"spark.sql.adaptive.enabled": "true"}):
+        out = hg.offload(query)
+        assert sorted(query.collect()) == sorted(out.collect())
+    assert "FlatMapGroups" not in hg.explain(out)
+    hg.release(out)
 
 
 def test_group_by(hg: Headgate, df: DataFrame) -> None:
