@@ -9,27 +9,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
 
 from .conftest import Place, build_session, real_place, setting
+from .grouped import ROWS, same, same_error
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 Function = Callable[..., pa.Table]
-ROWS = """
-    id v, id % 7 k, if(id % 11 = 0, null, id % 3) n, string(id % 13) s, binary(string(id % 4)) b,
-    if(id % 5 = 0, double('nan'), if(id % 5 = 1, -0.0d, if(id % 5 = 2, 0.0d, id % 5 - 4.5d))) x,
-    cast(id % 9 - 4 as decimal(10, 2)) d, cast(id % 3 as decimal(30, 5)) w, id % 2 = 0 t,
-    date_add(date'1582-10-01', int(id % 6)) day, timestamp_micros(id % 5 * 3600000000) at,
-    timestamp_ntz'2020-01-01' z, float(id % 4) f, array(id, null) y, named_struct('p', id) q,
-    make_dt_interval(int(id % 3)) i,
-    array(timestamp_micros(id)) ta, map('t', timestamp_micros(id)) tm,
-    named_struct('t', timestamp_micros(id), 'd', cast(id as decimal(5, 1))) td,
-    map(id, string(id)) m, cast(null as void) e
-"""
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +46,6 @@ def counted(table: pa.Table) -> pa.Table:
 
 
 COUNTED = "first long, last long, n long"
-
-
-def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
-    """The rows and their order, and where the function was called."""
-    expected = query.collect()
-    out = hg.offload(query)
-    called = "FlatMapGroups" not in hg._offloaded[out].plan
-    assert expected == out.collect()
-    assert query.schema == out.schema
-    assert here == called
-    hg.release(out)
 
 
 KEYS = ["k", "n", "s", "b", "x", "d", "w", "t", "day", "at", "z", "f", "i", "e", "n,s", "x,t,k"]
@@ -152,14 +130,7 @@ WRONG: dict[str, tuple[Function, str]] = {
 def test_errors(hg: Headgate, df: DataFrame, name: str) -> None:
     """They are PySpark's own, with the user's traceback."""
     query = df.groupBy("k").applyInArrow(*WRONG[name])
-    said = []
-    for one in (query, hg.offload(query)):
-        with pytest.raises(PythonException) as caught:
-            one.collect()
-        said.append(str(caught.value).strip().splitlines()[-1])
-        if name == "an error":
-            assert "in raising" in str(caught.value)
-    assert said[0] == said[1]
+    same_error(hg, query, "raising" if name == "an error" else "")
 
 
 def test_a_query_around_it(hg: Headgate, df: DataFrame) -> None:

@@ -1,0 +1,44 @@
+"""Grouped functions by Spark alone and through Headgate, held against each other."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame
+
+from headgate import Headgate
+
+ROWS = """
+    id v, id % 7 k, if(id % 11 = 0, null, id % 3) n, string(id % 13) s, binary(string(id % 4)) b,
+    if(id % 5 = 0, double('nan'), if(id % 5 = 1, -0.0d, if(id % 5 = 2, 0.0d, id % 5 - 4.5d))) x,
+    cast(id % 9 - 4 as decimal(10, 2)) d, cast(id % 3 as decimal(30, 5)) w, id % 2 = 0 t,
+    date_add(date'1582-10-01', int(id % 6)) day, timestamp_micros(id % 5 * 3600000000) at,
+    timestamp_ntz'2020-01-01' z, float(id % 4) f, array(id, null) y, named_struct('p', id) q,
+    make_dt_interval(int(id % 3)) i,
+    array(timestamp_micros(id)) ta, map('t', timestamp_micros(id)) tm,
+    named_struct('t', timestamp_micros(id), 'd', cast(id as decimal(5, 1))) td,
+    map(id, string(id)) m, cast(null as void) e
+"""
+
+
+def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
+    """The rows and their order, and where the function was called."""
+    expected = query.collect()
+    out = hg.offload(query)
+    called = "FlatMap" not in hg._offloaded[out].plan
+    assert expected == out.collect()
+    assert query.schema == out.schema
+    assert here == called
+    hg.release(out)
+
+
+def same_error(hg: Headgate, query: DataFrame, named: str = "") -> None:
+    """What PySpark says of a wrong result or of a user's error, and that the user's traceback is
+    there: the name of a function of its."""
+    said = []
+    for one in (query, hg.offload(query)):
+        with pytest.raises(PythonException) as caught:
+            one.collect()
+        said.append(str(caught.value).strip().splitlines()[-1])
+        assert f"in {named}" in str(caught.value) or not named
+    assert said[0] == said[1]
