@@ -20,14 +20,16 @@ from .segment import Longs
 class Limits:
     """Budgets in bytes. A writer holds about three times `segment_bytes` at its peak. A gate holds
     `fetch_bytes` on their way, in wait and being decoded (but one slice is always let through, and
-    one is never larger than a segment), and `cache_bytes` of neighbours that it read along.
-    `readers` is how many processes read side by side."""
+    one is never larger than a segment), and `cache_bytes` of neighbours that it read along. Who
+    brings the rows of a key together holds `group_bytes` of them, about twice while they are
+    sorted. `readers` is how many processes read side by side."""
 
     segment_bytes: int = 64 << 20
     fetch_bytes: int = 64 << 20
     fetch_parallel: int = 8
     join_bytes: int = 2 << 20
     cache_bytes: int = 64 << 20
+    group_bytes: int = 512 << 20
     readers: int = 1
 
     def task_bytes(self, inputs: int, outputs: int) -> int:

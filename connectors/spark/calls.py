@@ -7,105 +7,127 @@ import inspect
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
+from pyspark.util import fail_on_stopiteration
 
-from .grouping import Longs, groups, numbers
+from .gathering import Groups, Side, Sorted, gathered
+from .grouping import numbers
 from .worker import ReadTask, messages
 
-_ROWS_AT_ONCE, _TABLES_AT_ONCE = 65_536, 4_096
+_ROWS_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a session's settings say of how functions take rows and give them back."""
+
+    zone: str
+    by_name: bool
+    safely: bool
+    decimals_from_ints: bool
+    nullable_ints: bool
+    batch_rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What to call: a function as PySpark has pickled it; by their places among what is read, the
-    keys and the columns that it takes; the names and types under which it does; and whether columns
-    of its results are taken by their names."""
+    """What to call: a function as PySpark has pickled it, whether it is for pandas, and whether it
+    takes a group batch by batch; how many of the first columns of each side are keys, and under
+    which names and types it takes them and those behind them."""
 
     function: bytes
-    keys: tuple[int, ...]
-    columns: tuple[int, ...]
-    schema: bytes
-    by_name: bool
+    in_pandas: bool
+    by_batch: bool
+    keys: int
+    sides: tuple[bytes, ...]
+    ways: Ways
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as a task has it."""
+
+    call: Callable[..., Any]
+    takes_key: bool
+    by_batch: bool
+    returned: StructType
+    ways: Ways
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """Reads as a reader task does, and hands out what the function makes of it."""
+    """Reads as reader tasks do, a side each, and hands out what the function makes of it."""
 
-    read: ReadTask
+    reads: tuple[ReadTask, ...]
     call: Call
 
     @property
     def count(self) -> int:
         """How many tasks it takes."""
-        return self.read.count
+        return self.reads[0].count
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
         """What the function gives for each group of one task's rows, as messages that the JVM
         loads."""
-        stored = ipc.read_schema(pa.py_buffer(self.read.schema))
-        results = self._results(pa.Table.from_batches(self.read.batches_of(index), stored))
-        batches = (batch for table in _together(results) for batch in table.to_batches())
-        return messages(nothing, batches)
+        return messages(nothing, self._results(index))
 
-    def _results(self, rows: pa.Table) -> Iterator[pa.Table]:
-        call, names = self.call, ipc.read_schema(pa.py_buffer(self.call.schema))
-        function, returned = pickle.loads(call.function)
-        check = _check(returned, call.by_name)
-        order, starts = groups([rows.column(at).combine_chunks() for at in call.keys])
-        sorted_rows = _Sorted(rows, order, names)
-        whole = sorted_rows.columns(call.columns)
-        slices = (whole.slice(start, end - start) for start, end in pairwise(starts.tolist()))
-        if len(inspect.getfullargspec(function).args) == 1:
-            yield from (check(function(group)) for group in slices)
-            return
-        firsts = _Sorted(rows, order[starts[:-1]], names).columns(call.keys).columns
-        for at, group in enumerate(slices):
-            yield check(function(tuple(key[at] for key in firsts), group))
+    def _results(self, index: int) -> Iterator[pa.RecordBatch]:
+        call, limits = self.call, self.reads[0].settings.limits
+        keys = tuple(range(call.keys))
+        sides = [Side(_schema(read.schema), keys, read.batches_of(index)) for read in self.reads]
+        given = Given(call.keys, [_schema(schema) for schema in call.sides])
+        groups = map(given.groups, gathered(sides, limits.group_bytes, call.by_batch))
+        for table in _results_of(call)(_function(call), groups):
+            yield from table.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+
+def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[pa.Table]]:
+    """How functions of a kind are called; pandas is imported, in a second, where it is needed."""
+    if call.in_pandas:
+        from . import in_pandas
+
+        return in_pandas.results
+    from . import in_arrow
+
+    return in_arrow.results
+
+
+def _function(call: Call) -> Function:
+    function, returned = pickle.loads(call.function)
+    takes_key = len(inspect.getfullargspec(function).args) > len(call.sides)
+    checked = fail_on_stopiteration(function)
+    return Function(checked, takes_key, call.by_batch, returned, call.ways)
+
+
+def _schema(schema: bytes) -> pa.Schema:
+    return ipc.read_schema(pa.py_buffer(schema))
 
 
 @dataclass(frozen=True, slots=True)
-class _Sorted:
-    """Stored rows in some order, with the names and types of which the function knows them."""
+class Given:
+    """Stored rows as functions take them."""
 
-    rows: pa.Table
-    order: Longs
-    schema: pa.Schema
+    keys: int
+    schemas: list[pa.Schema]
 
-    def columns(self, places: Iterable[int]) -> pa.Table:
-        places_of_rows = pa.py_buffer(self.order)  # Arrow's own way from numpy imports pandas
-        order = pa.Array.from_buffers(pa.int64(), len(self.order), [None, places_of_rows])
-        fields = [self.schema.field(at) for at in places]
-        stored = [self.rows.column(at).combine_chunks().take(order) for at in places]
-        given = [_given(one, field.type) for one, field in zip(stored, fields, strict=True)]
+    def groups(self, groups: Groups) -> Groups:
+        keys = [_given(key, self.schemas[0].field(at).type) for at, key in enumerate(groups.keys)]
+        sides = [
+            Sorted(self._rows(side.rows, schema), side.starts)
+            for side, schema in zip(groups.sides, self.schemas, strict=True)
+        ]
+        return Groups(keys, sides, (self._rows(rows, self.schemas[0]) for rows in groups.more))
+
+    def _rows(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        fields = list(schema)[self.keys :]
+        columns = zip(rows.columns[self.keys :], fields, strict=True)
+        given = [_given(column.combine_chunks(), field.type) for column, field in columns]
         return pa.Table.from_arrays(given, [field.name for field in fields])
-
-
-def _check(returned: StructType, by_name: bool) -> Callable[[Any], pa.Table]:
-    """What PySpark makes of a function's result, or says of it."""
-    schema = pa.schema(list(to_arrow_type(returned, timezone="UTC")))
-
-    def check(result: Any) -> pa.Table:
-        if type(result) is pa.Table and result.schema.equals(schema):
-            return result
-        from pyspark.sql.conversion import ArrowBatchTransformer
-        from pyspark.worker import verify_return_type
-
-        verify_return_type(result, pa.Table)
-        made = ArrowBatchTransformer.enforce_schema(
-            result, schema, arrow_cast=False, reorder_by_name=by_name
-        )
-        columns = made.columns if made.num_columns else schema.empty_table().columns
-        return pa.Table.from_arrays(columns, schema=schema)
-
-    return check
 
 
 def _given(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -124,17 +146,3 @@ def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
     halves[:, 0], halves[:, 1] = held, held >> 63
     valid = column.is_valid().buffers()[1] if column.null_count else None
     return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(halves)])
-
-
-def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small tables, many at a time, as one."""
-    held: list[pa.Table] = []
-    rows = 0
-    for table in tables:
-        held.append(table)
-        rows += table.num_rows
-        if rows >= _ROWS_AT_ONCE or len(held) >= _TABLES_AT_ONCE:
-            yield pa.concat_tables(held).combine_chunks()
-            held, rows = [], 0
-    if held:
-        yield pa.concat_tables(held).combine_chunks()

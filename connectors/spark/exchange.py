@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -61,14 +61,15 @@ class Known:
     """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
     rows would come in the same order when they are made again."""
 
-    _scans: dict[int, tuple[ResultId, bool]] = field(default_factory=dict)
+    _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
 
-    def add(self, scan: int, written: Written) -> None:
-        self._scans[scan] = written.descriptor.result, written.ordered
+    def add(self, scan: int, written: Iterable[Written]) -> None:
+        self._scans[scan] = [(one.descriptor.result, one.ordered) for one in written]
 
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
         """The results that a map stage reads, and whether its rows come in order."""
-        found = [self._scans[scan] for scan in sorted(lineage.scans & self._scans.keys())]
+        scans = sorted(lineage.scans & self._scans.keys())
+        found = [one for scan in scans for one in self._scans[scan]]
         ordered = lineage.ordered and all(ordered for _, ordered in found)
         return tuple(dict.fromkeys(result for result, _ in found)), ordered
 
@@ -170,7 +171,7 @@ class Exchanger:
 
     def _note(self, frame: DataFrame, written: Written) -> None:
         if self.door is not None:
-            self.means.known.add(self.door.scan_of(frame), written)
+            self.means.known.add(self.door.scan_of(frame), [written])
 
     def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
         if self.door is None:

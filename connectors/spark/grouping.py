@@ -54,10 +54,9 @@ def may_be_key(kind: DataType) -> bool:
     return isinstance(kind, _PLAIN)
 
 
-def groups(keys: Sequence[pa.Array]) -> tuple[Longs, Longs]:
+def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
     """The order of rows in which equal keys are neighbours, each group's in the order in which they
     came; and where each group begins, with the number of rows behind the last."""
-    rows = len(keys[0])
     lanes = [lane for key in keys for lane in _lanes(key)]
     if not rows or not lanes:
         return np.arange(rows), np.array([0, rows] if rows else [0])
@@ -119,6 +118,11 @@ def _viewed(key: pa.Array) -> pa.Array:
 def _is_bytes(kind: pa.DataType) -> bool:
     tests = pa.types.is_string, pa.types.is_binary, pa.types.is_large_string
     return any(test(kind) for test in (*tests, pa.types.is_large_binary))
+
+
+def indices(order: Longs) -> pa.Array:
+    """Places of rows, as Arrow takes them; its own way from numpy imports pandas."""
+    return pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
 
 
 def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -214,7 +214,9 @@ class Offload:
         done = {one: self._done(one) for one in through(inputs)}
         for group in {one.group: None for one in done}:
             self._cut(group)
-        return {one: self._scan(one, found) for one, found in done.items()}
+        return {
+            one: self._scan(own, done) for one in done if (own := _read_by(one, done))[0] is one
+        }
 
     def _done(self, shuffle: Shuffle) -> Done:
         assert shuffle.mark is not None
@@ -244,12 +246,13 @@ class Offload:
         }
         return {at: cut for at, cut in found.items() if len(cut) > 1}
 
-    def _scan(self, shuffle: Shuffle, done: Done) -> Any:
-        task = replace(done.written.read, parts=shuffle.parts)
-        called = task if shuffle.call is None else GroupTask(task, shuffle.call)
-        batches = read_frames(self._exchanger.spark, called)
-        scan, rows = self._plans.scan(shuffle, batches, done.road.rows)
-        self._exchanger.means.known.add(rows, done.written)
+    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Any:
+        first = shuffles[0]
+        reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
+        task = GroupTask(tuple(reads), first.caller.call) if first.caller else reads[0]
+        batches = read_frames(self._exchanger.spark, task)
+        scan, rows = self._plans.scan(first, batches, done[first].road.rows)
+        self._exchanger.means.known.add(rows, [done[one].written for one in shuffles])
         return scan
 
     def _release_all(self) -> None:
@@ -261,6 +264,14 @@ class Offload:
             means.repairs.forget(descriptor.result)
             with suppress(HeadgateError):  # what failed first is what the caller hears of
                 means.master.release_partition_externally(descriptor)
+
+
+def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
+    """The exchanges that are read by the same tasks as one of them; a function that needs one that
+    is left to Spark is left to it too."""
+    if shuffle.caller and not all(one in done for one in shuffle.caller.shuffles):
+        shuffle.caller = None
+    return shuffle.caller.shuffles if shuffle.caller else (shuffle,)
 
 
 def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:

@@ -3,60 +3,98 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.util import PythonEvalType
 
-from .calls import Call
+from .calls import Call, Ways
 from .grouping import may_be_key
 from .jvm import Jvm, name_of
-from .shuffles import Shuffle
+from .shuffles import Caller, Shuffle
 from .types import may_be_given
 
-_FUNCTIONS = {"FlatMapGroupsInArrowExec": PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF}
+_NODES = {
+    "FlatMapGroupsInArrowExec",
+    "FlatMapGroupsInPandasExec",
+    "FlatMapCoGroupsInArrowExec",
+    "FlatMapCoGroupsInPandasExec",
+}
+_ARROW = {
+    PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF,
+    PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
+    PythonEvalType.SQL_COGROUPED_MAP_ARROW_UDF,
+}
+_PANDAS = {
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF,
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
+    PythonEvalType.SQL_COGROUPED_MAP_PANDAS_UDF,
+}
+_BY_BATCH = {
+    PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
+    PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
+}
 _SORT = "SortExec"
-_PROFILED = "spark.sql.pyspark.udf.profiler"
-_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
-_LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
-_ZONE = "spark.sql.session.timeZone"
+_SQL = "spark.sql."
+_PROFILED = f"{_SQL}pyspark.udf.profiler"
+_LARGE = f"{_SQL}execution.arrow.useLargeVarTypes"
+_ZONE = f"{_SQL}session.timeZone"
+_BY_NAME = f"{_SQL}legacy.execution.pandas.groupedMap.assignColumnsByName"
+_SAFELY = f"{_SQL}execution.pandas.convertToArrowArraySafely"
+_DECIMALS = f"{_SQL}execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_NULLABLE = f"{_SQL}execution.pythonUDF.pandas.preferIntExtensionDtype"
+_BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
-def function_over(shuffle: Shuffle) -> Any:
-    """The node that gives the rows of an exchange, sorted for it and nothing else, to a function of
-    the user's, group by group; None when there is none. Rows that the user has sorted come to it
-    through a projection."""
-    if len(shuffle.above) < 2:
-        return None
-    *_, node, last = shuffle.above
-    return node if name_of(last) == _SORT and name_of(node) in _FUNCTIONS else None
+def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller]:
+    """The nodes that give rows to a function of the user's, group by group, and nothing but what
+    exchanges bring and Spark sorts for them. Rows that the user has sorted come to it through a
+    projection."""
+    under: dict[int, tuple[Any, list[Shuffle]]] = {}
+    for shuffle in shuffles:
+        if (node := _over(shuffle)) is not None:
+            under.setdefault(id(node), (node, []))[1].append(shuffle)
+    for node, own in under.values():
+        if len(own) == node.children().size() and (call := _call(jvm, node, own, conf)):
+            yield Caller(node, call, tuple(own))
 
 
-def call_of(jvm: Jvm, shuffle: Shuffle, node: Any, conf: Any) -> Call | None:
-    """What a task that reads an exchange has to call; None when that is left to Spark."""
+def _over(shuffle: Shuffle) -> Any:
+    """The function's node that is right above an exchange, but for sorting."""
+    above = shuffle.above
+    if above and name_of(above[-1]) == _SORT:
+        above = above[:-1]
+    return above[-1] if above and name_of(above[-1]) in _NODES else None
+
+
+def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call | None:
+    """What a task that reads the exchanges has to call; None when that is left to Spark."""
     made = node.func()
-    function = made.func()
-    known = made.evalType() == _FUNCTIONS[name_of(node)]
+    function, kind = made.func(), made.evalType()
     own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
-    if not known or own or not function.broadcastVars().isEmpty():
+    if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
-    rows: StructType = StructType.fromJson(json.loads(shuffle.node.schema().json()))
-    places = _places(jvm, shuffle.node.output())
-    keys = [places[_id(one)] for one in jvm.items(node.groupingAttributes())]
-    columns = [places[_id(one)] for one in jvm.items(made.children())]
-    may_be = all(may_be_key(rows[at].dataType) for at in keys)
-    if not may_be or not all(may_be_given(field.dataType) for field in rows):
+    rows = [StructType.fromJson(json.loads(one.node.schema().json())) for one in shuffles]
+    keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
+    kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
+    may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)
+    if (
+        not may_be
+        or node.output().isEmpty()
+        or not all(may_be_given(field.dataType) for side in rows for field in side)
+    ):
         return None
-    schema = to_arrow_schema(rows, timezone=conf.get(_ZONE))
-    by_name = conf.get(_BY_NAME) == "true"
+    zone = conf.get(_ZONE)
+    schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
+    ways = Ways(
+        zone,
+        by_name=conf.get(_BY_NAME) == "true",
+        safely=conf.get(_SAFELY) == "true",
+        decimals_from_ints=conf.get(_DECIMALS) == "true",
+        nullable_ints=conf.get(_NULLABLE) == "true",
+        batch_rows=int(conf.get(_BATCH_ROWS)),
+    )
     command = bytes(function.command().unsafeArray())
-    return Call(command, tuple(keys), tuple(columns), schema.serialize().to_pybytes(), by_name)
-
-
-def _places(jvm: Jvm, output: Any) -> dict[str, int]:
-    return {_id(one): at for at, one in enumerate(jvm.items(output))}
-
-
-def _id(attribute: Any) -> str:
-    return str(attribute.exprId().toString())
+    return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, tuple(schemas), ways)

@@ -23,7 +23,7 @@ from .caches import Cache, caches
 from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm, name_of
 from .numbering import Numbering
-from .operators import call_of, function_over
+from .operators import callers
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 from .walk import Walk, is_grouped, joined, link, nodes, partitions
 
@@ -233,11 +233,11 @@ class PlanDoor:
         parts = shuffle.parts
         assert batches.getNumPartitions() == (len(parts) or shuffle.count), "else rows go wrong"
         with self._active():
-            if shuffle.caller:
-                stored = StructType.fromJson(json.loads(shuffle.caller.schema().json()))
+            if (caller := shuffle.caller) is not None:
+                stored = StructType.fromJson(json.loads(caller.node.schema().json()))
                 rows = self._door.rows_of(batches, stored)
                 partitioning = self._jvm["unknown"](batches.getNumPartitions())
-                return self._leaf(shuffle.caller.output(), rows, partitioning), rows.id()
+                return self._leaf(caller.node.output(), rows, partitioning), rows.id()
             rows = self._door.rows_of(batches, stored)
             read, back = self._door.as_stored(shuffle.node.output())
             leaf = self._leaf(read, rows, self._partitioning(shuffle))
@@ -304,10 +304,10 @@ class PlanDoor:
             top, root = root, root.child()
         root = self._gather_tops(root)
         walk = Walk(self._jvm, self._marks, root)
-        for shuffle in walk.shuffles if self._door.version.grouped else ():
-            if (node := function_over(shuffle)) is not None:
-                shuffle.call = call_of(self._jvm, shuffle, node, self._session.conf())
-                shuffle.caller = node if shuffle.call else None
+        if self._door.version.grouped:
+            for caller in callers(self._jvm, walk.shuffles, self._session.conf()):
+                for shuffle in caller.shuffles:
+                    shuffle.caller = caller
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
         if _OBSERVED in logical.toString():
             refusal = "the query observes metrics, which Spark gives of what it runs as a whole"
@@ -414,7 +414,9 @@ class PlanDoor:
         return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Any]) -> Any:
-        places = [(shuffle.caller or shuffle.node, scan) for shuffle, scan in scans.items()]
+        places = [
+            (one.caller.node if one.caller else one.node, scan) for one, scan in scans.items()
+        ]
         return self._replace(plan, places)
 
     def _replace(self, plan: Any, places: list[tuple[Any, Any]]) -> Any:

@@ -148,5 +148,6 @@ def _limits(settings: Settings, readers: int) -> Limits:
         settings.fetch_parallel,
         settings.join_bytes,
         settings.cache_bytes,
+        settings.group_bytes,
         readers,
     )

@@ -136,6 +136,13 @@ class Settings:
     cache_bytes: int = _key(
         "cache.bytes", 64 * _MIB, _at_least(0), "neighbours a Python worker keeps for its next task"
     )
+    group_bytes: int = _key(
+        "group.bytes",
+        512 * _MIB,
+        _at_least(_MIB),
+        "rows that a task holds to call a function group by group; what is more waits in files, "
+        "and one group must fit",
+    )
     wait_ms: int = _key(
         "wait.ms", 60_000, _at_least(1_000), "longest wait for a decision or a confirmation"
     )

@@ -34,8 +34,8 @@ class Shuffle:
     begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
     root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
     nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
-    that read it take, when it is not one subpartition each; `call` is the function that they call
-    with its rows, when they do that for the node `caller`."""
+    that read it take, when it is not one subpartition each; `caller` says what they call with its
+    rows, when they do not just hand them out."""
 
     node: Any
     partitioning: Any
@@ -51,8 +51,7 @@ class Shuffle:
     mark: Mark | None = None
     refusal: str = ""
     parts: tuple[Part, ...] = ()
-    call: Call | None = None
-    caller: Any = None
+    caller: Caller | None = None
 
     @property
     def filters(self) -> int:
@@ -66,6 +65,15 @@ class Shuffle:
     @property
     def label(self) -> str:
         return str(self.partitioning.toString())
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Caller:
+    """A node that is done by the tasks that read its exchanges, and what they call for it."""
+
+    node: Any
+    call: Call
+    shuffles: tuple[Shuffle, ...]
 
 
 @dataclass(eq=False, slots=True)

@@ -55,6 +55,6 @@ def test_groups(keys: list[tuple[pa.DataType, list[Any]]], offset: int) -> None:
     )
     expected = sorted(range(len(places)), key=lambda at: places[at])
     begins = [i for i, at in enumerate(expected) if not i or places[expected[i - 1]] != places[at]]
-    order, starts = groups(arrays)
+    order, starts = groups(arrays, len(places))
     assert expected == order.tolist()
     assert [*begins, len(places)] == starts.tolist() or not places

@@ -1,0 +1,96 @@
+"""Groups come whole and in order, however little memory there is for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.connectors.spark import gathering
+from headgate.connectors.spark.gathering import Groups, Side, gathered
+from headgate.control.errors import Invalid
+
+SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("v", pa.int64())])
+Rows = Sequence[tuple[int | None, str]]
+ROW_BYTES = 30
+KEYS = st.tuples(st.none() | st.integers(0, 3), st.sampled_from(["", "a", "b"]))
+
+
+@pytest.fixture(autouse=True, params=[1, 60, 1 << 20])
+def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "_PIECE_BYTES", request.param)
+
+
+def side(keys: Rows, batch_rows: int) -> Side:
+    rows = [{"k": k, "s": s, "v": at} for at, (k, s) in enumerate(keys)]
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    return Side(SCHEMA, (0, 1), table.to_batches(max_chunksize=batch_rows))
+
+
+def place(key: tuple[int | None, str]) -> tuple[Any, ...]:
+    return (key[0] is not None, key[0] or 0, key[1])
+
+
+def told(groups: Iterator[Groups]) -> list[tuple[Any, list[list[int]]]]:
+    """The key of each group, and its rows on each side."""
+    found = []
+    for held in groups:
+        keys = list(zip(*(key.to_pylist() for key in held.keys), strict=True))
+        for at, key in enumerate(keys):
+            sides = []
+            for one in held.sides:
+                start, end = one.starts[at : at + 2]
+                sides.append(one.rows["v"][start:end].to_pylist())
+            found.append((key, sides))
+        for more in held.more:
+            assert len(held.sides) == 1
+            found[-1][1][0] += more["v"].to_pylist()
+    return found
+
+
+def expected(sides: Sequence[Rows]) -> list[tuple[Any, list[list[int]]]]:
+    keys = sorted({key for rows in sides for key in rows}, key=place)
+    return [
+        (key, [[at for at, own in enumerate(rows) if own == key] for rows in sides]) for key in keys
+    ]
+
+
+@given(st.lists(st.lists(KEYS, max_size=40), min_size=1, max_size=2), st.integers(1, 9))
+def test_what_does_not_fit_is_merged(sides: list[Rows], batch_rows: int) -> None:
+    """As much as needed is held for one group to be whole, and no order is lost."""
+    for most_bytes in (0, 100, 400, 1 << 20):
+        given_sides = [side(rows, batch_rows) for rows in sides]
+        largest = max((len(rows) for _, each in expected(sides) for rows in each), default=0)
+        try:
+            found = told(gathered(given_sides, most_bytes, streams=False))
+        except Invalid:
+            assert largest * ROW_BYTES * len(sides) > most_bytes
+        else:
+            assert expected(sides) == found
+
+
+@given(st.lists(KEYS, max_size=60), st.integers(1, 9), st.sampled_from([0, 50, 100, 400]))
+def test_a_group_that_does_not_fit_is_streamed(
+    rows: Rows, batch_rows: int, most_bytes: int
+) -> None:
+    found = told(gathered([side(rows, batch_rows)], most_bytes, streams=True))
+    assert expected([rows]) == found
+
+
+def test_one_group_that_does_not_fit() -> None:
+    """The error names the group, the limit, and what to do."""
+    rows: Rows = [(1, "a")] * 100 + [(0, "b")]
+    with pytest.raises(Invalid, match=r"the group of \(1, a\) takes more than 500 bytes"):
+        told(gathered([side(rows, 10)], 500, streams=False))
+
+
+def test_rows_without_keys() -> None:
+    one = Side(SCHEMA, (), side([(1, "a"), (0, "b")], 1).batches)
+    (held,) = gathered([one], 1 << 20, streams=False)
+    assert held.keys == []
+    assert [(0, 2)] == list(pairwise(held.sides[0].starts.tolist()))
