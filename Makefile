@@ -113,7 +113,7 @@ tpch: stack  ## TPC-H by Spark alone and through Headgate (SF=1)
 	@$(BIN)/python -m tests.bench tpch --scale $(SF) --rounds 3 $(ARGS)
 
 bench-operators: stack  ## functions for groups of rows, by Spark alone and through Headgate
-	@$(BIN)/python -m tests.bench operators --rounds 3 $(ARGS)
+	@$(BIN)/python -m tests.bench operators --rounds 1 $(ARGS)
 
 SEEDS ?= 1000
 START ?= 0

@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
     parser.add_argument("--scale", type=float, default=1, help="of TPC-H")
     parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H")
+    parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
     chosen = parser.parse_args()
@@ -47,7 +48,7 @@ def main() -> None:
     if "tpch" in chosen.tables:
         console.print(tpch.run(spark, chosen.scale, chosen.rounds, chosen.queries))
     if "operators" in chosen.tables:
-        console.print(operators.run(spark, chosen.rounds))
+        console.print(operators.run(spark, chosen.rounds, chosen.cases))
     spark.stop()
 
 
