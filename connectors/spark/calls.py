@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark.sql.types import StructType
 from pyspark.util import fail_on_stopiteration
 
 from .gathering import Groups, Side, Sorted, gathered
-from .grouping import numbers
+from .given import given
 from .worker import ReadTask, messages
 
 _ROWS_AT_ONCE = 65_536
@@ -80,8 +79,8 @@ class GroupTask:
         call, limits = self.call, self.reads[0].settings.limits
         keys = tuple(range(call.keys))
         sides = [Side(_schema(read.schema), keys, read.batches_of(index)) for read in self.reads]
-        given = Given(call.keys, [_schema(schema) for schema in call.sides])
-        groups = map(given.groups, gathered(sides, limits.group_bytes, call.by_batch))
+        named = _Given(call.keys, [_schema(schema) for schema in call.sides])
+        groups = map(named.groups, gathered(sides, limits.group_bytes, call.by_batch))
         for table in _results_of(call)(_function(call), groups):
             yield from table.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 
@@ -109,14 +108,14 @@ def _schema(schema: bytes) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Stored rows as functions take them."""
+class _Given:
+    """Groups as functions take them."""
 
     keys: int
     schemas: list[pa.Schema]
 
     def groups(self, groups: Groups) -> Groups:
-        keys = [_given(key, self.schemas[0].field(at).type) for at, key in enumerate(groups.keys)]
+        keys = given(groups.keys, list(self.schemas[0])[: self.keys])
         sides = [
             Sorted(self._rows(side.rows, schema), side.starts)
             for side, schema in zip(groups.sides, self.schemas, strict=True)
@@ -124,25 +123,7 @@ class Given:
         return Groups(keys, sides, (self._rows(rows, self.schemas[0]) for rows in groups.more))
 
     def _rows(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        """The rows without their keys."""
         fields = list(schema)[self.keys :]
-        columns = zip(rows.columns[self.keys :], fields, strict=True)
-        given = [_given(column.combine_chunks(), field.type) for column, field in columns]
-        return pa.Table.from_arrays(given, [field.name for field in fields])
-
-
-def _given(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A stored column as the function takes it."""
-    if column.type.equals(kind):
-        return column
-    if pa.types.is_decimal(kind) and pa.types.is_int64(column.type):
-        return _decimals(column, kind)
-    return column.cast(kind)
-
-
-def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Whole numbers without their scale as decimals: 128 bits each."""
-    held = numbers(column, np.int64)
-    halves = np.empty((len(column), 2), np.int64)
-    halves[:, 0], halves[:, 1] = held, held >> 63
-    valid = column.is_valid().buffers()[1] if column.null_count else None
-    return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(halves)])
+        columns = given((one.combine_chunks() for one in rows.columns[self.keys :]), fields)
+        return pa.Table.from_arrays(columns, [field.name for field in fields])

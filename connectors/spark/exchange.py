@@ -24,24 +24,17 @@ from ...storage.segment import Longs
 from ...storage.shards import StoredManifest, store_manifest
 from .catalyst import CatalystDoor, Lineage
 from .repairs import Repairs
-from .roads import PrivateRoad, PublicRoad, Road, StoredRoad
+from .roads import Batches, PrivateRoad, PublicRoad, Road, StoredRoad, map_frame
 from .settings import Settings
 from .shipping import cause
-from .types import check, has_maps
+from .types import check, given_schema, has_maps
 from .worker import MapTask, ReadTask, WorkerSettings
 
 _DESCRIPTION = "spark.job.description"
+_ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A finished exchange and the DataFrame that reads it."""
-
-    descriptor: ShuffleDescriptor
-    frame: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +47,14 @@ class Written:
     ordered: bool
     rows: Longs
     sizes: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A finished exchange and the DataFrame that reads it."""
+
+    written: Written
+    frame: DataFrame
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class Exchanger:
         written = self.write(road, df.schema, n, label, result)
         frame = road.reads(written.read)
         self._note(frame, written)
-        return Exchange(written.descriptor, frame)
+        return Exchange(written, frame)
 
     def write(self, road: Road, named: StructType, n: int, label: str, result: ResultId) -> Written:
         """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
@@ -156,8 +157,18 @@ class Exchanger:
         whole, given = self._manifest(descriptor, state)
         task = ReadTask(worker, given, road.schema)
         frame = road.reads(task)
-        self._note(frame, Written(descriptor, task, False, whole.rows, whole.sizes))
-        return Exchange(descriptor, frame)
+        written = Written(descriptor, task, False, whole.rows, whole.sizes)
+        self._note(frame, written)
+        return Exchange(written, frame)
+
+    def mapped(
+        self, written: Written, rows: StructType, function: Batches, schema: StructType | str
+    ) -> DataFrame:
+        """What a function makes of each partition of an exchange, in the tasks that read it."""
+        given = given_schema(rows, str(self.spark.conf.get(_ZONE)))
+        frame = map_frame(self.spark, written.read, given, function, schema)
+        self._note(frame, written)
+        return frame
 
     def held(self, written: Written, subpartition: int) -> Longs:
         """The bytes of a subpartition, by the partition that they come from."""

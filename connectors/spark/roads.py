@@ -7,7 +7,7 @@ same partitions, on any PySpark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from .calls import GroupTask
 from .catalyst import CatalystDoor, ExchangePlan, Lineage
+from .given import GivenTask
 from .shipping import ship
 from .types import (
     back_from_carried,
@@ -31,6 +32,8 @@ from .types import (
     to_carried,
 )
 from .worker import SUBPARTITION, Frames, MapTask, ReadTask
+
+Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,21 @@ def read_frames(spark: SparkSession, task: ReadTask | GroupTask) -> RDD[Any]:
     frames = numbers.mapPartitionsWithIndex(ship(task.frames))
     frames._jrdd_deserializer = NoOpSerializer()
     return frames
+
+
+def map_frame(
+    spark: SparkSession,
+    task: ReadTask,
+    given: pa.Schema,
+    function: Batches,
+    schema: StructType | str,
+) -> DataFrame:
+    """What a function makes of the batches of each task, without a row of them in the JVM."""
+    read = ship(GivenTask(task, _bytes(given)).batches)
+    numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
+    return spark.createDataFrame(numbers, "number long").mapInArrow(
+        lambda numbers: function(read(0, numbers)), schema
+    )
 
 
 def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ...control import __version__
 from ...control.contract import MasterSettings, ShuffleDescriptor
@@ -28,7 +29,7 @@ from ...storage.release import StorageRelease
 from . import actions, explain
 from .caches import Cache, Reader
 from .catalyst import CatalystDoor, open_door
-from .exchange import Exchanger, Means
+from .exchange import Exchanger, Means, Written
 from .grouped import Grouped
 from .kept import Kept
 from .native import Unseen, accounted
@@ -36,6 +37,7 @@ from .offload import Offload, Offloaded
 from .physical import PlanDoor, Query, open_plans
 from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
+from .roads import Batches
 from .services import Services, StartLocal, open_services
 from .settings import Settings, read_settings
 from .shipping import cause, probe, ship
@@ -53,8 +55,7 @@ class Headgate:
         self._exchanger = exchanger
         self._services = services
         self._numbers = count(1)
-        self._descriptors: weakref.WeakKeyDictionary[DataFrame, ShuffleDescriptor]
-        self._descriptors = weakref.WeakKeyDictionary()
+        self._written: weakref.WeakKeyDictionary[DataFrame, Written] = weakref.WeakKeyDictionary()
         self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
         self._offloaded = weakref.WeakKeyDictionary()
         self._native: Counter[str] = Counter()
@@ -86,7 +87,7 @@ class Headgate:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
         exchange = self._exchanger.run(df, n, columns, self._name())
-        self._descriptors[exchange.frame] = exchange.descriptor
+        self._written[exchange.frame] = exchange.written
         return exchange.frame
 
     def offload(self, df: DataFrame) -> DataFrame:
@@ -109,6 +110,18 @@ class Headgate:
         """The groups of `df`, for a function of the user's: `df.groupBy` with its exchange here."""
         return Grouped(self.offload, df, *columns)
 
+    def map_partitions_in_arrow(
+        self, df: DataFrame, func: Batches, schema: StructType | str
+    ) -> DataFrame:
+        """`df.mapInArrow` of a DataFrame that `repartition` or `read` returned: the function is
+        called by the tasks that read what is stored, and no row of it goes through the JVM.
+
+        Raises:
+            Invalid: the DataFrame is none of these, was released, or has columns of a type that
+                functions are given in another form.
+        """
+        return self._exchanger.mapped(self._written_of(df), df.schema, func, schema)
+
     def explain(self, df: DataFrame) -> str:
         """The plan of a query and, for each of its exchanges, whether it runs here; of what
         `offload` returned also rows, bytes, requests, seconds and skew.
@@ -130,7 +143,7 @@ class Headgate:
         """
         self._require_open()
         exchange = self._exchanger.read(ResultId(result))
-        self._descriptors[exchange.frame] = exchange.descriptor
+        self._written[exchange.frame] = exchange.written
         return exchange.frame
 
     def results(self) -> tuple[ResultReport, ...]:
@@ -154,7 +167,7 @@ class Headgate:
             self._kept.forget(descriptors)
         else:
             descriptors = (self._descriptor_of(df),)
-            del self._descriptors[df]
+            del self._written[df]
         self._release(descriptors)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
@@ -359,12 +372,15 @@ class Headgate:
         return ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
 
     def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
+        return self._written_of(df).descriptor
+
+    def _written_of(self, df: DataFrame) -> Written:
         self._require_open()
-        if (descriptor := self._descriptors.get(df)) is None:
+        if (written := self._written.get(df)) is None:
             raise Invalid(
                 "this takes a DataFrame that repartition or read returned and that is not released"
             )
-        return descriptor
+        return written
 
     def _require_open(self) -> None:
         if self._closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyspark
@@ -107,6 +108,22 @@ def check_public_keys(keys: StructType) -> None:
                     f"key {key.name!r} holds {inner.simpleString()}, which public PySpark "
                     "does not partition as Spark does"
                 )
+
+
+def given_schema(schema: StructType, zone: str) -> pa.Schema:
+    """What PySpark hands to a user's function, in a session of this time zone.
+
+    Raises:
+        Invalid: it hands over something else than what is carried; names the column.
+    """
+    for field in schema:
+        if not may_be_given(field.dataType):
+            raise Invalid(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which functions here "
+                "are not given as PySpark does it: use mapInArrow"
+            )
+    zoned: dict[str, Any] = {key: zone for key, _ in _VERSION.to_arrow_schema}
+    return to_arrow_schema(schema, **zoned)
 
 
 def may_be_given(kind: DataType) -> bool:

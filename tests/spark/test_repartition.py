@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -177,6 +178,50 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
     released = hg.results()[-1].result
     with pytest.raises(Invalid, match=f"{released} was released: asked for"):
         hg.read(released)
+
+
+def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a function is given: the schema, and the rows."""
+    held = list(batches)
+    schemas = sorted({str(batch.schema) for batch in held})
+    rows = sorted(str(row) for batch in held for row in batch.to_pylist())
+    yield pa.RecordBatch.from_pydict({"said": [*schemas, *rows, "the end"]})
+
+
+def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
+    """They are given what mapInArrow gives, once for each partition, an empty one too; what is made
+    of it tells what it was made from."""
+    df = spark.range(0, 60, 1, 4).selectExpr(
+        "id % 3 k",
+        "cast(id as decimal(10, 2)) d",
+        "timestamp_seconds(id) t",
+        "if(id % 7 = 0, null, string(id)) s",
+        "array(named_struct('d', cast(id as decimal(5, 1)))) a",
+    )
+    moved = hg.repartition(df, 5, "k")
+    expected = moved.mapInArrow(told, "said string")
+    out = hg.map_partitions_in_arrow(moved, told, "said string")
+    assert placed(expected) == placed(out)
+    hg.repartition(out, 2, "said")
+    *_, first, second = hg.results()
+    assert (first.result,) == hg._exchanger.means.master.state(hg.job).results[
+        second.result
+    ].registered.inputs
+
+
+def test_functions_for_partitions_that_are_wrong(spark: SparkSession, hg: Headgate) -> None:
+    moved = hg.repartition(orders(spark), 2, "k")
+
+    def raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ValueError("mine")
+
+    with pytest.raises(Exception, match=r"in raising(?s:.*)mine"):
+        hg.map_partitions_in_arrow(moved, raising, "k long").collect()
+    with pytest.raises(Invalid, match="repartition or read returned"):
+        hg.map_partitions_in_arrow(orders(spark), told, "said string")
+    months = hg.repartition(spark.sql("select interval '1' month m, 1 k"), 2, "k")
+    with pytest.raises(Invalid, match="'m' is interval month"):
+        hg.map_partitions_in_arrow(months, told, "said string")
 
 
 def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
