@@ -98,7 +98,7 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
 
 def _function(call: Call) -> Function:
     function, returned = pickle.loads(call.function)
-    takes_key = len(inspect.getfullargspec(function).args) > len(call.sides)
+    takes_key = len(inspect.getfullargspec(function).args) != len(call.sides)
     checked = fail_on_stopiteration(function)
     return Function(checked, takes_key, call.by_batch, returned, call.ways)
 

@@ -14,7 +14,7 @@ from pyspark.worker import verify_return_type
 from .calls import Function
 from .gathering import Groups, Sorted
 
-_ROWS_AT_ONCE, _TABLES_AT_ONCE = 65_536, 4_096
+_ROWS_AT_ONCE, _TABLES_AT_ONCE = 65_536, 512
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:

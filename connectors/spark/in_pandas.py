@@ -23,7 +23,7 @@ from .gathering import Groups, Sorted
 from .grouping import Longs, indices, numbers
 
 _WINDOW_BYTES = 32 << 20
-_ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 4_096, 1_000
+_ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 512, 1_000
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:

@@ -63,7 +63,7 @@ class Side:
 
 def cases(spark: SparkSession) -> list[Case]:
     given = rows(spark)
-    hashed = F.expr("abs(long(hash(v)))")
+    hashed = F.expr("abs(bigint(hash(v)))")
     keyed = {count: given.withColumn("k", hashed % count) for count in (_FEW, _MANY, _MOST)}
     skewed = F.when(F.col("v") % 10 < 3, F.lit(0)).otherwise(hashed % _MANY).cast("long")
     wide = [F.col("v").alias(f"v{at}") for at in range(46)]

@@ -6,8 +6,10 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
@@ -18,6 +20,7 @@ from headgate import Corrupt, Headgate, attach
 from headgate.connectors.spark import offload, roads, shipping
 from headgate.connectors.spark.exchange import Exchanger, Written
 from headgate.connectors.spark.worker import MapTask
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import (
     Task,
@@ -127,6 +130,33 @@ def test_all_executors_killed_after_each_stage(
     assert (seen["Produced"], seen["Superseded"], seen["Reproduce"]) == (made, 0, 0)
     hg.release(out)
     assert findings(hg._services, recorded(hg)).live == ()
+
+
+def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
+    """Whoever takes over a task reads its groups again, and calls the function for all of them."""
+    slow, begun = tmp_path / "slow", tmp_path / "begun"
+
+    def counted(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+        if slow.exists():
+            begun.touch()
+            SYSTEM_CLOCK.sleep_s(0.05)
+        return pd.DataFrame({"k": left["k"][:1], "n": len(left) * 1000 + len(right)})
+
+    df = orders(spark)
+    halves = df.groupBy("k").cogroup(df.filter("v % 2 = 0").groupBy("k"))
+    query = halves.applyInPandas(counted, "k long, n long")
+    expected = sorted(query.collect())
+    out = hg.offload(query)
+    slow.touch()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(out.collect)
+        deadline = Deadline.after(60)
+        while not begun.exists() and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.05)
+        assert kill_executors(spark) >= 1
+        slow.unlink()
+        assert expected == sorted(reading.result())
+    assert "FlatMap" not in hg._offloaded[out].plan
 
 
 def attach_reader(hg: Headgate) -> Any:

@@ -1,0 +1,157 @@
+"""Random rows, keys and functions for groups: what Spark makes of them is what Headgate does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Headgate
+
+from .conftest import Place, build_session, real_place
+from .grouped import same
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+DAYS = st.dates(dt.date(1582, 1, 1), dt.date(2200, 1, 1))
+TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
+KEYS: dict[str, st.SearchStrategy[Any]] = {
+    "bigint": st.integers(-(2**40), 2**40),
+    "smallint": st.integers(-2, 2),
+    "string": st.text("aé\U0001f600 ", max_size=2),
+    "binary": st.binary(max_size=2).map(bytearray),
+    "double": st.sampled_from([math.nan, math.inf, -1.5, 0.0, 2.0]),
+    "boolean": st.booleans(),
+    "date": DAYS,
+    "timestamp": TIMES,
+    "timestamp_ntz": TIMES,
+    "decimal(10,2)": st.decimals(-99, 99, places=2, allow_nan=False),
+    "decimal(30,5)": st.decimals(-99, 99, places=5, allow_nan=False),
+    "interval day to second": st.integers(-(10**9), 10**9).map(lambda s: dt.timedelta(seconds=s)),
+}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    **KEYS,
+    "float": st.sampled_from([math.nan, -0.0, 0.5]),
+    "array<int>": st.lists(st.none() | st.integers(0, 9), max_size=3),
+    "array<string>": st.lists(st.none() | st.text("ab", max_size=2), max_size=3),
+    "struct<a:bigint,b:boolean>": st.tuples(st.none() | st.integers(0, 9), st.booleans()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of some types, the first of which are keys; the last column is the number of a row."""
+
+    kinds: tuple[str, ...]
+    keys: int
+    values: tuple[tuple[Any, ...], ...]
+
+    @property
+    def schema(self) -> str:
+        return ", ".join([*(f"c{at} {kind}" for at, kind in enumerate(self.kinds)), "v bigint"])
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        numbered = [(*row, at) for at, row in enumerate(self.values)]
+        return spark.createDataFrame(numbered, self.schema)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Rows:
+    """Few values in each column, so that groups have more than one row."""
+    keys = draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=2))
+    others = draw(st.lists(st.sampled_from(list(VALUES)), max_size=3))
+    kinds = (*keys, *others)
+    columns = [draw(st.lists(st.none() | VALUES[kind], min_size=1, max_size=3)) for kind in kinds]
+    row = st.tuples(*map(st.sampled_from, columns))
+    return Rows(kinds, len(keys), tuple(draw(st.lists(row, max_size=40))))
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """Every so manieth of a group's first rows, again and again."""
+
+    step: int
+    times: int
+    most: int
+
+    def of_table(self, table: pa.Table) -> pa.Table:
+        places = range(0, min(len(table), self.most), self.step)
+        return pa.concat_tables([table.sort_by("v").take(list(places))] * self.times)
+
+    def of_frame(self, frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([frame.sort_values("v")[: self.most : self.step]] * self.times)
+
+
+def function(kind: str, taking: Taking) -> Callable[..., Any]:
+    """PySpark tells kinds of functions by their arguments and by the types that are stated."""
+
+    def table(given: pa.Table) -> pa.Table:
+        return taking.of_table(given)
+
+    def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in given:
+            yield from taking.of_table(pa.Table.from_batches([batch])).to_batches()
+
+    def batches_with_key(key: Any, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        assert isinstance(key[0], pa.Scalar)
+        return batches(given)
+
+    def frame(key: Any, given: pd.DataFrame) -> pd.DataFrame:
+        return taking.of_frame(given)
+
+    def frames(given: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        return map(taking.of_frame, given)
+
+    def tables(left: pa.Table, right: pa.Table) -> pa.Table:
+        return pa.concat_tables([taking.of_table(left), right.sort_by("v")])
+
+    def two_frames(key: Any, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([left.sort_values("v"), taking.of_frame(right)])
+
+    return locals()[kind]  # type: ignore[no-any-return]
+
+
+KINDS = ["table", "batches", "batches_with_key", "frame", "frames", "tables", "two_frames"]
+
+
+def query(given: DataFrame, keys: list[str], kind: str, taking: Taking) -> DataFrame:
+    groups: Any = given.groupBy(*keys)
+    if kind in ("tables", "two_frames"):
+        groups = groups.cogroup(given.filter("v % 3 > 0").groupBy(*keys))
+    apply = groups.applyInPandas if "frame" in kind else groups.applyInArrow
+    made: DataFrame = apply(function(kind, taking), given.schema)
+    return made
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture(scope="module")
+def spark(place: Place) -> Iterator[SparkSession]:
+    """Arrow's timestamps pass through a function in UTC only."""
+    session = build_session(place, "local[2]", **{"spark.sql.session.timeZone": "UTC"})
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random(spark: SparkSession, hg: Headgate, kind: str) -> None:
+    @settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
+    @given(rows(), st.builds(Taking, st.integers(1, 3), st.integers(1, 2), st.integers(0, 9)))
+    def held_against_spark(rows: Rows, taking: Taking) -> None:
+        keys = [f"c{at}" for at in range(rows.keys)]
+        same(hg, query(rows.frame(spark), keys, kind, taking))
+
+    held_against_spark()
