@@ -25,6 +25,9 @@ class Grouped:
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         return self._offload(self._groups.applyInPandas(func, schema))
 
+    def agg(self, *exprs: Column | dict[str, str]) -> DataFrame:
+        return self._offload(self._groups.agg(*exprs))  # type: ignore[arg-type]
+
     def cogroup(self, other: Grouped | GroupedData) -> Cogrouped:
         theirs = other._groups if isinstance(other, Grouped) else other
         return Cogrouped(self._offload, self._groups, theirs)

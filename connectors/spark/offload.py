@@ -21,12 +21,14 @@ from .adaptive import parts_of, pieces, skewed
 from .caches import Cache
 from .calls import GroupTask
 from .exchange import Exchanger, Written
+from .merging import MergeTask
 from .native import accounted
 from .physical import PlanDoor, Query
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
 from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
 from .types import check
+from .worker import ReadTask
 
 _AT_ONCE = 4
 _CANCEL_S = 0.5
@@ -142,7 +144,7 @@ class Offload:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                shuffle.refusal = _refusal(plan, shuffle, self._plans.named(shuffle))
+                shuffle.refusal = _refusal(plan, shuffle, shuffle.rows)
         return plan
 
     def _too_small(self, shuffle: Shuffle) -> str:
@@ -193,7 +195,7 @@ class Offload:
         road = self._road(shuffle, scans)
         if shuffle.kind == DEALT and not means.known.inputs(road.lineage())[1]:
             road = self._road(shuffle, scans, in_order=True)
-        named = self._plans.named(shuffle)
+        named = shuffle.rows
         told = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
             written = self._exchanger.write(road, named, shuffle.count, shuffle.label, self._name())
@@ -249,8 +251,7 @@ class Offload:
     def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Any:
         first = shuffles[0]
         reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
-        task = GroupTask(tuple(reads), first.caller.call) if first.caller else reads[0]
-        batches = read_frames(self._exchanger.spark, task)
+        batches = read_frames(self._exchanger.spark, _task(first, reads))
         scan, rows = self._plans.scan(first, batches, done[first].road.rows)
         self._exchanger.means.known.add(rows, [done[one].written for one in shuffles])
         return scan
@@ -264,6 +265,12 @@ class Offload:
             means.repairs.forget(descriptor.result)
             with suppress(HeadgateError):  # what failed first is what the caller hears of
                 means.master.release_partition_externally(descriptor)
+
+
+def _task(first: Shuffle, reads: Sequence[ReadTask]) -> ReadTask | GroupTask | MergeTask:
+    if first.caller:
+        return GroupTask(tuple(reads), first.caller.call)
+    return MergeTask(reads[0], first.merging) if first.merging else reads[0]
 
 
 def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:

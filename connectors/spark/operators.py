@@ -1,22 +1,34 @@
-"""Grouped functions in a physical plan, behind the private door."""
+"""What the tasks that read an exchange can do of a physical plan: call functions group by group,
+and merge what is aggregated."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegralType,
+    LongType,
+    NullType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 from pyspark.util import PythonEvalType
 
 from .calls import Call, Ways
 from .grouping import may_be_key
 from .jvm import Jvm, name_of
+from .merging import Merging
 from .shuffles import Caller, Shuffle
 from .types import may_be_given
 
-_NODES = {
+_CALLERS = {
     "FlatMapGroupsInArrowExec",
     "FlatMapGroupsInPandasExec",
     "FlatMapCoGroupsInArrowExec",
@@ -36,6 +48,16 @@ _BY_BATCH = {
     PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
     PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
 }
+_AGGREGATES, _MERGES = {"HashAggregateExec", "SortAggregateExec"}, {"Final$", "PartialMerge$"}
+_KERNELS = {
+    "Count": ("sum",),
+    "Sum": ("sum",),
+    "Average": ("sum", "sum"),
+    "Min": ("min",),
+    "Max": ("max",),
+}
+_SUMMED = (LongType, DoubleType)
+_COMPARED = (IntegralType, DateType, TimestampType, TimestampNTZType, DecimalType, StringType)
 _SORT = "SortExec"
 _SQL = "spark.sql."
 _PROFILED = f"{_SQL}pyspark.udf.profiler"
@@ -54,19 +76,45 @@ def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller
     projection."""
     under: dict[int, tuple[Any, list[Shuffle]]] = {}
     for shuffle in shuffles:
-        if (node := _over(shuffle)) is not None:
+        if (node := _over(shuffle, _CALLERS)) is not None:
             under.setdefault(id(node), (node, []))[1].append(shuffle)
     for node, own in under.values():
         if len(own) == node.children().size() and (call := _call(jvm, node, own, conf)):
             yield Caller(node, call, tuple(own))
 
 
-def _over(shuffle: Shuffle) -> Any:
-    """The function's node that is right above an exchange, but for sorting."""
+def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
+    """How the rows of an exchange may be merged for the aggregate that is right above it."""
+    if (node := _over(shuffle, _AGGREGATES)) is None:
+        return None
+    kernels: list[str] = []
+    for one in jvm.items(node.aggregateExpressions()):
+        function = one.aggregateFunction()
+        known = _KERNELS.get(name_of(function), ())
+        whole = function.aggBufferAttributes().size() == len(known)
+        if not known or not whole or name_of(one.mode()) not in _MERGES:
+            return None
+        kernels += known
+    kinds = [field.dataType for field in shuffle.rows]
+    keys = node.groupingExpressions().size()
+    if not keys or len(kinds) != keys + len(kernels):
+        return None
+    may_be = all(may_be_key(kind) and not isinstance(kind, NullType) for kind in kinds[:keys])
+    behind = zip(kinds[keys:], kernels, strict=True)
+    return Merging(keys, tuple(kernels)) if may_be and all(_has(*one) for one in behind) else None
+
+
+def _has(kind: DataType, kernel: str) -> bool:
+    """Whether Arrow's kernel for a type is what Spark does."""
+    return isinstance(kind, _SUMMED if kernel == "sum" else _COMPARED) and may_be_key(kind)
+
+
+def _over(shuffle: Shuffle, names: Container[str]) -> Any:
+    """The node of such a name that is right above an exchange, but for sorting."""
     above = shuffle.above
     if above and name_of(above[-1]) == _SORT:
         above = above[:-1]
-    return above[-1] if above and name_of(above[-1]) in _NODES else None
+    return above[-1] if above and name_of(above[-1]) in names else None
 
 
 def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call | None:
@@ -76,7 +124,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
     if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
-    rows = [StructType.fromJson(json.loads(one.node.schema().json())) for one in shuffles]
+    rows = [one.rows for one in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
     kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
     may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)

@@ -23,7 +23,7 @@ from .caches import Cache, caches
 from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm, name_of
 from .numbering import Numbering
-from .operators import callers
+from .operators import callers, merging
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 from .walk import Walk, is_grouped, joined, link, nodes, partitions
 
@@ -168,11 +168,6 @@ class PlanDoor:
             rows = self._door.numbered(stage, self._number(shuffle, stage), self._session)
             return ExchangePlan(rows, origin, shuffle.node.output(), shuffle.partitioning)
 
-    def named(self, shuffle: Shuffle) -> StructType:
-        """The rows of an exchange under their own names."""
-        found: StructType = StructType.fromJson(json.loads(shuffle.node.schema().json()))
-        return found
-
     @cached_property
     def adapting(self) -> Adapting:
         """What the user's session says of adaptive reading."""
@@ -304,6 +299,8 @@ class PlanDoor:
             top, root = root, root.child()
         root = self._gather_tops(root)
         walk = Walk(self._jvm, self._marks, root)
+        for shuffle in walk.shuffles:
+            shuffle.merging = merging(self._jvm, shuffle)
         if self._door.version.grouped:
             for caller in callers(self._jvm, walk.shuffles, self._session.conf()):
                 for shuffle in caller.shuffles:

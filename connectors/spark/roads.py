@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from .calls import GroupTask
 from .catalyst import CatalystDoor, ExchangePlan, Lineage
 from .given import GivenTask
+from .merging import MergeTask
 from .shipping import ship
 from .types import (
     back_from_carried,
@@ -135,7 +136,7 @@ class StoredRoad:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
-def read_frames(spark: SparkSession, task: ReadTask | GroupTask) -> RDD[Any]:
+def read_frames(spark: SparkSession, task: ReadTask | GroupTask | MergeTask) -> RDD[Any]:
     numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
     frames = numbers.mapPartitionsWithIndex(ship(task.frames))
     frames._jrdd_deserializer = NoOpSerializer()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql.types import StructType
+
 from .calls import Call
+from .merging import Merging
 from .worker import Part
 
 HASH, RANGE, DEALT, SINGLE = (
@@ -35,7 +39,7 @@ class Shuffle:
     root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
     nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
     that read it take, when it is not one subpartition each; `caller` says what they call with its
-    rows, when they do not just hand them out."""
+    rows, and `merging` how they make fewer of them, when they do not just hand them out."""
 
     node: Any
     partitioning: Any
@@ -52,6 +56,13 @@ class Shuffle:
     refusal: str = ""
     parts: tuple[Part, ...] = ()
     caller: Caller | None = None
+    merging: Merging | None = None
+
+    @property
+    def rows(self) -> StructType:
+        """Its rows under their own names."""
+        found: StructType = StructType.fromJson(json.loads(self.node.schema().json()))
+        return found
 
     @property
     def filters(self) -> int:

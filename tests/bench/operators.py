@@ -78,6 +78,7 @@ def cases(spark: SparkSession) -> list[Case]:
         _arrow("50 columns, 1,000,000 rows", 20_000, few.select("*", *wide)),
         Case("cogroup, applyInArrow", _MANY, both, of_two, (_table(50), _table(10))),
         *(_pandas(f"{count:,} groups", count, keyed[count]) for count in keyed),
+        *(_agg(count, keyed[count]) for count in keyed),
     ]
 
 
@@ -91,6 +92,11 @@ def _pandas(name: str, groups: int, given: DataFrame) -> Case:
     query = given.groupBy("k").applyInPandas(in_pandas, SCHEMA)
     frame = _table(ROWS // groups).to_pandas()
     return Case(f"applyInPandas, {name}", groups, query, in_pandas, (frame,))
+
+
+def _agg(groups: int, given: DataFrame) -> Case:
+    merged = [F.count("*"), F.sum("v"), F.max("s")]
+    return Case(f"agg, {groups:,} groups", groups, given.groupBy("k").agg(*merged), bool, ())
 
 
 def _table(count: int) -> pa.Table:
@@ -150,7 +156,7 @@ def _compare(hg: Headgate, jvm: int, case: Case, rounds: int) -> tuple[Side, Sid
             begun_s = time.monotonic()
             work()
             side.took_s.append(time.monotonic() - begun_s)
-            side.peak = max(side.peak, *map(peak_bytes, _workers(jvm)))
+            side.peak = max([side.peak, *map(peak_bytes, _workers(jvm))])
     return theirs, ours
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.errors import ArithmeticException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headgate import Headgate
 
@@ -161,3 +163,42 @@ def test_group_by(hg: Headgate, df: DataFrame) -> None:
     """The front door's own word for it."""
     expected: list[Any] = df.groupBy("k").applyInArrow(counted, COUNTED).collect()
     assert expected == hg.group_by(df, "k").applyInArrow(counted, COUNTED).collect()
+
+
+MERGED = "count(*), sum(v), avg(n), min(day), max(s), min(d), max(w), sum(n)"
+
+
+@pytest.mark.parametrize("keys", ["k", "n", "s, b", "x, d", "t, day, at", "w, i, z, f", "q"])
+def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
+    """Rows are merged before they reach the JVM, and what comes of them is the same."""
+    df.createOrReplaceTempView("given")
+    query = df.sparkSession.sql(f"select {MERGED} from given group by {keys}")
+    (shuffle,) = hg._plans().plan(query).shuffles
+    assert (shuffle.merging is None) == (keys == "q")
+    names = keys.split(", ")
+    out = hg.group_by(df, *names).agg(*map(F.expr, MERGED.split(", "))).drop(*names)
+    assert sorted(map(str, query.collect())) == sorted(map(str, out.collect()))
+
+
+@pytest.mark.parametrize("left", ["sum(d)", "max(x)", "first(v)", "max(y)", "max(e)"])
+def test_what_is_not_merged(hg: Headgate, df: DataFrame, left: str) -> None:
+    query = df.groupBy("k").agg(F.expr(left), F.count("*"))
+    (shuffle,) = hg._plans().plan(query).shuffles
+    assert shuffle.merging is None
+
+
+def test_duplicates(hg: Headgate, df: DataFrame) -> None:
+    query = df.select("k", "s").distinct()
+    assert sorted(query.collect()) == sorted(hg.offload(query).collect())
+    counts = df.groupBy("k").agg(F.countDistinct("s"), F.sum("v"))
+    assert all(one.merging for one in hg._plans().plan(counts).shuffles)
+    assert sorted(counts.collect()) == sorted(hg.offload(counts).collect())
+
+
+def test_a_sum_that_overflows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
+    """Spark adds what the type might not hold: it says so, or begins again from below."""
+    query = df.groupBy("k").agg(F.expr(f"sum(v + {2**62})"))
+    with pytest.raises(ArithmeticException):
+        hg.offload(query).collect()
+    with setting(spark, {"spark.sql.ansi.enabled": "false"}):
+        same(hg, df.groupBy("k").agg(F.expr(f"sum(v + {2**62})")))

@@ -1,0 +1,100 @@
+"""What is merged in the tasks that read is what a plain loop would make of all rows."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.connectors.spark import merging
+from headgate.connectors.spark.merging import Merging, merged
+
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("d", pa.decimal128(20, 2)),
+        ("count", pa.int64()),
+        ("sum", pa.float64()),
+        ("min", pa.int32()),
+        ("max", pa.string()),
+    ]
+)
+HOW = Merging(2, ("sum", "sum", "min", "max"))
+TENTHS = st.none() | st.integers(-5, 5)
+LARGE = st.sampled_from([2**62, -(2**62), 2**63 - 1, 2.0**53, 0.1, -0.0, math.inf, math.nan])
+ROW = st.tuples(
+    st.none() | st.sampled_from(["", "a", "é"]),
+    st.none() | st.sampled_from([0, 1]),
+    st.integers(-9, 9),
+    TENTHS.map(lambda one: None if one is None else float(one)),
+    st.none() | st.integers(-(2**31), 2**31 - 1),
+    st.none() | st.sampled_from(["", "a", "Z"]),
+)
+
+
+@pytest.fixture(autouse=True)
+def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_ROWS_AT_ONCE", 6)
+    monkeypatch.setattr(merging, "_HELD_BYTES_MAX", 300)
+
+
+def batches(rows: list[Any]) -> list[pa.RecordBatch]:
+    table = pa.Table.from_pylist(
+        [dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA
+    )
+    return table.to_batches(max_chunksize=4)  # type: ignore[no-any-return]
+
+
+def merge(rows: list[Any]) -> dict[Any, tuple[Any, ...]]:
+    """As Spark does, which skips nulls."""
+    found: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row[:2]].append(row[2:])
+    made = {}
+    for key, own in found.items():
+        columns = [[one for one in column if one is not None] for column in zip(*own, strict=True)]
+        apply: list[Callable[[list[Any]], Any]] = [sum, sum, min, max]
+        pairs = zip(apply, columns, strict=True)
+        made[key] = tuple(function(column) if column else None for function, column in pairs)
+    return made
+
+
+def rows_of(found: list[pa.RecordBatch]) -> list[Any]:
+    return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+
+
+@given(st.lists(ROW, max_size=60))
+def test_merged(rows: list[Any]) -> None:
+    given_batches = batches(rows)
+    found = list(merged(given_batches, HOW))
+    assert all(batch.schema.equals(SCHEMA) for batch in found)
+    assert merge(rows_of(given_batches)) == merge(rows_of(found))
+
+
+@given(st.lists(st.tuples(st.just("a"), st.just(1), st.integers(0, 1)), min_size=13, max_size=40))
+def test_many_become_few(rows: list[Any]) -> None:
+    found = rows_of(list(merged(batches([(*row, None, None, None) for row in rows]), HOW)))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [(2, 2**62), (2, -(2**62)), (3, 2.0**52), (3, 0.1), (3, math.inf), (3, math.nan)],
+)
+def test_what_would_not_be_exact(column: int, value: float) -> None:
+    """Sums that could overflow or be rounded are left to Spark, every row of them."""
+    row: list[Any] = ["a", 1, 1, 1.0, 1, "a"]
+    row[column] = value
+    given_batches = batches([tuple(row)] * 20)
+    assert list(merged(given_batches, HOW)) == given_batches
+
+
+def test_what_gains_nothing() -> None:
+    given_batches = batches([(str(at), 1, 1, 1.0, 1, "a") for at in range(40)])
+    assert sum(map(len, merged(given_batches, HOW))) == 40
