@@ -35,9 +35,11 @@ def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
 
 
 def _told_before(query: Offload, shuffle: Shuffle) -> str:
-    reason = query.refusal(shuffle)
-    where = f"stays in Spark: {reason}" if reason else "runs here"
-    return f"{shuffle.label}: {where}"
+    if reason := query.refusal(shuffle):
+        return f"{shuffle.label}: stays in Spark: {reason}"
+    caller = shuffle.caller
+    called = caller is not None and not any(map(query.refusal, caller.shuffles))
+    return f"{shuffle.label}: runs here{', with the function over it' if called else ''}"
 
 
 def _told(done: Done, report: ResultReport) -> str:

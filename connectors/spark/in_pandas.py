@@ -67,14 +67,23 @@ def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pd.Dat
     ways = function.ways
     for held in groups:
         side, count = held.sides[0], len(held.sides[0].starts) - 1
-        pieces, firsts = _in_batches(side, ways.batch_rows)
-        frames = _Frames(pieces, ways)
         rest = (frame for rows in held.more for frame in _batches(rows, ways))
-        spans = pairwise(firsts.tolist())
-        for at, (key, (first, end)) in enumerate(zip(_keys(held, ways), spans, strict=True)):
-            batches = map(frames.cut, range(first, end))
+        for at, (key, batches) in enumerate(
+            zip(_keys(held, ways), _pieces(side, ways), strict=True)
+        ):
             given = chain(batches, rest) if at == count - 1 else batches
             yield from function.call(*([key] if function.takes_key else []), given)
+
+
+def _pieces(side: Sorted, ways: Ways) -> Iterator[Iterator[pd.DataFrame]]:
+    """The batches of each group; those of a large one are converted one by one."""
+    if len(side.starts) == 2 and side.rows.nbytes > _WINDOW_BYTES:
+        yield _batches(side.rows, ways)
+        return
+    pieces, firsts = _in_batches(side, ways.batch_rows)
+    frames = _Frames(pieces, ways)
+    for first, end in pairwise(firsts.tolist()):
+        yield map(frames.cut, range(first, end))
 
 
 def _in_batches(side: Sorted, most: int) -> tuple[Sorted, Longs]:
@@ -147,7 +156,10 @@ class _Frames:
             start, end = self._side.starts[at : at + 2]
             return _frame(self._side.rows.slice(start, end - start), self._ways)
         number, start, end = self._places[at]
-        piece = self._frames[number].iloc[start:end].copy()
+        whole = self._frames[number]
+        if end - start == len(whole):
+            return whole
+        piece = whole.iloc[start:end].copy()
         piece.index = pd.RangeIndex(end - start)
         return piece
 

@@ -14,6 +14,7 @@ from pyspark.sql.classic.dataframe import DataFrame as Classic
 from headgate import Headgate, Unavailable, attach
 from headgate.connectors.spark import actions, writers
 from headgate.connectors.spark.exchange import Exchanger
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
@@ -185,4 +186,7 @@ def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
         df.collect()
     counted(spark).collect()
     hg.remove_unused()
+    deadline = Deadline.after(20)
+    while findings(hg._services, recorded(hg)).live and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.1)
     assert findings(hg._services, recorded(hg)).live == ()

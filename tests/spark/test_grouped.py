@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.errors import ArithmeticException
+from pyspark.errors import ArithmeticException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate
+from headgate import Headgate, attach
 
 from .conftest import Place, build_session, real_place, setting
 from .grouped import ROWS, same, same_error
@@ -157,6 +158,34 @@ def test_adaptive(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
         assert sorted(query.collect()) == sorted(out.collect())
     assert "FlatMapGroups" not in hg.explain(out)
     hg.release(out)
+
+
+def test_more_rows_than_fit(spark: SparkSession) -> None:
+    """They wait in files; one group has to fit, or its function to take it bit by bit."""
+    df = spark.range(0, 300_000, 1, 4).selectExpr("id % 1000 k", "0 one", "id v", "string(id) s")
+
+    def summed(table: pa.Table) -> pa.Table:
+        return pa.table({"k": table["k"][:1], "v": [pc.sum(table["v"]).as_py()]})
+
+    def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_pydict({"rows": [rows]})
+
+    def frames(given: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"rows": [sum(map(len, given))]})
+
+    small = {"spark.headgate.group.bytes": str(1 << 20), "spark.headgate.job.id": "test-small"}
+    with setting(spark, small), attach(spark) as hg:
+        same(hg, df.groupBy("k").applyInArrow(summed, "k long, v long"))
+        same(hg, df.groupBy("one").applyInArrow(parts, "rows long"))
+        same(hg, df.groupBy("one").applyInPandas(frames, "rows long"))
+        with pytest.raises(PythonException, match=r"the group of \(0\) takes more than 1048576"):
+            hg.group_by(df, "one").applyInArrow(summed, "k long, v long").collect()
+
+
+def test_explained(hg: Headgate, df: DataFrame) -> None:
+    assert "with the function over it" in hg.explain(df.groupBy("k").applyInArrow(counted, COUNTED))
+    assert "with the function over it" not in hg.explain(df.groupBy("k").count())
 
 
 def test_group_by(hg: Headgate, df: DataFrame) -> None:
