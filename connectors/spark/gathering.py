@@ -100,7 +100,6 @@ def gathered(sides: Sequence[Side], most_bytes: int, streams: bool) -> Iterator[
                     size = 0
         if runs:
             runs += _written(sides, held, files)
-            runs.sort(key=lambda run: run.side)
         else:
             runs = [
                 _Run(at, _emptied(held[at], side), iter(()), True) for at, side in enumerate(sides)
