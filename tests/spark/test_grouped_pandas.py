@@ -123,6 +123,22 @@ def test_what_it_is_given(hg: Headgate, spark: SparkSession, wide: DataFrame, zo
         same(hg, wide.groupBy("k").applyInPandas(told, "said string"))
 
 
+NESTED = [
+    "if(k = 3, array(v, null), array(v, v)) a",
+    "named_struct('a', if(k = 4, null, v)) s",
+    "map(v, if(k = 5, null, v)) m",
+]
+
+
+def test_what_it_is_given_beside_nulls(hg: Headgate, wide: DataFrame) -> None:
+    """Nulls of another group, and those inside its values, change no type."""
+    inner = "array", "map", "struct"
+    flat = [name for name, kind in wide.dtypes if not kind.startswith(inner)]
+    queries = [wide.select(*flat), *(wide.selectExpr("k", one) for one in NESTED)]
+    told_of = [one.groupBy("k").applyInPandas(told, "said string") for one in queries]
+    same(hg, together(told_of))
+
+
 @pytest.mark.parametrize("rows", ["4", "-1"])
 def test_parts(hg: Headgate, spark: SparkSession, wide: DataFrame, rows: str) -> None:
     """Types are those of a part's rows, not of the group's."""
