@@ -15,13 +15,14 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 from pyspark.worker import verify_pandas_result, verify_return_type
 
 from .calls import Function, Ways
 from .gathering import Groups, Sorted
 from .grouping import Longs, indices, numbers
 
+_HOLDING = (ArrayType, BinaryType, MapType, StructType)  # whose values may change in place
 _WINDOW_BYTES = 32 << 20
 _ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 512, 1_000
 
@@ -198,34 +199,41 @@ class _Results:
         self._ways = ways
         self._schema = pa.schema(list(to_arrow_type(returned, timezone=ways.zone)))
         self._known: dict[tuple[Hashable, ...], Sequence[Hashable]] = {}
-        self._alone = False
+        self._alone = any(isinstance(field.dataType, _HOLDING) for field in returned)
 
     def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
         held: list[tuple[pd.DataFrame, list[pd.Series]]] = []
         kinds: list[Any] = []
         rows = 0
         for frame in frames:
-            columns = self._columns(frame)
+            kept, columns = self._kept(frame)
             own = [column.dtype for column in columns]
             if held and (own != kinds or rows >= _ROWS_AT_ONCE or len(held) >= _FRAMES_AT_ONCE):
                 yield self._table(held)
                 held, rows = [], 0
-            held.append((frame, columns))
-            kinds, rows = own, rows + len(frame)
+            if not columns:
+                yield self._converted(frame, cast=True)
+                continue
+            held.append((kept, columns))
+            kinds, rows = own, rows + len(kept)
         if held:
             yield self._table(held)
 
-    def _columns(self, frame: pd.DataFrame) -> list[pd.Series]:
-        """The columns in the schema's order; none where a frame is to be converted by itself."""
+    def _kept(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.Series]]:
+        """The frame as it is now, for a function may give the same one again and change it; and its
+        columns in the schema's order, none where it is to be converted by itself."""
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
             by_name = self._ways.by_name
             verify_pandas_result(frame, self._returned, by_name, truncate_return_schema=False)
             order = self._known[labels] = self._order(labels)
-        columns = [] if self._alone else [frame[label] for label in order]
+        if self._alone:
+            return frame, []
+        kept = frame.copy()
+        columns = [kept[label] for label in order]
         apart = any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns)
-        return [] if apart else columns
+        return kept, [] if apart else columns
 
     def _order(self, labels: tuple[Hashable, ...]) -> Sequence[Hashable]:
         if len(self._known) > _LABELS_MAX:
@@ -237,7 +245,7 @@ class _Results:
         return names if by_name else labels
 
     def _table(self, held: list[tuple[pd.DataFrame, list[pd.Series]]]) -> pa.Table:
-        if len(held) > 1 and held[0][1]:
+        if len(held) > 1:
             try:
                 columns = zip(*(columns for _, columns in held), strict=True)
                 return self._converted([_joined(column) for column in columns], cast=False)

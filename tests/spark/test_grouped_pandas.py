@@ -220,6 +220,15 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[["k", "n"]]
 
 
+SAME = pd.DataFrame({"k": [0], "n": [0]})
+
+
+def same_again(frame: pd.DataFrame) -> pd.DataFrame:
+    """A function's own frame, changed for each group."""
+    SAME.loc[0, "n"] = int(frame["v"].sum())
+    return SAME
+
+
 def labelled(key: Key, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([[key[0], len(frame)]], columns=["k", "n"] if key[0] % 2 else [0, 1])
 
@@ -242,6 +251,7 @@ FUNCTIONS: dict[str, Function] = {
     "other arguments": lambda frame, *rest, by=3, **more: total(frame * by),
     "an argument with a default": lambda first, second=None: total(second),
     "in place": doubled,
+    "the same frame again": same_again,
     "by name or by position": labelled,
     "by numbers in disorder": lambda frame: pd.DataFrame({1: frame["v"], 0: frame["k"]}),
     "labels that were kept": lambda frame: frame[frame["v"] > 30].rename(columns={"v": "n"})[
