@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.ipc as ipc
 from pyspark.sql.conversion import ArrowBatchTransformer
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.worker import verify_return_type
@@ -14,20 +15,15 @@ from pyspark.worker import verify_return_type
 from .calls import Function
 from .gathering import Groups, Sorted
 
-_ROWS_AT_ONCE, _TABLES_AT_ONCE = 65_536, 512
+_BYTES_AT_ONCE = 1 << 18
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
-    by_name = function.ways.by_name
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
-    for some in _together(called):
-        try:
-            table = pa.concat_tables(some)
-        except pa.ArrowInvalid:  # their schemas differ
-            table = pa.concat_tables([_checked(one, schema, by_name) for one in some])
-        yield _checked(table, schema, by_name)
+    for table in _together(called):
+        yield _checked(table, schema, function.ways.by_name)
 
 
 def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
@@ -73,14 +69,21 @@ def _checked(result: pa.Table, schema: pa.Schema, by_name: bool) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _together(results: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    held: list[pa.Table] = []
-    rows = 0
-    for table in results:
-        held.append(table)
-        rows += table.num_rows
-        if rows >= _ROWS_AT_ONCE or len(held) >= _TABLES_AT_ONCE:
-            yield held
-            held, rows = [], 0
-    if held:
-        yield held
+def _together(results: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Neighbours of one schema as one table. They are written down as they come: a function may
+    fill the memory of one again for the next."""
+    first = next(results, None)
+    while first is not None:
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, first.schema) as stream:
+            stream.write_table(first)
+            first = None
+            while sink.tell() < _BYTES_AT_ONCE and (result := next(results, None)) is not None:
+                try:
+                    stream.write_table(result)
+                except pa.ArrowInvalid:  # its schema is another
+                    first = result
+                    break
+        yield ipc.open_stream(sink.getvalue()).read_all()
+        if first is None:
+            first = next(results, None)

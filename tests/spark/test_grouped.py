@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,6 +105,23 @@ def test_results(hg: Headgate, df: DataFrame, function: Function) -> None:
     """Columns are taken by name; a function may give none."""
     same(hg, df.groupBy("k").applyInArrow(function, "k long, n long"))
     same(hg, df.groupBy("k").applyInArrow(function, "k long not null, n long"))
+
+
+def test_memory_that_is_used_again(hg: Headgate, df: DataFrame) -> None:
+    """Arrow does not copy a numpy array, which a function may fill again for the next group."""
+    filled = np.zeros(1, np.int64)
+
+    def count(table: pa.Table) -> pa.Table:
+        filled[0] = table.num_rows
+        return pa.table({"n": filled})
+
+    def counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            filled[0] = batch["v"][0].as_py()
+            yield pa.record_batch({"n": filled})
+
+    for function in (count, counts):
+        same(hg, df.groupBy("k").applyInArrow(function, "n long"))
 
 
 def test_by_position(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
