@@ -22,6 +22,9 @@ settings.register_profile(
 settings.register_profile(
     "long", deadline=None, print_blob=True, max_examples=3000, suppress_health_check=_SLOW
 )
+for named in ("BROKER", "STORE", "S3_ENDPOINT"):  # what `make stack` prints for a shell
+    os.environ.pop(f"HEADGATE_{named}", None)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

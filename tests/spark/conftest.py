@@ -26,11 +26,17 @@ class Place:
     conf: dict[str, str]
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("real", marks=pytest.mark.real)])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that is marked as real has no tests on the embedded stack."""
+    if "place" in metafunc.fixturenames:
+        is_real = metafunc.definition.get_closest_marker("real") is not None
+        names = [*([] if is_real else ["embedded"]), pytest.param("real", marks=pytest.mark.real)]
+        metafunc.parametrize("place", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest) -> Place:
-    if request.param == "embedded":
-        return Place("embedded", {})
-    return real_place()
+    return real_place() if request.param == "real" else Place("embedded", {})
 
 
 def real_place() -> Place:
@@ -85,8 +91,9 @@ def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
-    session = build_session(place, "local[2]")
+def spark(place: Place, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """As the module's `CONF` has it."""
+    session = build_session(place, "local[2]", **getattr(request.module, "CONF", {}))
     yield session
     session.stop()
 

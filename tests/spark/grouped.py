@@ -8,6 +8,8 @@ from pyspark.sql import DataFrame
 
 from headgate import Headgate
 
+ZONE = "spark.sql.session.timeZone"
+IN_A_ZONE = {"spark.sql.adaptive.enabled": "false", ZONE: "America/New_York"}
 ROWS = """
     id v, id % 7 k, if(id % 11 = 0, null, id % 3) n, string(id % 13) s, binary(string(id % 4)) b,
     if(id % 5 = 0, double('nan'), if(id % 5 = 1, -0.0d, if(id % 5 = 2, 0.0d, id % 5 - 4.5d))) x,

@@ -18,7 +18,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
-from .conftest import Place, build_session, real_place, setting
+from .conftest import build_session, real_place, setting
 from .entered import counted, detached, left, stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -49,11 +49,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setCheckpointDir(str(Path(folder) / "checkpoints"))
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
 
-from .conftest import Place, real_place, setting
+from .conftest import setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -19,11 +19,6 @@ SKEW = {
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "8k",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "1k",
 }
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

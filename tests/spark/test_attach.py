@@ -130,7 +130,7 @@ def test_executor_without_headgate(tmp_path: Path) -> None:
     assert "has headgate none, the driver has 0." in found.stdout, found.stderr[-2000:]
 
 
-@pytest.mark.parametrize("place", [pytest.param("real", marks=pytest.mark.real)], indirect=True)
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [

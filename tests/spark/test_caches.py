@@ -20,17 +20,12 @@ from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.storage.stores import open_store
 
-from .conftest import Place, build_session, real_place, setting
+from .conftest import Place, build_session, setting
 from .entered import counted, detached, left
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 _TURN_S = 0.5
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

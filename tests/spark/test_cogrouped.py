@@ -4,7 +4,7 @@ side, what becomes of what they return, and the errors are PySpark's."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -16,10 +16,11 @@ from pyspark.sql.functions import sum as sum_of
 
 from headgate import Headgate
 
-from .conftest import Place, build_session, real_place, setting
-from .grouped import ROWS, same, same_error
+from .conftest import setting
+from .grouped import IN_A_ZONE, ROWS, same, same_error
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+CONF = {**IN_A_ZONE, "spark.sql.shuffle.partitions": "2"}
 
 Function = Callable[..., Any]
 Key = tuple[Any, ...]
@@ -27,20 +28,6 @@ Key = tuple[Any, ...]
 BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 PART = "spark.sql.execution.arrow.maxRecordsPerBatch"
 PART_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
-
-
-@pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
-    session = build_session(place, "local[2]", **{"spark.sql.shuffle.partitions": "2"})
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

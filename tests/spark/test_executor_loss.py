@@ -33,14 +33,9 @@ from .cluster import (
     recorded,
     segments,
 )
-from .conftest import Place, build_session, real_place, setting
+from .conftest import Place, build_session, setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
 
-from .conftest import Place, real_place
 from .generated import Tree, query, shrunk, tables
 
 FIRST, COUNT = (int(os.environ.get(name, "0")) for name in ("QUERIES_FROM", "QUERIES"))
 SEEDS = range(FIRST, FIRST + (COUNT or 100))
 _SHRUNK_MAX = 3
 _NOTHING_TO_WRITE = "there are no columns to repartition"
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 def answer(spark: SparkSession, tree: Tree) -> tuple[DataFrame, list[str]]:

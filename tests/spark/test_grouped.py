@@ -17,26 +17,13 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
 
-from .conftest import Place, build_session, real_place, setting
-from .grouped import ROWS, same, same_error
+from .conftest import setting
+from .grouped import IN_A_ZONE, ROWS, same, same_error
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+CONF = IN_A_ZONE
 
 Function = Callable[..., pa.Table]
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
-
-
-@pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
-    session = build_session(place, "local[2]")
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

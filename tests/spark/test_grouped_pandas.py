@@ -18,33 +18,19 @@ from pyspark.sql.functions import window
 
 from headgate import Headgate
 
-from .conftest import Place, build_session, real_place, setting
-from .grouped import ROWS, same, same_error
+from .conftest import setting
+from .grouped import IN_A_ZONE, ROWS, ZONE, same, same_error
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+CONF = {**IN_A_ZONE, "spark.sql.shuffle.partitions": "2"}
 
 Function = Callable[..., Any]
 Key = tuple[Any, ...]
 
-ZONE = "spark.sql.session.timeZone"
 PART = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
 DECIMALS = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
-
-
-@pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
-    session = build_session(place, "local[2]", **{"spark.sql.shuffle.partitions": "2"})
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set(ZONE, "America/New_York")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
 
-from .conftest import Place, build_session, real_place
-from .grouped import same
+from .grouped import IN_A_ZONE, ZONE, same
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+CONF = {**IN_A_ZONE, ZONE: "UTC"}  # Arrow's timestamps pass through a function in no other
 
 DAYS = st.dates(dt.date(1582, 1, 1), dt.date(2200, 1, 1))
 TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
@@ -130,20 +130,6 @@ def query(given: DataFrame, keys: list[str], kind: str, taking: Taking) -> DataF
     apply = groups.applyInPandas if "frame" in kind else groups.applyInArrow
     made: DataFrame = apply(function(kind, taking), given.schema)
     return made
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
-
-
-@pytest.fixture(scope="module")
-def spark(place: Place) -> Iterator[SparkSession]:
-    """Arrow's timestamps pass through a function in UTC only."""
-    session = build_session(place, "local[2]", **{"spark.sql.session.timeZone": "UTC"})
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    yield session
-    session.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from headgate import Headgate, Unavailable, attach
 from headgate.connectors.spark.exchange import Exchanger
 
-from .conftest import Place, build_session, real_place
+from .conftest import build_session, real_place
 from .entered import counted, left, stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -85,11 +85,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sql("create table there(k bigint, n bigint) using parquet")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from headgate import Headgate, Invalid
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
-from .conftest import Place, real_place, setting
+from .conftest import setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -50,11 +50,6 @@ UNSORTED = [
     ("with t as (select k, sum(v) s from orders group by 1) select * from t join t u using (s)", 4),
     ("select * from orders where v < 0 order by v", 1),
 ]
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")

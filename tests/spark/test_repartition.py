@@ -41,7 +41,7 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: in
     assert df.schema == out.schema
 
 
-@pytest.mark.parametrize("place", [pytest.param("real", marks=pytest.mark.real)], indirect=True)
+@pytest.mark.real
 def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
     """Many more partitions than rows in most of them, and a manifest that has to be stored in
     shards: nothing is lost, nothing is invented, and the shards go with the result."""

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from headgate import Headgate, attach
 
 from .cluster import findings, recorded
-from .conftest import Place, build_session, real_place
+from .conftest import build_session, real_place
 from .entered import counted, detached, left, stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -99,11 +99,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sql("create namespace derby.n")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return real_place()
 
 
 @pytest.fixture(scope="module")
