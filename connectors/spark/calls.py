@@ -16,6 +16,7 @@ from pyspark.util import fail_on_stopiteration
 
 from .gathering import Groups, Side, Sorted, gathered
 from .given import given
+from .stateless import is_stateless
 from .worker import ReadTask, messages
 
 _ROWS_AT_ONCE = 65_536
@@ -49,9 +50,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function as a task has it."""
+    """A function as a task has it. `keeps_nothing`: what it gives stays as it is."""
 
     call: Callable[..., Any]
+    keeps_nothing: bool
     takes_key: bool
     by_batch: bool
     returned: StructType
@@ -99,8 +101,8 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
 def _function(call: Call) -> Function:
     function, returned = pickle.loads(call.function)
     takes_key = len(inspect.getfullargspec(function).args) != len(call.sides)
-    checked = fail_on_stopiteration(function)
-    return Function(checked, takes_key, call.by_batch, returned, call.ways)
+    checked, keeps_nothing = fail_on_stopiteration(function), is_stateless(function)
+    return Function(checked, keeps_nothing, takes_key, call.by_batch, returned, call.ways)
 
 
 def _schema(schema: bytes) -> pa.Schema:
