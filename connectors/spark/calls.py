@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,20 +37,21 @@ class Ways:
 @dataclass(frozen=True, slots=True)
 class Call:
     """What to call: a function as PySpark has pickled it, whether it is for pandas, and whether it
-    takes a group batch by batch; how many of the first columns of each side are keys, and under
-    which names and types it takes them and those behind them."""
+    takes a group batch by batch; which of the columns that are read it is given on each side, how
+    many of the first are keys, and under which names and types it takes all of them."""
 
     function: bytes
     in_pandas: bool
     by_batch: bool
     keys: int
-    sides: tuple[bytes, ...]
+    columns: tuple[tuple[int, ...], ...]
+    schemas: tuple[bytes, ...]
     ways: Ways
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function as a task has it. `keeps_nothing`: what it gives stays as it is."""
+    """A function as a task has it. `keeps_nothing`: it cannot change what it has given."""
 
     call: Callable[..., Any]
     keeps_nothing: bool
@@ -79,10 +80,11 @@ class GroupTask:
 
     def _results(self, index: int) -> Iterator[pa.RecordBatch]:
         call, limits = self.call, self.reads[0].settings.limits
-        keys = tuple(range(call.keys))
-        sides = [Side(_schema(read.schema), keys, read.batches_of(index)) for read in self.reads]
-        named = _Given(call.keys, [_schema(schema) for schema in call.sides])
-        groups = map(named.groups, gathered(sides, limits.group_bytes, call.by_batch))
+        sides = [
+            Side(_schema(read.schema), columns[: call.keys], read.batches_of(index))
+            for read, columns in zip(self.reads, call.columns, strict=True)
+        ]
+        groups = map(_Given(call).groups, gathered(sides, limits.group_bytes, call.by_batch))
         for table in _results_of(call)(_function(call), groups):
             yield from table.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 
@@ -100,8 +102,9 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
 
 def _function(call: Call) -> Function:
     function, returned = pickle.loads(call.function)
-    takes_key = len(inspect.getfullargspec(function).args) != len(call.sides)
-    checked, keeps_nothing = fail_on_stopiteration(function), is_stateless(function)
+    takes_key = len(inspect.getfullargspec(function).args) != len(call.schemas)
+    keeps_nothing = not call.by_batch and is_stateless(function)  # batches may share memory
+    checked = fail_on_stopiteration(function)
     return Function(checked, keeps_nothing, takes_key, call.by_batch, returned, call.ways)
 
 
@@ -109,23 +112,27 @@ def _schema(schema: bytes) -> pa.Schema:
     return ipc.read_schema(pa.py_buffer(schema))
 
 
-@dataclass(frozen=True, slots=True)
 class _Given:
     """Groups as functions take them."""
 
-    keys: int
-    schemas: list[pa.Schema]
+    def __init__(self, call: Call) -> None:
+        schemas = [list(_schema(schema)) for schema in call.schemas]
+        self._keys = schemas[0][: call.keys]
+        self._sides = [
+            (columns[call.keys :], fields[call.keys :])
+            for columns, fields in zip(call.columns, schemas, strict=True)
+        ]
 
     def groups(self, groups: Groups) -> Groups:
-        keys = given(groups.keys, list(self.schemas[0])[: self.keys])
+        keys = given(groups.keys, self._keys)
         sides = [
-            Sorted(self._rows(side.rows, schema), side.starts)
-            for side, schema in zip(groups.sides, self.schemas, strict=True)
+            Sorted(_rows(side.rows, *own), side.starts)
+            for side, own in zip(groups.sides, self._sides, strict=True)
         ]
-        return Groups(keys, sides, (self._rows(rows, self.schemas[0]) for rows in groups.more))
+        return Groups(keys, sides, (_rows(rows, *self._sides[0]) for rows in groups.more))
 
-    def _rows(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        """The rows without their keys."""
-        fields = list(schema)[self.keys :]
-        columns = given((one.combine_chunks() for one in rows.columns[self.keys :]), fields)
-        return pa.Table.from_arrays(columns, [field.name for field in fields])
+
+def _rows(rows: pa.Table, columns: Sequence[int], fields: Sequence[pa.Field]) -> pa.Table:
+    """The rows without their keys."""
+    taken = given((rows.column(at).combine_chunks() for at in columns), fields)
+    return pa.Table.from_arrays(taken, [field.name for field in fields])

@@ -22,8 +22,7 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
-    is_fixed = function.keeps_nothing and not function.by_batch
-    for table in _held(called) if is_fixed else _written(called):
+    for table in _held(called) if function.keeps_nothing else _written(called):
         yield _checked(table, schema, function.ways.by_name)
 
 

@@ -31,7 +31,7 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
     windows = (window for held in groups for window in _windows(held))
     called = _of_batches(function, windows) if function.by_batch else _of_frames(function, windows)
-    return _Results(function.returned, function.ways).tables(called)
+    return _Results(function).tables(called)
 
 
 def _windows(held: Groups) -> Iterator[Groups]:
@@ -194,12 +194,14 @@ def _has_nulls_inside(column: pa.Array) -> bool:
 class _Results:
     """Frames that functions give, in Arrow's form."""
 
-    def __init__(self, returned: StructType, ways: Ways) -> None:
-        self._returned = returned
-        self._ways = ways
+    def __init__(self, function: Function) -> None:
+        self._returned = returned = function.returned
+        self._ways = ways = function.ways
         self._schema = pa.schema(list(to_arrow_type(returned, timezone=ways.zone)))
         self._known: dict[tuple[Hashable, ...], Sequence[Hashable]] = {}
-        self._alone = any(isinstance(field.dataType, _HOLDING) for field in returned)
+        self._may_change = not function.keeps_nothing
+        holding = any(isinstance(field.dataType, _HOLDING) for field in returned)
+        self._alone = self._may_change and holding
 
     def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
         held: list[tuple[pd.DataFrame, list[pd.Series]]] = []
@@ -220,8 +222,8 @@ class _Results:
             yield self._table(held)
 
     def _kept(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.Series]]:
-        """The frame as it is now, for a function may give the same one again and change it; and its
-        columns in the schema's order, none where it is to be converted by itself."""
+        """The frame as it is now, which a function may give again and change, and its columns in
+        the schema's order, none where it is to be converted by itself."""
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
@@ -230,7 +232,7 @@ class _Results:
             order = self._known[labels] = self._order(labels)
         if self._alone:
             return frame, []
-        kept = frame.copy()
+        kept = frame.copy() if self._may_change else frame
         columns = [kept[label] for label in order]
         apart = any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns)
         return kept, [] if apart else columns

@@ -124,7 +124,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
     if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
-    rows = [one.rows for one in shuffles]
+    rows = [one.given for one in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
     kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
     may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)
@@ -145,4 +145,5 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
         batch_rows=int(conf.get(_BATCH_ROWS)),
     )
     command = bytes(function.command().unsafeArray())
-    return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, tuple(schemas), ways)
+    columns = tuple(one.columns for one in shuffles)
+    return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), ways)

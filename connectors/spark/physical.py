@@ -164,6 +164,8 @@ class PlanDoor:
                 hashed = self._jvm["hash"](child.output(), _SEED)
                 by = self._jvm.seq([self._ascending(hashed)])
                 child = self._jvm["sorted"](by, False, child, 0)
+            if len(shuffle.firsts) < len(shuffle.columns):
+                child = self._jvm["made"](self._once(shuffle), child)
             stage = self._stage(child)
             rows = self._door.numbered(stage, self._number(shuffle, stage), self._session)
             return ExchangePlan(rows, origin, shuffle.node.output(), shuffle.partitioning)
@@ -234,9 +236,17 @@ class PlanDoor:
                 partitioning = self._jvm["unknown"](batches.getNumPartitions())
                 return self._leaf(caller.node.output(), rows, partitioning), rows.id()
             rows = self._door.rows_of(batches, stored)
-            read, back = self._door.as_stored(shuffle.node.output())
+            read, back = self._door.as_stored(self._once(shuffle))
             leaf = self._leaf(read, rows, self._partitioning(shuffle))
-            return self._jvm["made"](back, leaf) if back else leaf, rows.id()
+            leaf = self._jvm["made"](back, leaf) if back else leaf
+            if len(shuffle.firsts) < len(shuffle.columns):
+                leaf = self._jvm["made"](shuffle.node.output(), leaf)
+            return leaf, rows.id()
+
+    def _once(self, shuffle: Shuffle) -> Any:
+        """The columns of an exchange that are stored."""
+        output = shuffle.node.output()
+        return self._jvm.seq([output.apply(at) for at in shuffle.firsts])
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> tuple[DataFrame, str]:
         """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""

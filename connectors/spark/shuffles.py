@@ -39,9 +39,11 @@ class Shuffle:
     root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
     nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
     that read it take, when it is not one subpartition each; `caller` says what they call with its
-    rows, and `merging` how they make fewer of them, when they do not just hand them out."""
+    rows, and `merging` how they make fewer of them, when they do not just hand them out. `columns`
+    says for each column of the node which one that is stored: what repeats is stored once."""
 
     node: Any
+    columns: tuple[int, ...]
     partitioning: Any
     kind: str
     count: int
@@ -59,10 +61,21 @@ class Shuffle:
     merging: Merging | None = None
 
     @property
-    def rows(self) -> StructType:
+    def given(self) -> StructType:
         """Its rows under their own names."""
         found: StructType = StructType.fromJson(json.loads(self.node.schema().json()))
         return found
+
+    @property
+    def rows(self) -> StructType:
+        """The same as they are stored."""
+        given = self.given
+        return StructType([given[at] for at in self.firsts])
+
+    @property
+    def firsts(self) -> list[int]:
+        """For each column that is stored the first of the node that it is."""
+        return [self.columns.index(at) for at in range(max(self.columns, default=-1) + 1)]
 
     @property
     def filters(self) -> int:

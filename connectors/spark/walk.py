@@ -70,17 +70,26 @@ class Walk:
         above: tuple[Any, ...],
         stage: Group,
     ) -> Shuffle:
-        partitioning = node.outputPartitioning()
+        columns, partitioning = self._columns(node), node.outputPartitioning()
         kind, count = name_of(partitioning), partitions(node)
         begun = name_of(node) != _SHUFFLE
         wanted = not begun and name_of(node.shuffleOrigin()) in _WANTED
         origin = None if begun else _origin(node)
         shuffle = Shuffle(
-            node, partitioning, kind, count, wanted, group, below, above, origin, stage
+            node, columns, partitioning, kind, count, wanted, group, below, above, origin, stage
         )
         group.shuffles.append(shuffle)
         self.shuffles.append(shuffle)
         return shuffle
+
+    def _columns(self, node: Any) -> tuple[int, ...]:
+        """For each column of a node its place, when those that repeat are left out."""
+        output = node.output()
+        if node.outputSet().size() == output.size():
+            return tuple(range(output.size()))
+        numbers = [one.exprId().id() for one in self._jvm.items(output)]
+        places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
+        return tuple(places[number] for number in numbers)
 
 
 def joined(above: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -48,10 +48,19 @@ def test_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
     same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED))
 
 
-@pytest.mark.parametrize("keys", ["q", "y"])
+@pytest.mark.parametrize("keys", ["q", "y", "d,q"])
 def test_other_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
     """What cannot be told apart here is grouped by Spark."""
-    same(hg, df.groupBy(keys).applyInArrow(counted, COUNTED), here=False)
+    same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED), here=False)
+
+
+def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
+    """Spark's plan has them twice, as keys and among the columns."""
+    for keys in (["k"], ["q", "k"]):
+        query = df.select("v", "k", "q").groupBy(*keys).applyInArrow(counted, COUNTED)
+        (shuffle,) = hg._plans().plan(query).shuffles
+        assert len(shuffle.columns) == 3 + len(keys)
+        assert sorted(shuffle.rows.names) == ["k", "q", "v"]
 
 
 def test_rows_that_are_sorted(hg: Headgate, df: DataFrame) -> None:
