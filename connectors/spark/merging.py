@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from .worker import ReadTask, messages
 
 _ROWS_AT_ONCE, _HELD_BYTES_MAX = 1 << 18, 64 << 20
-_LEAST_GAIN = 1.5
+_LEAST_GAIN, _LEAST_PARTITIONS = 1.5, 3
 _WHOLE_BELOW = {pa.int64(): 2.0**63, pa.float64(): 2.0**53}
 
 
@@ -26,6 +26,12 @@ class Merging:
 
     keys: int
     kernels: tuple[str, ...]
+
+
+def may_gain(rows: int, tasks: int, partitions: int) -> bool:
+    """Whether what a task merges at once comes from several of the partitions that it reads: the
+    keys of each have been brought together where it was made."""
+    return rows * _LEAST_PARTITIONS <= _ROWS_AT_ONCE * tasks * partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from .adaptive import parts_of, pieces, skewed
 from .caches import Cache
 from .calls import GroupTask
 from .exchange import Exchanger, Written
-from .merging import MergeTask
+from .merging import MergeTask, may_gain
 from .native import accounted
 from .physical import PlanDoor, Query
 from .roads import PrivateRoad, read_frames
@@ -251,7 +251,8 @@ class Offload:
     def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Any:
         first = shuffles[0]
         reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
-        batches = read_frames(self._exchanger.spark, _task(first, reads))
+        task = _task(first, reads, done[first].written)
+        batches = read_frames(self._exchanger.spark, task)
         scan, rows = self._plans.scan(first, batches, done[first].road.rows)
         self._exchanger.means.known.add(rows, [done[one].written for one in shuffles])
         return scan
@@ -267,10 +268,15 @@ class Offload:
                 means.master.release_partition_externally(descriptor)
 
 
-def _task(first: Shuffle, reads: Sequence[ReadTask]) -> ReadTask | GroupTask | MergeTask:
+def _task(
+    first: Shuffle, reads: Sequence[ReadTask], written: Written
+) -> ReadTask | GroupTask | MergeTask:
     if first.caller:
         return GroupTask(tuple(reads), first.caller.call)
-    return MergeTask(reads[0], first.merging) if first.merging else reads[0]
+    (read,), rows = reads, int(written.rows.sum())
+    if first.merging and may_gain(rows, read.count, written.descriptor.partitions):
+        return MergeTask(read, first.merging)
+    return read
 
 
 def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:

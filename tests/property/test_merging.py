@@ -98,3 +98,11 @@ def test_what_would_not_be_exact(column: int, value: float) -> None:
 def test_what_gains_nothing() -> None:
     given_batches = batches([(str(at), 1, 1, 1.0, 1, "a") for at in range(40)])
     assert sum(map(len, merged(given_batches, HOW))) == 40
+
+
+def test_partitions_that_are_merged() -> None:
+    """Nothing is gained where no more than the rows of one partition, or of two, come together."""
+    window = merging._ROWS_AT_ONCE
+    assert merging.may_gain(rows=4 * window, tasks=4, partitions=3)
+    assert not merging.may_gain(rows=4 * window, tasks=4, partitions=2)
+    assert not merging.may_gain(rows=8 * window, tasks=4, partitions=5)
