@@ -273,7 +273,7 @@ def _task(
 ) -> ReadTask | GroupTask | MergeTask:
     if first.caller:
         return GroupTask(tuple(reads), first.caller.call)
-    (read,), rows = reads, int(written.rows.sum())
+    read, rows = reads[0], int(written.rows.sum())
     if first.merging and may_gain(rows, read.count, written.descriptor.partitions):
         return MergeTask(read, first.merging)
     return read

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import dis
+import re
 from collections.abc import Container, Iterator
 from decimal import Decimal
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -20,7 +21,9 @@ _LIBRARIES = {"pyarrow", "numpy", "pandas"} | {
     *("math", "cmath", "statistics", "datetime", "decimal", "fractions", "re", "json", "string"),
     *("itertools", "functools", "operator", "collections", "typing", "builtins"),
 }
-_FIXED = (bool, int, float, complex, str, bytes, Decimal, dt.date, dt.datetime, dt.timedelta)
+_FIXED = {bool, int, float, complex, str, bytes, Decimal} | {
+    *(dt.date, dt.datetime, dt.timedelta, re.Pattern),
+}
 _FIXED_IN_ARROW = (pa.DataType, pa.Field, pa.Schema, pa.Scalar)
 _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"}
 _BINDS = {"STORE_DEREF", "DELETE_DEREF"}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
+from headgate.connectors.spark.stateless import is_stateless
 
 from .grouped import IN_A_ZONE, ZONE, same
 
@@ -77,50 +78,61 @@ def rows(draw: st.DrawFn) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """Every so manieth of a group's first rows, again and again."""
+    """Every so manieth of a group's first rows, again and again; `keeps`: with something at hand
+    that could be kept from one group to the next."""
 
     step: int
     times: int
     most: int
-
-    def of_table(self, table: pa.Table) -> pa.Table:
-        places = pa.array(range(0, min(len(table), self.most), self.step), pa.int64())
-        return pa.concat_tables([table.sort_by("v").take(places)] * self.times)
-
-    def of_frame(self, frame: pd.DataFrame) -> pd.DataFrame:
-        return pd.concat([frame.sort_values("v")[: self.most : self.step]] * self.times)
+    keeps: bool
 
 
 def function(kind: str, taking: Taking) -> Callable[..., Any]:
     """PySpark tells kinds of functions by their arguments and by the types that are stated."""
+    step, times, most = taking.step, taking.times, taking.most
+    kept: list[Any] | None = [] if taking.keeps else None
+
+    def of_table(table: pa.Table) -> pa.Table:
+        assert not kept
+        places = pa.array(range(0, min(len(table), most), step), pa.int64())
+        return pa.concat_tables([table.sort_by("v").take(places)] * times)
+
+    def of_frame(frame: pd.DataFrame) -> pd.DataFrame:
+        assert not kept
+        return pd.concat([frame.sort_values("v")[:most:step]] * times)
 
     def table(given: pa.Table) -> pa.Table:
-        return taking.of_table(given)
+        return of_table(given)
 
     def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
-            yield from taking.of_table(pa.Table.from_batches([batch])).to_batches()
+            yield from of_table(pa.Table.from_batches([batch])).to_batches()
 
     def batches_with_key(key: Any, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         assert isinstance(key[0], pa.Scalar)
         return batches(given)
 
     def frame(key: Any, given: pd.DataFrame) -> pd.DataFrame:
-        return taking.of_frame(given)
+        return of_frame(given)
 
     def frames(given: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return map(taking.of_frame, given)
+        return map(of_frame, given)
 
     def tables(left: pa.Table, right: pa.Table) -> pa.Table:
-        return pa.concat_tables([taking.of_table(left), right.sort_by("v")])
+        return pa.concat_tables([of_table(left), right.sort_by("v")])
 
     def two_frames(key: Any, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-        return pd.concat([left.sort_values("v"), taking.of_frame(right)])
+        return pd.concat([left.sort_values("v"), of_frame(right)])
 
     return locals()[kind]  # type: ignore[no-any-return]
 
 
 KINDS = ["table", "batches", "batches_with_key", "frame", "frames", "tables", "two_frames"]
+
+
+def takings() -> st.SearchStrategy[Taking]:
+    numbers = st.integers(1, 3), st.integers(1, 2), st.integers(0, 9)
+    return st.builds(Taking, *numbers, st.booleans())
 
 
 def query(given: DataFrame, keys: list[str], kind: str, taking: Taking) -> DataFrame:
@@ -135,8 +147,9 @@ def query(given: DataFrame, keys: list[str], kind: str, taking: Taking) -> DataF
 @pytest.mark.parametrize("kind", KINDS)
 def test_random(spark: SparkSession, hg: Headgate, kind: str) -> None:
     @settings(max_examples=settings().max_examples // 8, suppress_health_check=list(HealthCheck))
-    @given(rows(), st.builds(Taking, st.integers(1, 3), st.integers(1, 2), st.integers(0, 9)))
+    @given(rows(), takings())
     def held_against_spark(rows: Rows, taking: Taking) -> None:
+        assert is_stateless(function(kind, taking)) != taking.keeps
         keys = [f"c{at}" for at in range(rows.keys)]
         same(hg, query(rows.frame(spark), keys, kind, taking))
 
