@@ -30,6 +30,7 @@ from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, RESULT, Job, bodies, events, in_a_hurry
 from .test_master import PARTITIONS, WAIT_MS, Stack, produce, read, register
 
+_PATIENT_MS = 10_000
 __all__ = ["in_a_hurry"]  # a fixture, found by its name
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
@@ -68,8 +69,8 @@ def mastering(
 
 
 @contextmanager
-def driving(stack: Stack, mode: str = SESSION) -> Iterator[DriverMaster]:
-    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, mode)
+def driving(stack: Stack, mode: str = SESSION, wait_ms: int = WAIT_MS) -> Iterator[DriverMaster]:
+    settings = MasterSettings(wait_ms, STEP_EVENTS_MAX, mode)
     speaker = Speaker(f"driver {next(stack.drivers)}", "0")
     master = DriverMaster(stack.inner, StorageRelease(stack.store, "root"), settings, speaker)
     master.start()
@@ -232,12 +233,14 @@ def test_any_one_call_of_a_masters_log_may_fail(
 ) -> None:
     """Whichever call of its log fails for the master, the job notices at most a delay; a deletion
     whose end could not be stated is made up for by the next master."""
+    unanswered = operation == "append" and isinstance(error, OutcomeUnknown)
+    wait_ms = WAIT_MS if unanswered else _PATIENT_MS
     for nth in range(1, 25):
         stack = Stack()
         faulty = FaultyLog(stack.inner, Fault(operation, nth, error, after))
-        with driving(stack) as driver:
+        with driving(stack, wait_ms=wait_ms) as driver:
             with mastering(stack, faulty):
-                if operation == "append" and isinstance(error, OutcomeUnknown):
+                if unanswered:
                     with suppress(Unavailable):
                         small_job(stack, driver)
                 else:
