@@ -27,8 +27,9 @@ class Place:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that is marked as real has no tests on the embedded stack."""
-    if "place" in metafunc.fixturenames:
+    """A module that is marked as real has no tests on the embedded stack, and one with a place of
+    its own only that."""
+    if "place" in metafunc.fixturenames and not hasattr(metafunc.module, "place"):
         is_real = metafunc.definition.get_closest_marker("real") is not None
         names = [*([] if is_real else ["embedded"]), pytest.param("real", marks=pytest.mark.real)]
         metafunc.parametrize("place", names, indirect=True, scope="module")
@@ -92,8 +93,10 @@ def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark(place: Place, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """As the module's `CONF` has it."""
-    session = build_session(place, "local[2]", **getattr(request.module, "CONF", {}))
+    """As the module's `CONF` has it; of what a builder is told, later sessions would hear too."""
+    session = build_session(place, "local[2]")
+    for key, value in getattr(request.module, "CONF", {}).items():
+        session.conf.set(key, value)
     yield session
     session.stop()
 
