@@ -76,7 +76,7 @@ stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 	@$(BIN)/headgate stack down
 
 test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
-	@$(BIN)/python -m pytest -m real $(ARGS)
+	@$(BIN)/python -m pytest -m real -n 2 --dist loadfile $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
 OF_SPARK := repartition types offload adaptive actions caches generated executor_loss

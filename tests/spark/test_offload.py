@@ -197,12 +197,12 @@ def test_rows_that_nobody_asks_for_are_not_read(
         assert sorted(told(df)) == sorted(told(out))
     deadline = Deadline.after(20)
     while True:  # what readers state comes a little later
-        left, right = sorted(hg.report().results[-2:], key=lambda one: one.rows)
-        if left.consumed == left.subpartitions or deadline.passed:
+        skipped, read = sorted(hg.report().results[-2:], key=lambda one: one.consumed)
+        if read.consumed == read.subpartitions or deadline.passed:
             break
         SYSTEM_CLOCK.sleep_s(0.1)
-    assert (1, left.subpartitions) == (left.rows, left.consumed)
-    assert 1 == right.consumed < right.subpartitions
+    assert (1, read.subpartitions) == (read.rows, read.consumed)
+    assert 1 == skipped.consumed < skipped.subpartitions
     hg.release(out)
 
 
