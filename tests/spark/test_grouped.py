@@ -116,7 +116,13 @@ def test_memory_that_is_used_again(hg: Headgate, df: DataFrame) -> None:
             filled[0] = batch["v"][0].as_py()
             yield pa.record_batch({"n": filled})
 
-    for function in (count, counts):
+    def counts_of_its_own(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        own = np.zeros(1, np.int64)
+        for batch in batches:
+            for own[0] in batch["v"].to_pylist():
+                yield pa.record_batch({"n": own})
+
+    for function in (count, counts, counts_of_its_own):
         same(hg, df.groupBy("k").applyInArrow(function, "n long"))
 
 
