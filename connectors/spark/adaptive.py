@@ -11,6 +11,9 @@ import numpy as np
 from ...storage.segment import Longs
 from .worker import Part
 
+_SLACK = 1.2  # so much larger a part may be before there are more of them; Spark's own figure
+_STEPS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Adapting:
@@ -39,7 +42,7 @@ def parts_of(
     target = min(adapting.target_bytes, max(spread, adapting.least_bytes))
     alone = cut if adapting.coalesce else range(len(total))
     tasks: list[tuple[Part, ...]] = []
-    for held in _together(total.tolist(), target, alone):
+    for held in _evenly(total.tolist(), target * _SLACK, alone, adapting.least_parts):
         pieces = [each.get(held.start, (None,)) for each in cuts]
         tasks += [tuple(Part(held, piece) for piece in one) for one in product(*pieces)]
     if not cut and len(tasks) == len(total):
@@ -59,6 +62,24 @@ def pieces(held: Longs, sizes: Longs, adapting: Adapting) -> list[range]:
     others = np.delete(sizes, skewed(sizes, adapting))
     usual = float(others.mean()) if len(others) else 0.0
     return list(_together(held.tolist(), max(adapting.target_bytes, usual)))
+
+
+def _evenly(
+    sizes: Sequence[int], most: float, alone: Container[int], slots: int
+) -> Sequence[range]:
+    """Neighbours up to a size in as few parts as that takes, or in as many more as keep all slots
+    at work to the end; the largest part as small as with so many it can be."""
+    found = list(_together(sizes, most, alone))
+    count = -(-len(found) // slots) * slots if len(found) > slots else len(found)
+    low = min(most, sum(sizes) / count)
+    for _ in range(_STEPS):
+        limit = (low + most) / 2
+        tried = list(_together(sizes, limit, alone))
+        if len(tried) <= count:
+            found, most = tried, limit
+        else:
+            low = limit
+    return found
 
 
 def _together(

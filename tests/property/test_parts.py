@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 from hypothesis import given
@@ -56,13 +56,29 @@ def test_rows_meet_once(
 
 @given(SIZES)
 def test_neighbours_stay_under_the_target(sizes: list[int]) -> None:
-    """Subpartitions in order, together no larger than asked for, if there are several with rows."""
+    """Subpartitions in order, together hardly larger than asked for, if several have rows."""
     (parts,) = parts_of([np.array(sizes)], ADAPTING, [{}])
     read = [part.subpartitions for part in parts]
     assert not read or [at for part in read for at in part] == list(range(len(sizes)))
     for part in read:
         held = [sizes[at] for at in part if sizes[at]]
-        assert len(held) < 2 or sum(held) <= ADAPTING.target_bytes
+        assert len(held) < 2 or sum(held) <= 1.2 * ADAPTING.target_bytes
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 4))
+def test_parts_are_even(sizes: list[int], slots: int) -> None:
+    """There are hardly more parts than fill all slots, and no other cuts into as many leave less in
+    the largest."""
+    adapting = replace(ADAPTING, least_parts=slots)
+    (parts,) = parts_of([np.array(sizes)], adapting, [{}])
+    read = [part.subpartitions for part in parts] or [range(at, at + 1) for at in range(len(sizes))]
+    held = [sum(sizes[at] for at in part) for part in read]
+    needed = math.ceil(sum(sizes) / max(1, min(100, max(sum(sizes) // slots, 10))))
+    assert len(held) <= 2 * needed + slots
+    count = -(-len(held) // slots) * slots if len(held) > slots else len(held)
+    cuts = [cut for n in range(count) for cut in combinations(range(1, len(sizes)), n)]
+    least = min(max(sum(sizes[a:b]) for a, b in pairwise([0, *cut, len(sizes)])) for cut in cuts)
+    assert max(held) <= least + 1
 
 
 def test_a_skewed_one_is_cut() -> None:
