@@ -7,7 +7,7 @@ takes -0.0 for 0.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ from pyspark.sql.types import (
 )
 
 Longs = npt.NDArray[np.int64]
-Lane = npt.NDArray[Any]
+Lane = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+Word = npt.NDArray[np.uint64]
+_WORD_BITS, _DIGIT_BITS = 64, 16
 _PLAIN = (
     IntegralType,
     BooleanType,
@@ -57,33 +59,62 @@ def may_be_key(kind: DataType) -> bool:
 def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
     """The order of rows in which equal keys are neighbours, each group's in the order in which they
     came; and where each group begins, with the number of rows behind the last."""
-    lanes = [lane for key in keys for lane in _lanes(key)]
-    if not rows or not lanes:
+    words = list(_words(lane for key in keys for lane in _lanes(key))) if rows else []
+    if not words:
         return np.arange(rows), np.array([0, rows] if rows else [0])
-    order = np.argsort(lanes[0], kind="stable") if len(lanes) == 1 else np.lexsort(lanes[::-1])
+    order = _order(words)
     differs = np.zeros(rows, np.bool_)
     differs[0] = True
-    for lane in lanes:
-        sorted_lane = lane[order]
-        differs[1:] |= sorted_lane[1:] != sorted_lane[:-1]
+    for word, _ in words:
+        sorted_word = word[order]
+        differs[1:] |= sorted_word[1:] != sorted_word[:-1]
     return order, np.append(np.flatnonzero(differs), rows)
+
+
+def _words(lanes: Iterable[Lane]) -> Iterator[tuple[Word, int]]:
+    """Neighbouring lanes as one, where their values fit, each with the bits that it takes."""
+    word, bits = None, 0
+    for lane in lanes:
+        own = (lane - lane.min()).view(np.uint64)
+        more = int(own.max()).bit_length()
+        if word is not None and bits + more <= _WORD_BITS:
+            word, bits = word << np.uint64(more) | own, bits + more
+            continue
+        if word is not None:
+            yield word, bits
+        word, bits = own, more
+    if word is not None:
+        yield word, bits
+
+
+def _order(words: Sequence[tuple[Word, int]]) -> Longs:
+    """By digits, the last first: numpy sorts such small numbers several times faster."""
+    order = None
+    for word, bits in reversed(words):
+        for shift in range(0, max(1, bits), _DIGIT_BITS):
+            kind = np.uint8 if bits - shift <= _DIGIT_BITS // 2 else np.uint16
+            digit = (word >> np.uint64(shift)).astype(kind)
+            step = np.argsort(digit if order is None else digit[order], kind="stable")
+            order = step if order is None else order[step]
+    assert order is not None, "there is a word"
+    return order
 
 
 def _lanes(key: pa.Array) -> Iterator[Lane]:
     if key.null_count:
-        yield numbers(key.is_valid().cast(pa.int8()), np.int8)
+        yield numbers(key.is_valid().cast(pa.int64()), np.int64)
     if key.null_count == len(key):
         return
     kind = key.type
     if pa.types.is_decimal(kind):
         yield from _halves(key)
     elif pa.types.is_floating(kind):
-        yield _ordered(numbers(key.cast(pa.float64()).fill_null(0), np.float64))
+        yield _ordered(numbers(_filled(key.cast(pa.float64())), np.float64))
     elif _is_bytes(kind):
         yield _ranks(key)
     else:
         same = key if pa.types.is_integer(kind) or pa.types.is_boolean(kind) else _viewed(key)
-        yield numbers(same.cast(pa.int64()).fill_null(0), np.int64)
+        yield numbers(_filled(same.cast(pa.int64())), np.int64)
 
 
 def _halves(key: pa.Array) -> Iterator[Lane]:
@@ -107,8 +138,12 @@ def _ranks(key: pa.Array) -> Lane:
     order = pc.sort_indices(encoded.dictionary.cast(pa.large_binary()))
     ranks = np.empty(len(order), np.int64)
     ranks[numbers(order, np.uint64)] = np.arange(len(order))
-    found: Longs = ranks[numbers(encoded.indices.fill_null(0), np.int32)]
+    found: Longs = ranks[numbers(_filled(encoded.indices), np.int32)]
     return found
+
+
+def _filled(key: pa.Array) -> pa.Array:
+    return key.fill_null(0) if key.null_count else key  # it copies in either case
 
 
 def _viewed(key: pa.Array) -> pa.Array:

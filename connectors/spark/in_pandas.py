@@ -143,7 +143,8 @@ class _Frames:
         kinds = _kinds(side, ways)
         for kind in range(int(kinds.max(initial=0)) + 1):
             own = kinds == kind
-            rows = side.rows.take(indices(np.flatnonzero(np.repeat(own, lengths))))
+            picked = indices(np.flatnonzero(np.repeat(own, lengths)))
+            rows = side.rows if own.all() else side.rows.take(picked)
             ends = np.concatenate(([0], np.cumsum(lengths[own]))).tolist()
             for piece, (start, end) in zip(np.flatnonzero(own), pairwise(ends), strict=True):
                 self._places[int(piece)] = len(self._frames), start, end
