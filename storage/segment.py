@@ -147,7 +147,7 @@ def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
     low, high = int(wide.min()), int(wide.max())
     if low < 0 or high >= subpartitions:
         raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
-    where = wide.astype(np.uint16 if subpartitions <= 1 << 16 else np.uint32)
+    where = wide.astype(np.min_scalar_type(subpartitions - 1))  # small numbers sort by digits
     order = np.argsort(where, kind="stable").astype(np.uint32)
     rows = np.bincount(where, minlength=subpartitions).astype(np.int64)
     taken = pa.Array.from_buffers(pa.uint32(), len(order), [None, pa.py_buffer(order)])

@@ -199,14 +199,15 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
 
 
 def keep_memory() -> None:
-    """Let this process use again what it has freed: the pages of every batch, given back to the
-    system and asked for anew, took a quarter of a map task's Python CPU. Another C library than
+    """Let this process use again what it has freed, Arrow too, whose own allocator gives it back:
+    pages asked of the system anew took a quarter of a task's Python CPU. Another C library than
     glibc is left as it is."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         libc.mallopt(_M_ARENA_MAX, 1)  # what one thread freed serves the others too
+        pa.set_memory_pool(pa.system_memory_pool())
 
 
 def _freeze() -> None:
