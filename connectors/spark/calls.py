@@ -16,6 +16,7 @@ from pyspark.util import fail_on_stopiteration
 
 from .gathering import Groups, Side, Sorted, gathered
 from .given import given
+from .grouping import as_one
 from .stateless import is_stateless
 from .worker import ReadTask, messages
 
@@ -134,5 +135,5 @@ class _Given:
 
 def _rows(rows: pa.Table, columns: Sequence[int], fields: Sequence[pa.Field]) -> pa.Table:
     """The rows without their keys."""
-    taken = given((rows.column(at).combine_chunks() for at in columns), fields)
+    taken = given((as_one(rows.column(at)) for at in columns), fields)
     return pa.Table.from_arrays(taken, [field.name for field in fields])

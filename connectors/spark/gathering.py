@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from ...control.errors import Invalid
-from .grouping import Longs, groups, indices
+from .grouping import Longs, as_one, groups, indices
 
 _FOLDERS = "SPARK_LOCAL_DIRS"
 _PIECE_BYTES = 1 << 20
@@ -123,7 +123,7 @@ def _written(
             continue
         rows = _emptied(held[at], side)
         piece_rows = max(1, len(rows) * _PIECE_BYTES // max(1, rows.nbytes))
-        order, _ = groups([rows.column(key).combine_chunks() for key in side.keys], len(rows))
+        order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
         file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         with ipc.new_stream(file, side.schema) as stream:
             stream.write_table(_taken([rows], order), max_chunksize=piece_rows)
@@ -201,7 +201,7 @@ def _keys(sides: Sequence[Side], runs: Sequence[_Run]) -> list[pa.Array]:
 
 def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
     chunks = [chunk for column in columns for chunk in column.chunks]
-    return pa.chunked_array(chunks, columns[0].type).combine_chunks()
+    return as_one(pa.chunked_array(chunks, columns[0].type))
 
 
 def _take_first(
@@ -263,5 +263,5 @@ def _taken(tables: list[pa.Table], order: Longs) -> pa.Table:
     del rows
     places, taken = indices(order), []
     while columns:
-        taken.append(columns.pop().combine_chunks().take(places))
+        taken.append(as_one(columns.pop()).take(places))
     return pa.Table.from_arrays(taken, schema=schema)

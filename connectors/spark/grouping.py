@@ -155,6 +155,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (*tests, pa.types.is_large_binary))
 
 
+def as_one(column: pa.ChunkedArray) -> pa.Array:
+    """All values as one array; Arrow's own way copies one chunk too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def indices(order: Longs) -> pa.Array:
     """Places of rows, as Arrow takes them; its own way from numpy imports pandas."""
     return pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])

@@ -20,7 +20,7 @@ from pyspark.worker import verify_pandas_result, verify_return_type
 
 from .calls import Function, Ways
 from .gathering import Groups, Sorted
-from .grouping import Longs, indices, numbers
+from .grouping import Longs, as_one, indices, numbers
 
 _HOLDING = (ArrayType, BinaryType, MapType, StructType)  # whose values may change in place
 _WINDOW_BYTES = 32 << 20
@@ -137,7 +137,7 @@ class _Frames:
         self._ways = ways
         self._frames: list[pd.DataFrame] = []
         self._places: dict[int, tuple[int, int, int]] = {}
-        if any(_has_nulls_inside(column.combine_chunks()) for column in side.rows.columns):
+        if any(_has_nulls_inside(as_one(column)) for column in side.rows.columns):
             return
         lengths = np.diff(side.starts)
         kinds = _kinds(side, ways)
@@ -172,7 +172,7 @@ def _kinds(side: Sorted, ways: Ways) -> Longs:
     for column in side.rows.columns:
         whole = pa.types.is_integer(column.type) and not ways.nullable_ints
         if column.null_count and (whole or pa.types.is_boolean(column.type)):
-            valid = numbers(column.combine_chunks().is_valid().cast(pa.int8()), np.int8)
+            valid = numbers(as_one(column).is_valid().cast(pa.int8()), np.int8)
             nulls = np.concatenate(([0], np.cumsum(valid == 0)))
             has_null.append(np.diff(nulls[side.starts]) > 0)
     _, kinds = np.unique(np.stack(has_null, axis=1), axis=0, return_inverse=True)
