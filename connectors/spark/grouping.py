@@ -1,8 +1,8 @@
 """Which rows have the same keys, and in which order Spark would bring the groups of a partition.
 
 Each key column becomes lanes: columns of whole numbers that are equal where the keys are, and
-larger where they are. Spark sorts nulls first, strings by their bytes, NaN behind every number, and
-takes -0.0 for 0.0.
+larger where they are. Spark sorts nulls first, strings by their bytes, NaN behind every number,
+what is nested by its first value that differs, and takes -0.0 for 0.0.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     IntegralType,
     NullType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -53,6 +55,10 @@ def may_be_key(kind: DataType) -> bool:
     """Whether keys of this type can be told apart, and ordered, as Spark does it."""
     if isinstance(kind, StringType):
         return kind.isUTF8BinaryCollation()
+    if isinstance(kind, StructType):
+        return all(may_be_key(field.dataType) for field in kind)
+    if isinstance(kind, ArrayType):
+        return may_be_key(kind.elementType)
     return isinstance(kind, _PLAIN)
 
 
@@ -110,6 +116,11 @@ def _lanes(key: pa.Array) -> Iterator[Lane]:
         yield from _halves(key)
     elif pa.types.is_floating(kind):
         yield _ordered(numbers(_filled(key.cast(pa.float64())), np.float64))
+    elif pa.types.is_struct(kind):
+        for field in key.flatten():
+            yield from _lanes(field)
+    elif pa.types.is_list(kind):
+        yield _ranks(_spelled(key))
     elif _is_bytes(kind):
         yield _ranks(key)
     else:
@@ -130,6 +141,18 @@ def _ordered(floats: npt.NDArray[np.float64]) -> Lane:
     bits: Longs = np.where(np.isnan(floats), np.nan, floats + 0.0).view(np.int64)
     ordered: Longs = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
     return ordered
+
+
+def _spelled(key: pa.Array) -> pa.Array:
+    """Lists as strings in which each value is its place among all of them."""
+    values = key.flatten()
+    order, starts = groups([values], len(values))
+    letters = np.empty(len(values), ">u4")
+    letters[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    lengths = numbers(_filled(pc.list_value_length(key)), np.int32)
+    ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * letters.itemsize
+    held = [None, pa.py_buffer(ends), pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.large_binary(), len(key), held)
 
 
 def _ranks(key: pa.Array) -> Lane:

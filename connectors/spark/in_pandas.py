@@ -108,6 +108,8 @@ def _keys(held: Groups, ways: Ways) -> Iterable[tuple[Any, ...]]:
 
 def _values(key: pa.Array, ways: Ways) -> list[Any]:
     """What pandas makes of each value by itself: beside a null some become another type."""
+    if _has_nulls_inside(key) and len(key) > 1:
+        return [value for at in range(len(key)) for value in _values(key.slice(at, 1), ways)]
     table = pa.table({"key": key})
     if not 0 < key.null_count < len(key):
         held = _columns(table, ways)[0].array

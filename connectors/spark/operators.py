@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
     DecimalType,
@@ -16,6 +17,7 @@ from pyspark.sql.types import (
     LongType,
     NullType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -56,6 +58,7 @@ _KERNELS = {
     "Min": ("min",),
     "Max": ("max",),
 }
+_UNMERGED = (NullType, ArrayType, StructType)  # which Arrow does not group by
 _SUMMED = (LongType, DoubleType)
 _COMPARED = (IntegralType, DateType, TimestampType, TimestampNTZType, DecimalType, StringType)
 _SORT = "SortExec"
@@ -99,7 +102,7 @@ def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
     keys = node.groupingExpressions().size()
     if not keys or len(kinds) != keys + len(kernels):
         return None
-    may_be = all(may_be_key(kind) and not isinstance(kind, NullType) for kind in kinds[:keys])
+    may_be = all(may_be_key(kind) and not isinstance(kind, _UNMERGED) for kind in kinds[:keys])
     behind = zip(kinds[keys:], kernels, strict=True)
     return Merging(keys, tuple(kernels)) if may_be and all(_has(*one) for one in behind) else None
 

@@ -23,6 +23,13 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.timestamp("us"): st.integers(-(10**15), 10**15),
     pa.duration("us"): st.integers(-(10**15), 10**15),
     pa.decimal128(38, 2): st.decimals(-(10**35), 10**35, places=2, allow_nan=False),
+    pa.list_(pa.float64()): st.lists(st.none() | st.floats(), max_size=3),
+    pa.struct([("a", pa.string()), ("b", pa.list_(pa.list_(pa.int8())))]): st.fixed_dictionaries(
+        {
+            "a": st.none() | st.text(max_size=1),
+            "b": st.none() | st.lists(st.none() | st.lists(st.integers(0, 3)), max_size=2),
+        }
+    ),
 }
 
 
@@ -30,6 +37,10 @@ def place(value: Any) -> tuple[Any, ...]:
     """Where Spark sorts a value."""
     if value is None:
         return (0,)
+    if isinstance(value, dict):
+        return (1, [place(inner) for inner in value.values()])
+    if isinstance(value, list):
+        return (1, [place(inner) for inner in value])
     if isinstance(value, float):
         return (2, 0.0) if math.isnan(value) else (1, value + 0.0)
     return (1, value.encode() if isinstance(value, str) else value)

@@ -119,7 +119,7 @@ def test_the_same_frame_twice(hg: Headgate, left: DataFrame) -> None:
     same(hg, counts.join(counts.withColumnRenamed("n", "m"), "k").orderBy("k"))
 
 
-KEYS = ["n,i,e", "s,t", "x,f", "d,w,b", "day,at,z"]
+KEYS = ["n,i,e", "s,t", "x,f", "d,w,b", "day,at,z", "q,y"]
 
 
 def test_keys(hg: Headgate, wide: DataFrame) -> None:
@@ -153,7 +153,7 @@ def test_windows_for_keys(hg: Headgate, wide: DataFrame) -> None:
     rows = wide.select("v", "at")
     hours = [window("at", "2 hours")]
     query = of_both(rows, rows, hours, "pandas", told_frames_with_key, "said string")
-    same(hg, query, here=False)
+    same(hg, query)
 
 
 def test_one_group_of_all(hg: Headgate, left: DataFrame, right: DataFrame) -> None:

@@ -40,6 +40,7 @@ COUNTED = "first long, last long, n long"
 
 
 KEYS = ["k", "n", "s", "b", "x", "d", "w", "t", "day", "at", "z", "f", "i", "e", "n,s", "x,t,k"]
+NESTED = ["q", "y", "named_struct('x', x, 's', s)", "array(n, k)", "array(array(x), null)"]
 
 
 @pytest.mark.parametrize("keys", KEYS)
@@ -48,10 +49,17 @@ def test_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
     same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED))
 
 
-@pytest.mark.parametrize("keys", ["q", "y", "d,q"])
-def test_other_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
+@pytest.mark.parametrize("key", NESTED)
+def test_nested_keys(hg: Headgate, df: DataFrame, key: str) -> None:
+    """By the first value that differs; what is shorter and otherwise the same comes first."""
+    same(hg, df.groupBy(F.expr(key)).applyInArrow(counted, COUNTED))
+
+
+def test_keys_by_a_collation(hg: Headgate, df: DataFrame) -> None:
     """What cannot be told apart here is grouped by Spark."""
-    same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED), here=False)
+    alike = F.collate("s", "UTF8_LCASE")
+    for key in (alike, F.struct(alike), F.array(alike)):
+        same(hg, df.groupBy(key).applyInArrow(counted, COUNTED), here=False)
 
 
 def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:

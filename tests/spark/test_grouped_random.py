@@ -39,6 +39,13 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "decimal(30,5)": st.decimals(-99, 99, places=5, allow_nan=False),
     "interval day to second": st.integers(-(10**9), 10**9).map(lambda s: dt.timedelta(seconds=s)),
 }
+KEYS |= {
+    "struct<a:bigint,b:string>": st.tuples(
+        st.none() | st.integers(0, 2), st.text("ab", max_size=1)
+    ),
+    "array<struct<a:double>>": st.lists(st.none() | st.tuples(KEYS["double"]), max_size=2),
+    "struct<a:array<smallint>>": st.tuples(st.none() | st.lists(st.none() | KEYS["smallint"])),
+}
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     **KEYS,
     "float": st.sampled_from([math.nan, -0.0, 0.5]),
