@@ -7,6 +7,7 @@ once, where each comes out as it would by itself.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
 
@@ -194,6 +195,18 @@ def _has_nulls_inside(column: pa.Array) -> bool:
     return any(one.null_count or _has_nulls_inside(one) for one in inner)
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Columns of a frame that a function gave, by their labels."""
+
+    labels: Sequence[Hashable]
+    columns: list[Any]
+
+    def frame(self) -> pd.DataFrame:
+        series = (pd.Series(column, dtype=column.dtype) for column in self.columns)
+        return pd.DataFrame(dict(zip(self.labels, series, strict=True)))
+
+
 class _Results:
     """Frames that functions give, in Arrow's form."""
 
@@ -207,38 +220,37 @@ class _Results:
         self._alone = self._may_change and holding
 
     def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
-        held: list[tuple[pd.DataFrame, list[pd.Series]]] = []
+        held: list[_Result] = []
         kinds: list[Any] = []
         rows = 0
         for frame in frames:
-            kept, columns = self._kept(frame)
-            own = [column.dtype for column in columns]
+            result = self._kept(frame)
+            own = [column.dtype for column in result.columns]
             if held and (own != kinds or rows >= _ROWS_AT_ONCE or len(held) >= _FRAMES_AT_ONCE):
                 yield self._table(held)
                 held, rows = [], 0
-            if not columns:
+            if not result.columns:
                 yield self._converted(frame, cast=True)
                 continue
-            held.append((kept, columns))
-            kinds, rows = own, rows + len(kept)
+            held.append(result)
+            kinds, rows = own, rows + len(frame)
         if held:
             yield self._table(held)
 
-    def _kept(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[pd.Series]]:
-        """The frame as it is now, which a function may give again and change, and its columns in
-        the schema's order, none where it is to be converted by itself."""
+    def _kept(self, frame: pd.DataFrame) -> _Result:
+        """The columns as they are now, which a function may give again and change, in the schema's
+        order; none where the frame is to be converted by itself."""
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
             by_name = self._ways.by_name
             verify_pandas_result(frame, self._returned, by_name, truncate_return_schema=False)
             order = self._known[labels] = self._order(labels)
-        if self._alone:
-            return frame, []
-        kept = frame.copy() if self._may_change else frame
-        columns = [kept[label] for label in order]
-        apart = any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns)
-        return kept, [] if apart else columns
+        columns = [] if self._alone else [frame[label] for label in order]
+        if any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
+            columns = []
+        arrays = [_array(column) for column in columns]
+        return _Result(order, [one.copy() for one in arrays] if self._may_change else arrays)
 
     def _order(self, labels: tuple[Hashable, ...]) -> Sequence[Hashable]:
         if len(self._known) > _LABELS_MAX:
@@ -249,14 +261,14 @@ class _Results:
         by_name = self._ways.by_name and any(isinstance(label, str) for label in labels)
         return names if by_name else labels
 
-    def _table(self, held: list[tuple[pd.DataFrame, list[pd.Series]]]) -> pa.Table:
+    def _table(self, held: list[_Result]) -> pa.Table:
         if len(held) > 1:
             try:
-                columns = zip(*(columns for _, columns in held), strict=True)
+                columns = zip(*(one.columns for one in held), strict=True)
                 return self._converted([_joined(column) for column in columns], cast=False)
             except Exception:  # one of them is wrong, or means something else beside the others
                 self._alone = True
-        return pa.concat_tables([self._converted(frame, cast=True) for frame, _ in held])
+        return pa.concat_tables([self._converted(one.frame(), cast=True) for one in held])
 
     def _converted(self, data: pd.DataFrame | list[pd.Series], cast: bool) -> pa.Table:
         ways = self._ways
@@ -272,7 +284,13 @@ class _Results:
         return pa.Table.from_arrays(made.columns, schema=self._schema)
 
 
-def _joined(columns: Sequence[pd.Series]) -> pd.Series:
-    if isinstance(columns[0].dtype, np.dtype):
-        return pd.Series(np.concatenate([column.to_numpy() for column in columns]))
-    return pd.concat(columns, ignore_index=True)
+def _array(column: pd.Series) -> Any:
+    """What a column holds: a frame takes some sixty objects, which the garbage collector would go
+    through again and again while it waits."""
+    return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+
+
+def _joined(columns: Sequence[Any]) -> pd.Series:
+    if isinstance(columns[0], np.ndarray):
+        return pd.Series(np.concatenate(columns))
+    return pd.concat([pd.Series(column) for column in columns], ignore_index=True)
