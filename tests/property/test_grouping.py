@@ -69,3 +69,19 @@ def test_groups(keys: list[tuple[pa.DataType, list[Any]]], offset: int) -> None:
     order, starts = groups(arrays, len(places))
     assert expected == order.tolist()
     assert [*begins, len(places)] == starts.tolist() or not places
+
+
+def test_many_values_in_lists() -> None:
+    lists = pa.array([[at, 1] for at in reversed(range(600))])
+    order, starts = groups([lists], len(lists))
+    assert order.tolist() == list(reversed(range(600)))
+    assert len(starts) == 601
+
+
+def test_nothing_and_a_struct_of_nothing() -> None:
+    """Whatever stands in the fields of a null is none of its."""
+    null = pa.array([True, False, True, False])
+    structs = pa.StructArray.from_arrays([pa.array([2, None, 1, 0])], ["a"], mask=null)
+    order, starts = groups([structs], len(structs))
+    assert order.tolist() == [0, 2, 1, 3]
+    assert starts.tolist() == [0, 2, 3, 4]
