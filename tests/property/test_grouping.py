@@ -38,7 +38,7 @@ def place(value: Any) -> tuple[Any, ...]:
     if value is None:
         return (0,)
     if isinstance(value, dict):
-        return (1, [place(inner) for inner in value.values()])
+        return (1, [place(value[name]) for name in sorted(value)])
     if isinstance(value, list):
         return (1, [place(inner) for inner in value])
     if isinstance(value, float):
