@@ -56,7 +56,9 @@ class SegmentGate:
         self._ready: deque[tuple[Slice, memoryview]] = deque()
         self._handed_out: set[tuple[PartitionId, int]] = set()
         self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
+        self._unknown = {one.partition for one in deployment.unknown}
         self._held_bytes = 0
+        self._owed_rows = self._stated_rows()
         self._rows = 0
         self._read_bytes = 0
         self._begun = False
@@ -90,6 +92,7 @@ class SegmentGate:
                 self._take(*ahead.popleft())
             following = following or self._next()
             if following is None and not ahead and receipt is None and self._channels.ended:
+                self._check_whole()
                 receipt = self._announce_consumed(self._neighbours.requests - before)
             if self._ready:
                 piece, body = self._ready.popleft()
@@ -127,6 +130,32 @@ class SegmentGate:
             self._held_bytes += checked[0].span.length
             self._rows += checked[0].rows
             self._read_bytes += checked[0].span.length
+            if piece.part not in self._instead and piece.part[0] not in self._unknown:
+                self._owed_rows -= checked[0].rows
+
+    def _stated_rows(self, of: tuple[PartitionId, int] | None = None) -> int:
+        """Return the rows that the manifest states for this reader, or for one part of them."""
+        it = self._deployment
+        first = it.first if of is None else of[1]
+        span = slice(first - it.manifest.first, first - it.manifest.first + (1 if of else it.count))
+        return sum(
+            int(source.rows[span].sum())
+            for source in it.manifest.sources
+            if of is None or source.attempt.partition == of[0]
+        )
+
+    def _check_whole(self) -> None:
+        """Check that what was taken is all that was stated.
+
+        Raises:
+            Corrupt: it is not.
+        """
+        if self._owed_rows:
+            it = self._deployment
+            raise Corrupt(
+                f"subpartitions {it.first} to {it.first + it.count - 1} of result "
+                f"{it.manifest.result}: {self._owed_rows} rows are stated and were not read"
+            )
 
     def _announce_consumed(self, requests: int) -> Receipt:
         it = self._deployment
@@ -172,8 +201,11 @@ class SegmentGate:
                 f"{failure}; it was made again with its rows in another order, when this reader "
                 "had handed out some of them: the reader has to begin again"
             ) from failure
+        if piece.part not in self._instead and piece.part[0] not in self._unknown:
+            self._owed_rows -= self._stated_rows(piece.part)
         for one, _ in self._ready:
             if one.part == piece.part:
+                self._owed_rows += one.rows if piece.part not in self._instead else 0
                 self._held_bytes -= one.span.length
                 self._rows -= one.rows
                 self._read_bytes -= one.span.length
