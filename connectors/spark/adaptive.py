@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from ...control.errors import Corrupt
 from ...storage.segment import Longs
 from .worker import Part
 
@@ -48,6 +49,38 @@ def parts_of(
     if not cut and len(tasks) == len(total):
         return [()] * len(sizes)
     return list(zip(*tasks, strict=True))
+
+
+def check_parts(
+    parts: Sequence[Sequence[Part]], subpartitions: int, partitions: Sequence[int]
+) -> None:
+    """Check that tasks which read so bring each row of an exchange beside each of its opposite's
+    once: every subpartition, in order, and of it every piece beside every other.
+
+    Raises:
+        Corrupt: they do not.
+    """
+    tasks: dict[range, list[tuple[Part, ...]]] = {}
+    for task in zip(*parts, strict=True):
+        tasks.setdefault(task[0].subpartitions, []).append(task)
+    end = 0
+    for held, own in tasks.items():
+        sides = [list(dict.fromkeys(side)) for side in zip(*own, strict=True)]
+        alike = all(part.subpartitions == held for side in sides for part in side)
+        whole = alike and held.start == end and all(map(_is_whole, sides, partitions))
+        if not whole or sorted(own, key=repr) != sorted(product(*sides), key=repr):
+            raise Corrupt(f"tasks do not read each row of subpartitions {held} once: {own}")
+        end = held.stop
+    if tasks and end != subpartitions:
+        raise Corrupt(f"tasks read {end} of {subpartitions} subpartitions")
+
+
+def _is_whole(side: Sequence[Part], partitions: int) -> bool:
+    """Return whether pieces of one exchange hold each of its partitions once."""
+    if side[0].partitions is None:
+        return len(side) == 1
+    read = [at for part in side for at in part.partitions or ()]
+    return sorted(read) == list(range(partitions))
 
 
 def skewed(sizes: Longs, adapting: Adapting) -> list[int]:

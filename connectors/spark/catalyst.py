@@ -44,6 +44,7 @@ _CLASSES = {
     "attributes": "org.apache.spark.sql.catalyst.types.DataTypeUtils",
     "metadata": "org.apache.spark.sql.types.Metadata",
     "option": "scala.Option",
+    "sessions": "org.apache.spark.sql.classic.SparkSession",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "weak": "java.lang.ref.WeakReference",
 }
@@ -61,10 +62,11 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """An exchange taken apart: the numbered rows that Spark makes of `origin`, and what it knows of
-    them behind the exchange."""
+    """An exchange taken apart: the physical plan of the numbered rows that Spark makes of `origin`,
+    their schema, and what Spark knows of them behind the exchange."""
 
-    rows: DataFrame
+    executed: Any
+    schema: StructType
     origin: Any
     attributes: Any
     partitioning: Any
@@ -96,21 +98,22 @@ class CatalystDoor:
         partitioning, child, session = node.partitioning(), node.child(), self._session
         if maps:
             partitioning, session = self._with_maps(query, partitioning)
-        rows = self.numbered(child, self.number(partitioning), session)
+        carried = self.carried(child.output(), self.number(partitioning))
+        rows = self.frame(self._jvm["project"](carried, child), session)
+        executed = rows._jdf.queryExecution().executedPlan()
         origin = rows._jdf.queryExecution().withCachedData()
-        return ExchangePlan(rows, origin, child.output(), partitioning)
+        return ExchangePlan(executed, rows.schema, origin, child.output(), partitioning)
 
-    def numbered(self, child: Any, number: Any, session: Any) -> DataFrame:
-        """The rows of a logical plan as c0, c1, …, as they are stored, and behind them an
-        expression."""
-        output = child.output()
+    def carried(self, output: Any, number: Any) -> Any:
+        """Return some columns as c0, c1, …, in the form in which they are stored, and behind them
+        the number of a row's partition."""
         small = self._small_decimals(output)
         carried = [
             self.alias(self._jvm["unscaled"](one) if at in small else one, f"c{at}")
             for at, one in enumerate(self._jvm.items(output))
         ]
         carried.append(self.alias(number, SUBPARTITION))
-        return self.frame(self._jvm["project"](self._jvm.seq(carried), child), session)
+        return self._jvm.seq(carried)
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
         """Spark's optimizer sorts the maps in partition expressions, and only then hashes them;
@@ -127,13 +130,29 @@ class CatalystDoor:
             return self._jvm["literal"](0, self._jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
-    def arrow_batches(self, rows: DataFrame, batch_rows: int) -> Any:
-        """The rows as a JavaRDD of Arrow batches, each as bytes. Spark takes the form of batches
-        from the session of the DataFrame that it is called on, but the rows from any plan."""
-        plan = rows._jdf.queryExecution().executedPlan()
+    def arrow_batches(self, plan: Any, batch_rows: int) -> Any:
+        """The rows of a physical plan as a JavaRDD of Arrow batches, each as bytes. Spark takes the
+        form of batches from the session of the DataFrame that it is called on, but the rows from
+        any plan."""
         self._form.conf().set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
         carrier = self.frame(self.relation(plan.output()), self._form)
-        return carrier._jdf.toArrowBatchRdd(plan).toJavaRDD()
+        with self.active(self._session):
+            return carrier._jdf.toArrowBatchRdd(plan).toJavaRDD()
+
+    @contextmanager
+    def active(self, session: Any) -> Iterator[None]:
+        """Spark's rules, nodes and expressions take the session that is active in their thread for
+        theirs; a thread of ours has none."""
+        sessions = self._jvm["sessions"]
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session)
+        try:
+            yield
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
 
     @cached_property
     def _form(self) -> Any:

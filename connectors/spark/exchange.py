@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyspark.errors import PySparkException
@@ -27,6 +27,7 @@ from .repairs import Repairs
 from .roads import Batches, PrivateRoad, PublicRoad, Road, StoredRoad, map_frame
 from .settings import Settings
 from .shipping import cause
+from .task_settings import TaskSettings
 from .types import check, given_schema, has_maps
 from .worker import MapTask, ReadTask, WorkerSettings
 
@@ -101,16 +102,27 @@ class Exchanger:
     ) -> Exchange:
         """Do what `df.repartition(n, *columns)` would."""
         check(df.schema)
-        road = self._road(df, n, columns)
         label = f"repartition({n}, {', '.join(map(str, columns))})"
-        written = self.write(road, df.schema, n, label, result)
+        settings = TaskSettings(self.spark)
+        with settings.carried():
+            road = self._road(df, n, columns)
+            written = self.write(road, df.schema, n, label, result, settings)
         frame = road.reads(written.read)
         self._note(frame, written)
         return Exchange(written, frame)
 
-    def write(self, road: Road, named: StructType, n: int, label: str, result: ResultId) -> Written:
+    def write(
+        self,
+        road: Road,
+        named: StructType,
+        n: int,
+        label: str,
+        result: ResultId,
+        settings: TaskSettings,
+    ) -> Written:
         """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
-        whoever reads them by their name gets to see."""
+        whoever reads them by their name gets to see. The caller carries the settings; what is
+        lost is made again with the same."""
         means, label = self.means, label[:_LABEL_CHARS]
         with self._described(f"headgate: write {result}, {label}"):
             lineage = road.lineage()
@@ -129,7 +141,7 @@ class Exchanger:
                 rows = write.run()
                 state = means.master.await_complete(descriptor)
                 check_rows(state, rows)
-                means.repairs.keep(result, write)
+                means.repairs.keep(result, replace(write, again=settings.around(write.again)))
                 whole, given = self._manifest(descriptor, state)
                 read = ReadTask(means.worker, given, road.schema)
                 return Written(descriptor, read, ordered, whole.rows, whole.sizes)

@@ -8,6 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ...control.errors import Corrupt
+
 
 class Jvm:
     def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
@@ -39,10 +41,26 @@ class Jvm:
         return [seq.apply(at) for at in range(seq.size())]
 
     def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        """Return a Scala map.
+
+        Raises:
+            Corrupt: two keys are equal, and their values are not.
+        """
         java = _find(self._jvm, "java.util.HashMap")()
         for key, value in items:
-            java.put(key, value)
+            before = java.put(key, value)
+            if before is not None and not before.equals(value):
+                raise Corrupt(f"two places of a plan are equal and are given different rows: {key}")
         return self._scala.asScala(java)
+
+    def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return the pairs without those whose key equals an earlier one."""
+        seen = _find(self._jvm, "java.util.HashMap")()
+        return [(key, value) for key, value in items if seen.putIfAbsent(key, True) is None]
+
+    def java_map(self, mapping: Any) -> Any:
+        """Return a Scala map as a Java map."""
+        return self._scala.asJava(mapping)
 
     @cached_property
     def _scala(self) -> Any:

@@ -51,9 +51,16 @@ class Numbering:
         if shuffle.count == 1 or shuffle.kind == HASH:
             return self._door.number(shuffle.partitioning)
         if shuffle.kind == DEALT:
-            parser = self._session.sessionState().sqlParser()
-            return parser.parseExpression(_DEAL.format(shuffle.count))
+            return self._resolved(_DEAL.format(shuffle.count))
         return self._range(shuffle, stage)
+
+    def _resolved(self, text: str) -> Any:
+        """Return an expression that refers to no column, as Spark's analyzer resolves it."""
+        parsed = self._session.sessionState().sqlParser().parseExpression(text)
+        columns, nowhere = self._jvm.seq([self._door.alias(parsed, "n")]), self._jvm.seq()
+        rows = self._jvm["project"](columns, self._door.relation(nowhere))
+        analyzed = self._door.frame(rows, self._session)._jdf.queryExecution().analyzed()
+        return analyzed.projectList().apply(0).child()
 
     def _range(self, shuffle: Shuffle, stage: Any) -> Any:
         """Where a row's keys stand among bounds, by the very ordering of Spark's range exchange."""

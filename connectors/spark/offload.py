@@ -17,7 +17,7 @@ from ...control.clock import SYSTEM_CLOCK
 from ...control.contract import ShuffleDescriptor
 from ...control.errors import HeadgateError, Invalid
 from ...control.ids import ResultId
-from .adaptive import parts_of, pieces, skewed
+from .adaptive import check_parts, parts_of, pieces, skewed
 from .caches import Cache
 from .calls import GroupTask
 from .exchange import Exchanger, Written
@@ -27,6 +27,7 @@ from .physical import PlanDoor, Query
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
 from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
+from .task_settings import TaskSettings
 from .types import check
 from .worker import ReadTask
 
@@ -189,6 +190,11 @@ class Offload:
         return again
 
     def _exchange(self, shuffle: Shuffle) -> Done:
+        settings = TaskSettings(self._exchanger.spark)
+        with settings.carried():
+            return self._write(shuffle, settings)
+
+    def _write(self, shuffle: Shuffle, settings: TaskSettings) -> Done:
         begun_s = SYSTEM_CLOCK.monotonic_s()
         scans = self._scans(shuffle.inputs)
         means = self._exchanger.means
@@ -198,7 +204,9 @@ class Offload:
         named = shuffle.rows
         told = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
-            written = self._exchanger.write(road, named, shuffle.count, shuffle.label, self._name())
+            written = self._exchanger.write(
+                road, named, shuffle.count, shuffle.label, self._name(), settings
+            )
         return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 
     def _road(
@@ -214,11 +222,11 @@ class Offload:
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Any]:
         """How a stage reads its exchanges, all of which are done."""
         done = {one: self._done(one) for one in through(inputs)}
-        for group in {one.group: None for one in done}:
+        read = {one: own for one in done if (own := _read_by(one, done))[0] is one}
+        places = self._plans.alike(read)
+        for group in _cut_as_one([[each for one in same for each in read[one]] for same in places]):
             self._cut(group)
-        return {
-            one: self._scan(own, done) for one in done if (own := _read_by(one, done))[0] is one
-        }
+        return {same[0]: self._scan(read[same[0]], done) for same in places}
 
     def _done(self, shuffle: Shuffle) -> Done:
         assert shuffle.mark is not None
@@ -235,6 +243,7 @@ class Offload:
         may_cut = self._plans.may_cut(group)
         cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
         parts = parts_of([one.sizes for one in written], adapting, cuts)
+        check_parts(parts, group.shuffles[0].count, [one.descriptor.partitions for one in written])
         for shuffle, own in zip(group.shuffles, parts, strict=True):
             shuffle.parts = own
 
@@ -277,6 +286,22 @@ def _task(
     if first.merging and may_gain(rows, read.count, written.descriptor.partitions):
         return MergeTask(read, first.merging)
     return read
+
+
+def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
+    """Return the groups of the exchanges at some places. Where one exchange stands at several, its
+    groups become one: it is read in the same way at all of them."""
+    for same in places:
+        groups = dict.fromkeys(one.group for one in same)
+        if len(groups) > 1:
+            shuffles = [one for group in groups for one in group.shuffles]
+            whole = Group(shuffles, any(group.others for group in groups))
+            for one in shuffles:
+                one.group = whole
+        if any(one.merging != same[0].merging for one in same):
+            for one in same:
+                one.merging = None
+    return list(dict.fromkeys(one.group for same in places for one in same))
 
 
 def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:

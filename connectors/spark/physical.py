@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -18,12 +18,14 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from ...control.errors import Corrupt
 from .adaptive import Adapting
 from .caches import Cache, caches
 from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm, name_of
 from .numbering import Numbering
 from .operators import callers, merging
+from .places import Places
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 from .walk import Walk, is_grouped, joined, link, nodes, partitions
 
@@ -32,7 +34,6 @@ _CLASSES = {
     "alike": "java.util.HashMap",
     "option": "scala.Option",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
-    "sessions": "org.apache.spark.sql.classic.SparkSession",
     "dataset": "org.apache.spark.sql.classic.Dataset",
     "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
     "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
@@ -51,7 +52,9 @@ _CLASSES = {
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
     "types": "org.apache.spark.sql.types.DataTypes",
-    "hashed": "org.apache.spark.sql.catalyst.plans.physical.HashPartitioning",
+    "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
+    "bounds": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
+    "with settings": "org.apache.spark.sql.execution.SQLExecutionRDD",
     "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
 }
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
@@ -60,7 +63,7 @@ _ASCENDING = "org.apache.spark.sql.catalyst.expressions.Ascending"
 _NULLS_FIRST = "org.apache.spark.sql.catalyst.expressions.NullsFirst"
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
-_REUSE = "ReuseExchangeAndSubquery"
+_LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2
 _TOP, _TOP_TEXT = "TakeOrderedAndProjectExec", "TakeOrderedAndProject"
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -87,6 +90,7 @@ class PlanDoor:
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._numbering = Numbering(spark, door, self._session)
+        self._places = Places(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
         self._asked: Any = None
@@ -136,7 +140,8 @@ class PlanDoor:
                 if shuffle.mark is not None and name_of(shuffle.node) == _SHUFFLE
             ]
             places = [self._place(one, made) for one, made in begun if made is not None]
-            logical = plan.logical.transformDownWithSubqueries(self._jvm.mapping(places))
+            places = self._jvm.first_of_each(places)  # any of them has the rows
+            logical = self._places.replace(plan.logical, places)
             if any(mark.rows == 0 for mark in self._marks.values()):
                 logical = self._jvm.only(_CUT).apply(logical)
             return self._plan(logical)
@@ -166,9 +171,12 @@ class PlanDoor:
                 child = self._jvm["sorted"](by, False, child, 0)
             if len(shuffle.firsts) < len(shuffle.columns):
                 child = self._jvm["made"](self._once(shuffle), child)
-            stage = self._stage(child)
-            rows = self._door.numbered(stage, self._number(shuffle, stage), self._session)
-            return ExchangePlan(rows, origin, shuffle.node.output(), shuffle.partitioning)
+            carried = self._door.carried(child.output(), self._number(shuffle, self._stage(child)))
+            executed = self._executed(self._jvm["made"](carried, child))
+            schema = StructType.fromJson(json.loads(executed.schema().json()))
+            return ExchangePlan(
+                executed, schema, origin, shuffle.node.output(), shuffle.partitioning
+            )
 
     @cached_property
     def adapting(self) -> Adapting:
@@ -213,8 +221,11 @@ class PlanDoor:
         """Which exchanges of a stage may be cut where they are skewed: those whose rows meet those
         of the only other one in a join, with nothing above it that relies on where rows are."""
         joins = [joined(one.above) for one in group.shuffles]
-        if len(joins) != 2 or not all(joins):
+        if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
             return [False] * len(joins)
+        left, right = group.shuffles
+        if left.node == right.node:  # one exchange at both places cannot be read in two ways
+            return [False, False]
         *above, join = joins[0]
         wanted = [
             each for node in above for each in self._jvm.items(node.requiredChildDistribution())
@@ -227,8 +238,9 @@ class PlanDoor:
     def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Any, int]:
         """What takes an exchange's place: it reads its parts. Besides the RDD that it reads, as
         lineages tell it."""
-        parts = shuffle.parts
-        assert batches.getNumPartitions() == (len(parts) or shuffle.count), "else rows go wrong"
+        read, declared = batches.getNumPartitions(), len(shuffle.parts) or shuffle.count
+        if read != declared:
+            raise Corrupt(f"{shuffle.label} is read in {read} partitions, not in {declared}")
         with self._active():
             if (caller := shuffle.caller) is not None:
                 stored = StructType.fromJson(json.loads(caller.node.schema().json()))
@@ -236,8 +248,8 @@ class PlanDoor:
                 partitioning = self._jvm["unknown"](batches.getNumPartitions())
                 return self._leaf(caller.node.output(), rows, partitioning), rows.id()
             rows = self._door.rows_of(batches, stored)
-            read, back = self._door.as_stored(self._once(shuffle))
-            leaf = self._leaf(read, rows, self._partitioning(shuffle))
+            columns, back = self._door.as_stored(self._once(shuffle))
+            leaf = self._leaf(columns, rows, self._partitioning(shuffle))
             leaf = self._jvm["made"](back, leaf) if back else leaf
             if len(shuffle.firsts) < len(shuffle.columns):
                 leaf = self._jvm["made"](shuffle.node.output(), leaf)
@@ -252,10 +264,8 @@ class PlanDoor:
         """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
         with self._active():
             root = self._fill(plan.root, scans)
-            rows = self._query(self._stage(root)).toRdd()
-            partitioning = root.outputPartitioning()
-            if any(one.kind == HASH and one.parts for one in scans):
-                partitioning = self._jvm["unknown"](partitioning.numPartitions())
+            rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
+            rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
         columns = self._columns(plan, root)
         logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
         return self._door.frame(self._limit(plan.top, logical)), str(root.toString())
@@ -289,21 +299,32 @@ class PlanDoor:
     def _query(self, logical: Any) -> Any:
         return self._jvm["dataset"].ofRows(self._session, logical).queryExecution()
 
-    def _prepare(self, plan: Any) -> Any:
-        for rule in self._rules:
+    def _executed(self, plan: Any) -> Any:
+        """Return a stage as Spark executes it. Nothing else is prepared again: a rule that adds
+        exchanges has no part in it."""
+        return self._prepared(plan, self._rules[-2:])
+
+    def _prepared(self, plan: Any, rules: Iterable[Any]) -> Any:
+        for rule in rules:
             plan = rule.apply(plan)
         return plan
 
     @cached_property
     def _rules(self) -> list[Any]:
-        """What Spark makes of a physical plan, without what would hide an exchange."""
-        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
-        return [one for one in self._jvm.items(rules) if not one.ruleName().endswith(_REUSE)]
+        """The rules by which Spark prepares a physical plan. The last two fuse operators and let
+        equal exchanges be one, which would hide them."""
+        rules = self._jvm.items(
+            self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
+        )
+        names = [one.ruleName().rpartition(".")[2] for one in rules[-2:]]
+        assert names == _LAST_RULES, names
+        return rules
 
     def _plan(self, logical: Any) -> Plan:
-        with self._setting(_FUSED, "false"):  # each stage is fused by itself
+        with self._setting(_FUSED, "false"):  # Spark prepares subqueries whole; none is fused yet
             planner = self._session.sessionState().planner()
-            root = self._prepare(planner.plan(self._jvm["answer"](logical)).next())
+            planned = planner.plan(self._jvm["answer"](logical)).next()
+            root = self._prepared(planned, self._rules[:-2])
         top = None
         if name_of(root) in _COLLECTED:
             top, root = root, root.child()
@@ -366,7 +387,7 @@ class PlanDoor:
             places.append(
                 (shuffle.node, self._leaf(output, shuffle.mark.rdd, shuffle.partitioning))
             )
-        return self._replace(plan, places)
+        return self._places.replace(plan, places)
 
     def _gather_tops(self, root: Any) -> Any:
         """Top rows in the middle of a plan, which Spark brings together without an exchange that
@@ -385,7 +406,7 @@ class PlanDoor:
             exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
             exchange.setLogicalLink(link(top))
             gathered.append((top, top.withNewChildren(self._jvm.seq([exchange]))))
-        return self._replace(root, gathered)
+        return self._places.replace(root, gathered)
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
         if shuffle.kind == RANGE and self._is_small(shuffle):
@@ -400,16 +421,17 @@ class PlanDoor:
         return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle) -> Any:
-        """Of neighbours that are read together, and of pieces, Spark is told that rows were hashed
-        into so many partitions. That holds between the exchanges of a stage, which are all cut
-        alike, and lets the stage pass as it is; outside of it, nobody is told."""
+        """Return how rows are partitioned as they are read: for neighbours together Spark has words
+        of its own, and of pieces it knows nothing."""
         parts = shuffle.parts
         if not parts:
             return shuffle.partitioning
         if shuffle.kind == RANGE:
             return self._jvm["ranges"](shuffle.partitioning.ordering(), len(parts))
-        if shuffle.kind == HASH:
-            return self._jvm["hashed"](shuffle.partitioning.expressions(), len(parts))
+        if shuffle.kind == HASH and not shuffle.is_cut:
+            held = (part.subpartitions for part in parts)
+            bounds = self._jvm.seq(self._jvm["bounds"](one.start, one.stop) for one in held)
+            return self._jvm["coalesced"](shuffle.partitioning, bounds)
         return self._jvm["unknown"](len(parts))
 
     def _stage(self, physical: Any) -> Any:
@@ -421,13 +443,20 @@ class PlanDoor:
         return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Any]) -> Any:
-        places = [
-            (one.caller.node if one.caller else one.node, scan) for one, scan in scans.items()
-        ]
-        return self._replace(plan, places)
+        places = [(one.place, scan) for one, scan in scans.items()]
+        cut = {joined(one.above)[-1]: None for one in scans if one.is_cut}
+        return self._places.fill(plan, places, list(cut))
 
-    def _replace(self, plan: Any, places: list[tuple[Any, Any]]) -> Any:
-        return plan.transformDownWithSubqueries(self._jvm.mapping(places)) if places else plan
+    def alike(self, shuffles: Iterable[Shuffle]) -> list[list[Shuffle]]:
+        """Return the exchanges of a stage by the places that they stand at: nothing tells equal
+        places apart, for Spark's optimizer has copied them."""
+        found: dict[int, list[Shuffle]] = {}
+        with self._active():
+            places = self._jvm["alike"]()
+            for at, one in enumerate(shuffles):
+                first = places.putIfAbsent(one.place, at)
+                found.setdefault(at if first is None else first, []).append(one)
+        return list(found.values())
 
     def _limit(self, top: Any, rows: Any) -> Any:
         """The logical plan of the limit that was taken off a root."""
@@ -459,18 +488,8 @@ class PlanDoor:
         finally:
             conf.set(key, before)
 
-    @contextmanager
-    def _active(self) -> Iterator[None]:
-        """Spark's rules and nodes take the session that is active in their thread for theirs."""
-        before = self._jvm["sessions"].getActiveSession()
-        self._jvm["sessions"].setActiveSession(self._session)
-        try:
-            yield
-        finally:
-            if before.isDefined():
-                self._jvm["sessions"].setActiveSession(before.get())
-            else:
-                self._jvm["sessions"].clearActiveSession()
+    def _active(self) -> AbstractContextManager[None]:
+        return self._door.active(self._session)
 
 
 def open_plans(spark: SparkSession, door: CatalystDoor) -> PlanDoor:

@@ -68,13 +68,13 @@ class PrivateRoad:
         self._door = door
         self._plan = plan
         self._batch_rows = batch_rows
-        self.rows = StructType(plan.rows.schema.fields[:-1])
+        self.rows = StructType(plan.schema.fields[:-1])
         self.schema = _bytes(carried_schema(self.rows))
 
     @cached_property
     def _batches(self) -> Any:
         """The map stage as Spark plans it, which with adaptive execution runs what is before it."""
-        return self._door.arrow_batches(self._plan.rows, self._batch_rows)
+        return self._door.arrow_batches(self._plan.executed, self._batch_rows)
 
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)

@@ -83,6 +83,16 @@ class Shuffle:
         return self.stage.filters + sum(one.filters for one in self.inputs)
 
     @property
+    def place(self) -> Any:
+        """The node that reading it takes the place of."""
+        return self.caller.node if self.caller else self.node
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some of its subpartitions are read in pieces."""
+        return any(part.partitions is not None for part in self.parts)
+
+    @property
     def is_done(self) -> bool:
         return self.mark is not None and self.mark.rows >= 0
 

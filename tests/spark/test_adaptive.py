@@ -125,3 +125,47 @@ def test_small_exchanges_stay(spark: SparkSession) -> None:
             assert len(hg.results()) == taken
             assert hg.report().native == {reason: left}
             hg.release(out)
+
+
+SMALL_PARTS = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",
+}
+BRANCHES = "(select k, v from large union all select k, v from little) o"
+TWICE = [
+    f"select count(*), sum(v) from {BRANCHES} where k in (select k from chosen)",
+    f"select count(*), sum(v) from {BRANCHES} where k not in (select k from chosen)",
+    f"select count(*), sum(v) from {BRANCHES} where exists"
+    " (select 1 from chosen c where c.k = o.k)",
+    f"select count(*), sum(v) from {BRANCHES} where not exists"
+    " (select 1 from chosen c where c.k = o.k)",
+    "select /*+ broadcast(b) */ count(*), sum(a.v + b.v) from large a join little b on a.k = b.k"
+    " where a.k in (select k from chosen)",
+    "select count(*), sum(a.v + b.v) from large a join little b on a.k = b.k"
+    " where a.k in (select k from chosen)",
+    "with both as (select k from large except select k from chosen) select count(*) from"
+    " (select k from both union all select k from both where k < 500)",
+]
+
+
+@pytest.fixture(scope="module")
+def unequal(spark: SparkSession) -> None:
+    spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
+    spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
+    spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")
+
+
+@pytest.mark.parametrize("skew", [{}, SKEW], ids=["even", "skew"])
+@pytest.mark.parametrize("query", TWICE)
+@pytest.mark.usefixtures("unequal")
+def test_one_exchange_at_several_places(
+    spark: SparkSession, hg: Headgate, query: str, skew: dict[str, str]
+) -> None:
+    """Spark's optimizer copies one side of a join: every place of it is read as its sibling is."""
+    with setting(spark, SMALL_PARTS | skew):
+        df = spark.sql(query)
+        out = hg.offload(df)
+        assert told(df) == told(out)
+        assert " Exchange " not in hg._offloaded[out].plan
+    hg.release(out)

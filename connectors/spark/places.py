@@ -1,0 +1,66 @@
+"""Scans in the places of a plan's exchanges.
+
+A plan that comes of it is checked before a row is read: each scan stands exactly where Spark's plan
+reads the exchange, gives the columns that the exchange gives, and what Spark requires of siblings
+in a join, an aggregate or a window holds. Whatever goes wrong before, no wrong row comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...control.errors import Corrupt
+from .jvm import Jvm
+
+_REQUIREMENTS = "org.apache.spark.sql.execution.exchange.ValidateRequirements"
+
+Place = tuple[Any, Any]  # a node of a plan, and what stands there instead
+
+
+class Places:
+    def __init__(self, jvm: Jvm) -> None:
+        self._jvm = jvm
+
+    def replace(self, plan: Any, places: Sequence[Place]) -> Any:
+        """Return the plan with other nodes in some places.
+
+        Raises:
+            Corrupt: two places are equal, and what is to stand there is not.
+        """
+        if not places:
+            return plan
+        return plan.transformDownWithSubqueries(self._jvm.mapping(places))
+
+    def fill(self, plan: Any, places: Sequence[Place], cut: Sequence[Any] = ()) -> Any:
+        """Return the plan with scans in the places of exchanges; `cut` are the joins that read
+        what is skewed in pieces.
+
+        Raises:
+            Corrupt: the plan that came of it is not the one that was asked for.
+        """
+        planned = self.replace(plan, [(join, _skewed(join)) for join in cut])
+        for node, scan in places:
+            if not scan.output().equals(node.output()):
+                raise Corrupt(f"{scan} does not give the columns of {node}")
+        filled = self.replace(planned, places)
+        asked_for = self.replace(filled, [(scan, node) for node, scan in places])
+        if not asked_for.equals(planned):
+            raise Corrupt(f"an exchange is not read where Spark's plan reads it: {filled}")
+        if not self._holds(filled) and self._holds(plan):
+            raise Corrupt(f"rows are not where Spark's plan needs them to be: {filled}")
+        return filled
+
+    def _holds(self, plan: Any) -> bool:
+        """Return whether each node of a plan, and of its subqueries, has its rows where it needs
+        them."""
+        requirements, subqueries = self._jvm.only(_REQUIREMENTS), plan.subqueriesAll()
+        plans = [plan, *(self._jvm.items(subqueries))]
+        return all(requirements.validate(one) for one in plans)
+
+
+def _skewed(join: Any) -> Any:
+    """Return a join that no longer asks where the rows of its sides are: the last of its
+    parameters, in either kind of join, says so."""
+    *others, _ = (join.productElement(at) for at in range(join.productArity()))
+    return join.copy(*others, True)

@@ -1,0 +1,77 @@
+"""The session's settings hold in the tasks below an exchange, as they do in Spark's own actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Headgate, attach
+
+from .conftest import setting
+
+pytestmark = pytest.mark.timeout(300)
+
+CAST = {"spark.sql.legacy.castComplexTypesToString.enabled": "true"}
+LAST = {"spark.sql.mapKeyDedupPolicy": "LAST_WIN"}
+STRICT = {"spark.sql.legacy.timeParserPolicy": "EXCEPTION", "spark.sql.ansi.enabled": "false"}
+OLD = {"spark.sql.legacy.timeParserPolicy": "LEGACY", "spark.sql.ansi.enabled": "false"}
+PARSED = "to_timestamp(concat('2020-1-', id % 5 + 1, ' x'), 'yyyy-MM-dd')"
+ANSWERED = [
+    ("cast(array(id % 5, null) as string)", CAST),
+    ("map_from_arrays(array(1, 1), array(id % 5, 9L))[1]", LAST),
+    (PARSED, OLD),
+]
+
+
+@pytest.fixture(scope="module", params=["auto", "off"])
+def by_road(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
+    """The private road, and the one that any PySpark has."""
+    job = f"{spark.sparkContext.applicationId}-{request.param}"
+    conf = {"spark.headgate.catalyst": request.param, "spark.headgate.job.id": job}
+    with setting(spark, conf):
+        hg = attach(spark)
+    with hg:
+        yield hg
+
+
+def told(df: DataFrame) -> list[str]:
+    return sorted(str(tuple(row)) for row in df.collect())
+
+
+@pytest.mark.parametrize(("expression", "conf"), ANSWERED)
+def test_below_a_repartition(
+    spark: SparkSession, by_road: Headgate, expression: str, conf: dict[str, str]
+) -> None:
+    """Rows are made under the settings by either road, and so are those that are made again."""
+    with setting(spark, conf):
+        df = spark.range(40).selectExpr(f"{expression} x", "id")
+        assert told(df) == told(by_road.repartition(df, 3, "x"))
+    stages = by_road._exchanger.means.repairs._stages
+    stages[by_road.results()[-1].result].again([0])
+
+
+@pytest.mark.parametrize(("expression", "conf"), ANSWERED)
+@pytest.mark.parametrize(
+    "query", ["select x, count(*) from t group by x", "select * from t order by x, id"]
+)
+def test_below_a_query(
+    spark: SparkSession, hg: Headgate, query: str, expression: str, conf: dict[str, str]
+) -> None:
+    """Rows of a whole query, and the bounds of a range, are made under the settings."""
+    with setting(spark, conf):
+        spark.range(40).selectExpr(f"{expression} x", "id").createOrReplaceTempView("t")
+        df = spark.sql(query)
+        assert told(df) == told(hg.offload(df))
+
+
+def test_an_error_that_a_setting_asks_for(spark: SparkSession, hg: Headgate) -> None:
+    """What fails in Spark under a setting fails here."""
+    with setting(spark, STRICT):
+        rows = spark.range(40).selectExpr(f"{PARSED} x", "id")
+        df = rows.groupBy("x").count()
+        for failing in (df.collect, lambda: hg.offload(df), lambda: hg.repartition(rows, 3, "x")):
+            with pytest.raises(PySparkException, match=r"Spark 3\.0"):
+                failing()
