@@ -50,7 +50,7 @@ def attach(spark: SparkSession) -> Headgate:
     from .connectors.spark.versions import version_of
 
     version_of(spark.version)  # one that is too old has not what is imported next
-    from .connectors.spark.session import attach_session
+    from .connectors.spark.attach import attach_session
     from .infra.embedded import start_embedded
 
     return attach_session(spark, start_embedded)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any
 
@@ -25,28 +26,38 @@ COLLECTED = ("collect", "tail")
 RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
 CHECKPOINTS = ("checkpoint", "localCheckpoint")
 _lock = threading.Lock()
-_entered: dict[str, list[tuple[Run, Run]]] = {}
+_entered: dict[str, list[Runs]] = {}
 _replaced: dict[tuple[type, str], Any] = {}
 _within = threading.local()
 
 
-def enter(spark: SparkSession, run: Run, keep: Run) -> None:
-    """Let a session's actions go through `run`, and what outlives an action through `keep`; both
-    are told whether the driver collects the rows, and so brings those of a limit together, and why
-    Spark has to run it as a whole, if so. Of several the last one to enter has them."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How queries run: one that is asked for `once`, a DataFrame of the user's that may be asked
+    for `again`, and one whose rows somebody is to `keep`. Each is told whether the driver collects
+    the rows, and so brings those of a limit together, and why Spark has to run it as a whole, if
+    so."""
+
+    once: Run
+    again: Run
+    keep: Run
+
+
+def enter(spark: SparkSession, runs: Runs) -> None:
+    """Let a session's actions go another way. Of several the last one to enter has them."""
     with _lock:
-        _entered.setdefault(session_name(spark), []).append((run, keep))
+        _entered.setdefault(session_name(spark), []).append(runs)
         if not _replaced:
             for (kind, name), made in _methods().items():
                 _replaced[kind, name] = kind.__dict__[name]
                 setattr(kind, name, made)
 
 
-def leave(spark: SparkSession, run: Run) -> None:
-    """End what was entered with `run`, if it was."""
+def leave(spark: SparkSession, runs: Runs) -> None:
+    """End what was entered, if it was."""
     with _lock:
         name = session_name(spark)
-        others = [one for one in _entered.pop(name, []) if one[0] != run]
+        others = [one for one in _entered.pop(name, []) if one != runs]
         if others:
             _entered[name] = others
         if not _entered:
@@ -83,8 +94,8 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
         if not _is_entered(self):
             return original(self, eager, *args, **more)
-        run, keep = _last(self)
-        with _alone(), (run if eager else keep)(self, False, "") as out:
+        runs = _last(self)
+        with _alone(), (runs.again if eager else runs.keep)(self, False, "") as out:
             return original(out, eager, *args, **more)
 
     return checkpoint
@@ -137,7 +148,7 @@ def _kept(original: Any) -> Any:
     def rdd(self: DataFrame) -> Any:
         if not _is_entered(self):
             return original.func(self)
-        with _alone(), _last(self)[1](self, False, "") as out:
+        with _alone(), _last(self).keep(self, False, "") as out:
             return original.func(out)
 
     made = cached_property(wraps(original.func)(rdd))
@@ -152,7 +163,9 @@ def _run(
     if not _is_entered(of):
         yield query
         return
-    with _alone(), _last(of)[0](query, collected, refusal) as out:
+    runs = _last(of)
+    run = runs.again if query is of else runs.once
+    with _alone(), run(query, collected, refusal) as out:
         yield out
 
 
@@ -160,7 +173,7 @@ def _run(
 def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
     """What has run stays until `held` ends, but other actions of this thread need not wait."""
     with _alone():
-        yield held.enter_context(_last(df)[0](df, False, ""))
+        yield held.enter_context(_last(df).again(df, False, ""))
 
 
 @contextmanager
@@ -173,7 +186,7 @@ def _alone() -> Iterator[None]:
         _within.active = False
 
 
-def _last(df: DataFrame) -> tuple[Run, Run]:
+def _last(df: DataFrame) -> Runs:
     return _entered[session_name(df.sparkSession)][-1]
 
 

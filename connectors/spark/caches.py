@@ -115,8 +115,6 @@ class Filled(Reader):
 
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
     """The caches that a plan reads."""
-    if _RELATION not in logical.toString():
-        return
     plans, found = [logical, *jvm.items(logical.subqueriesAll())], []
     for leaf in (leaf for plan in plans for leaf in jvm.items(plan.collectLeaves())):
         if name_of(leaf) == _RELATION and (cache := Cache(leaf.cacheBuilder())) not in found:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
-from ...control.errors import Corrupt, HeadgateError, Invalid
+from ...control.errors import Corrupt, HeadgateError, Invalid, Unavailable
 from ...control.ids import ResultId
 from ...control.state import JobState, ResultState
 from ...storage.blobs import BlobStore
@@ -132,12 +132,14 @@ class Exchanger:
             )
             write = road.writes(task)
             schema = _stated(named.json())
-            descriptor = self._register(
-                PartitionDescriptor(
-                    result, write.partitions, n, schema, label, inputs, lineage.repeatable
-                )
+            partition = PartitionDescriptor(
+                result, write.partitions, n, schema, label, inputs, lineage.repeatable
+            )
+            descriptor = ShuffleDescriptor(
+                means.worker.job, result, write.partitions, n, means.epoch
             )
             try:
+                self._register(partition)
                 rows = write.run()
                 state = means.master.await_complete(descriptor)
                 check_rows(state, rows)
@@ -202,12 +204,18 @@ class Exchanger:
         plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
         return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
 
-    def _register(self, partition: PartitionDescriptor) -> ShuffleDescriptor:
+    def _register(self, partition: PartitionDescriptor) -> None:
         worker = self.means.worker
         future = self.means.master.register_partition_with_producer(
             worker.job, partition, ProducerDescriptor(0, partition.partitions)
         )
-        return future.result(worker.wait_s)
+        try:
+            future.result(worker.wait_s)
+        except TimeoutError as exc:
+            raise Unavailable(
+                f"no master has answered the registration of result {partition.result} of job "
+                f"{worker.job} within {worker.wait_s:g} s"
+            ) from exc
 
     def _manifest(
         self, descriptor: ShuffleDescriptor, state: ResultState

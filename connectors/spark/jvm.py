@@ -50,7 +50,7 @@ class Jvm:
         for key, value in items:
             before = java.put(key, value)
             if before is not None and not before.equals(value):
-                raise Corrupt(f"two places of a plan are equal and are given different rows: {key}")
+                raise Corrupt("equal places of a plan are to be given different rows")
         return self._scala.asScala(java)
 
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:

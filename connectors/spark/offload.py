@@ -49,12 +49,13 @@ class Done:
 class Offloaded:
     """A query whose exchanges are done; how many needed nothing of their own because another had
     the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
-    it."""
+    it. `is_limited`: only who collects the rows may read it so, or only who does not."""
 
     exchanges: tuple[Done, ...]
     reused: int
     refused: tuple[tuple[str, str], ...]
     plan: str
+    is_limited: bool
 
     @property
     def results(self) -> tuple[ShuffleDescriptor, ...]:
@@ -116,7 +117,8 @@ class Offload:
         done = tuple(run.result() for run in self._runs.values())
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
         native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
-        return frame, Offloaded(done, self._reused, native, left)
+        limited = self._plans.is_limited
+        return frame, Offloaded(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
         """End all map stages, those too that had no job yet when the first call came."""

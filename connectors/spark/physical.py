@@ -27,7 +27,7 @@ from .numbering import Numbering
 from .operators import callers, merging
 from .places import Places
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
-from .walk import Walk, is_grouped, joined, link, nodes, partitions
+from .walk import TOP, Walk, is_grouped, joined, link
 
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
@@ -63,15 +63,15 @@ _ASCENDING = "org.apache.spark.sql.catalyst.expressions.Ascending"
 _NULLS_FIRST = "org.apache.spark.sql.catalyst.expressions.NullsFirst"
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
+_HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2
-_TOP, _TOP_TEXT = "TakeOrderedAndProjectExec", "TakeOrderedAndProject"
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
-_COLLECTED = (_TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
+_COLLECTED = (TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
 _ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
-_OBSERVED = "CollectMetrics "
+_OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
@@ -89,6 +89,7 @@ class PlanDoor:
         self._jvm = jvm
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
+        self._session.conf().set(_HASHED_MAPS, "true")  # Spark's optimizer has sorted them
         self._numbering = Numbering(spark, door, self._session)
         self._places = Places(jvm)
         self._alike = jvm["alike"]()
@@ -96,6 +97,7 @@ class PlanDoor:
         self._asked: Any = None
         self._logical: Any = None
         self._cache: Cache | None = None
+        self.is_limited = False
 
     def reads_cache(self, asked: Query) -> bool:
         with self._active():
@@ -113,6 +115,7 @@ class PlanDoor:
         with self._active():
             logical = self._optimized(asked)
             plan = self._plan(logical)
+            self.is_limited = plan.top is not None
             if plan.top is None or collected:
                 return plan
             return self._plan(self._jvm["project"](logical.output(), logical))
@@ -128,7 +131,7 @@ class PlanDoor:
                 self.adapting = _AS_PLANNED
         else:
             self._asked = asked._jdf.queryExecution().analyzed()
-            self._logical = self._query(self._asked).optimizedPlan()
+            self._logical = asked._jdf.queryExecution().optimizedPlan().clone()
         return self._logical
 
     def plan_again(self, plan: Plan) -> Plan:
@@ -276,7 +279,7 @@ class PlanDoor:
         last = root if plan.top is None else plan.top
         if last.schema().equals(self._asked.schema()):
             return root.output()
-        given = last.projectList() if name_of(last) == _TOP else root.output()
+        given = last.projectList() if name_of(last) == TOP else root.output()
         pairs = zip(self._jvm.items(given), self._jvm.items(self._asked.output()), strict=True)
         asked = {one.exprId(): stated for one, stated in pairs}
         columns = [
@@ -328,8 +331,10 @@ class PlanDoor:
         top = None
         if name_of(root) in _COLLECTED:
             top, root = root, root.child()
-        root = self._gather_tops(root)
         walk = Walk(self._jvm, self._marks, root)
+        if walk.tops:
+            root = self._places.replace(root, [(one, self._gathered(one)) for one in walk.tops])
+            walk = Walk(self._jvm, self._marks, root)
         for shuffle in walk.shuffles:
             shuffle.merging = merging(self._jvm, shuffle)
         if self._door.version.grouped:
@@ -337,7 +342,7 @@ class PlanDoor:
                 for shuffle in caller.shuffles:
                     shuffle.caller = caller
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
-        if _OBSERVED in logical.toString():
+        if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
             refusal = "the query observes metrics, which Spark gives of what it runs as a whole"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
@@ -389,24 +394,16 @@ class PlanDoor:
             )
         return self._places.replace(plan, places)
 
-    def _gather_tops(self, root: Any) -> Any:
-        """Top rows in the middle of a plan, which Spark brings together without an exchange that
-        one could see: with one."""
-        if _TOP_TEXT not in root.toString():
-            return root
-        gathered = []
-        for top in nodes(self._jvm, root):
-            if name_of(top) != _TOP or partitions(top.child()) == 1:
-                continue
-            child = self._jvm["sorted"](top.sortOrder(), False, top.child(), 0)
-            child = self._jvm["some"](top.limit(), child)
-            ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
-            single = self._jvm.only(_SINGLE)
-            more = self._door.version.shuffle_exchange
-            exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
-            exchange.setLogicalLink(link(top))
-            gathered.append((top, top.withNewChildren(self._jvm.seq([exchange]))))
-        return self._places.replace(root, gathered)
+    def _gathered(self, top: Any) -> Any:
+        """Return top rows in the middle of a plan, which Spark brings together without an exchange
+        that one could see, with one."""
+        child = self._jvm["sorted"](top.sortOrder(), False, top.child(), 0)
+        child = self._jvm["some"](top.limit(), child)
+        ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
+        single, more = self._jvm.only(_SINGLE), self._door.version.shuffle_exchange
+        exchange = self._jvm["exchange"](single, child, ensured, nothing, *more)
+        exchange.setLogicalLink(link(top))
+        return top.withNewChildren(self._jvm.seq([exchange]))
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
         if shuffle.kind == RANGE and self._is_small(shuffle):
@@ -463,14 +460,14 @@ class PlanDoor:
         if top is None:
             return rows
         nothing, integer = self._jvm.nothing(), self._jvm["types"].IntegerType
-        if name_of(top) == _TOP:
+        if name_of(top) == TOP:
             rows = self._jvm["sort"](top.sortOrder(), True, rows, nothing)
         if top.limit() >= 0:
             limit = self._jvm["literal"](top.limit(), integer)
             rows = self._jvm["limit"](limit, self._jvm["local limit"](limit, rows))
         if top.offset() > 0:
             rows = self._jvm["offset"](self._jvm["literal"](top.offset(), integer), rows)
-        if name_of(top) == _TOP:
+        if name_of(top) == TOP:
             rows = self._jvm["project"](top.projectList(), rows)
         return rows
 

@@ -42,13 +42,13 @@ class Places:
         planned = self.replace(plan, [(join, _skewed(join)) for join in cut])
         for node, scan in places:
             if not scan.output().equals(node.output()):
-                raise Corrupt(f"{scan} does not give the columns of {node}")
+                raise Corrupt("a stage reads an exchange with other columns than it has")
         filled = self.replace(planned, places)
         asked_for = self.replace(filled, [(scan, node) for node, scan in places])
         if not asked_for.equals(planned):
-            raise Corrupt(f"an exchange is not read where Spark's plan reads it: {filled}")
+            raise Corrupt("a stage does not read its exchanges where Spark's plan reads them")
         if not self._holds(filled) and self._holds(plan):
-            raise Corrupt(f"rows are not where Spark's plan needs them to be: {filled}")
+            raise Corrupt("a stage reads exchanges that must be read alike in different parts")
         return filled
 
     def _holds(self, plan: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections import Counter
@@ -11,37 +10,28 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from itertools import count
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from pyspark import RDD
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from ...control import __version__
-from ...control.contract import MasterSettings, ShuffleDescriptor
+from ...control.contract import ShuffleDescriptor
 from ...control.errors import Closed, HeadgateError, Invalid
-from ...control.ids import JobId, PartitionId, ResultId, job_id
-from ...control.master import Speaker
+from ...control.ids import JobId, PartitionId, ResultId
 from ...control.why import Made, why
-from ...storage.master import StorageMaster
-from ...storage.release import StorageRelease
 from . import actions, explain
+from .answers import Answers
 from .caches import Cache, Reader
-from .catalyst import CatalystDoor, open_door
-from .exchange import Exchanger, Means, Written
+from .catalyst import CatalystDoor
+from .exchange import Exchanger, Written
 from .grouped import Grouped
 from .kept import Kept
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
 from .physical import PlanDoor, Query, open_plans
-from .repairs import Repairs
 from .report import JobReport, ResultReport, job_report
 from .roads import Batches
-from .services import Services, StartLocal, open_services
-from .settings import Settings, read_settings
-from .shipping import cause, probe, ship
-from .versions import SOCKETS, version_of
+from .services import Services
 
 _LOG = logging.getLogger("headgate")
 _EVENTS_MAX = 500
@@ -63,10 +53,14 @@ class Headgate:
         self._filling = threading.Lock()
         self._closed = False
         self._unseen: Unseen | None = None
+        self._answers: Answers | None = None
+        self._runs: actions.Runs | None = None
         if exchanger.means.settings.sql_enabled:
             self._plans()
             self._unseen = Unseen(exchanger.spark)
-            actions.enter(exchanger.spark, self._running, self._keeping)
+            self._answers = Answers(self._forget)
+            self._runs = actions.Runs(self._running, self._asking, self._keeping)
+            actions.enter(exchanger.spark, self._runs)
 
     @property
     def job(self) -> JobId:
@@ -223,7 +217,8 @@ class Headgate:
 
     def detach(self) -> None:
         """Let the session's actions be Spark's own again; what is stored stays."""
-        actions.leave(self._exchanger.spark, self._running)
+        if self._runs:
+            actions.leave(self._exchanger.spark, self._runs)
 
     def close(self) -> None:
         """Release all that the job has but what was promoted, and wait until it is deleted; later
@@ -232,6 +227,8 @@ class Headgate:
             return
         self._closed = True
         self.detach()
+        if self._answers:
+            self._answers.close()
         self._kept.close()
         self._exchanger.means.repairs.close()
         try:
@@ -303,16 +300,44 @@ class Headgate:
 
     @contextmanager
     def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """A query for one action; what it stored goes with it, or with the job."""
+        """Run a query that is asked for once; what it stored goes with the action, or with the
+        job."""
         with self._instead(df, collected, refusal) as out:
             try:
                 yield out
             finally:
-                try:
-                    if out in self._offloaded:
-                        self.release(out)
-                except HeadgateError as exc:
-                    _LOG.warning("what a query has stored stays until the job ends: %s", exc)
+                self._forget(out)
+
+    @contextmanager
+    def _asking(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """Run a DataFrame of the user's, unless an earlier action has; what it stored goes with
+        the DataFrame, or with the job."""
+        assert self._answers is not None
+        known = self._answers.get(df, collected)
+        if known is not None and self._can_be_read(known):
+            yield known
+            return
+        with self._instead(df, collected, refusal) as out:
+            try:
+                yield out
+            except BaseException:
+                self._forget(out)
+                raise
+            if (done := self._offloaded.get(out)) is not None:
+                self._answers.add(df, out, collected if done.is_limited else None)
+
+    def _can_be_read(self, out: DataFrame) -> bool:
+        done, state = self._offloaded.get(out), self._exchanger.means.master.state(self.job)
+        found = [state.results.get(one.result) for one in done.results] if done else [None]
+        return all(one is not None and one.released is None for one in found)
+
+    def _forget(self, out: DataFrame) -> None:
+        """Release what was stored for rows that nobody can ask for again."""
+        try:
+            if out in self._offloaded and not self._closed:
+                self.release(out)
+        except HeadgateError as exc:
+            _LOG.warning("what a query has stored stays until the job ends: %s", exc)
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
@@ -385,84 +410,3 @@ class Headgate:
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("this headgate is closed; attach the session again")
-
-
-class _JobContext:
-    """What the master may ask of this driver."""
-
-    def __init__(self, job: JobId, application: str, repairs: Repairs) -> None:
-        self.job_id = job
-        self.application = application
-        self._repairs = repairs
-
-    def on_fatal_error(self, error: BaseException) -> None:
-        _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
-
-    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        self._repairs.start(missing)
-
-
-def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
-    """Check everything, register the job, and hand out its headgate."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
-    settings = read_settings(spark.conf.getAll)
-    context = spark.sparkContext
-    job = job_id(settings.job_id or context.applicationId)
-    _require_headgate(spark)
-    _hint_at_sockets(spark)
-    services = open_services(settings, job, local, str(context.master), context.defaultParallelism)
-    try:
-        return _register(spark, settings, services)
-    except BaseException:
-        services.close()
-        raise
-
-
-def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:
-    worker = services.worker
-    release = StorageRelease(services.store, worker.root)
-    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
-    chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
-    master = StorageMaster(chosen, services.log, release, speaker, worker.limits)
-    repairs = Repairs(
-        spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
-    )
-    master.start()
-    try:
-        master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
-    except BaseException:
-        master.close()
-        raise
-    epoch = master.state(worker.job).epoch
-    door = open_door(spark) if settings.catalyst == "auto" else None
-    if door is None and settings.catalyst == "auto":
-        _LOG.warning(
-            "Spark %s has no door that is known: rows are the same, but Spark does not know "
-            "their partitioning",
-            spark.version,
-        )
-    means = Means(master, services.store, worker, settings, epoch, repairs)
-    return Headgate(Exchanger(spark, means, door), services)
-
-
-def _require_headgate(spark: SparkSession) -> None:
-    """Every executor that is there now can run our tasks; later ones are checked at first use."""
-    context = spark.sparkContext
-    slots = max(1, context.defaultParallelism)
-    try:
-        nowhere: RDD[Any] = context.parallelize([], slots)
-        nowhere.mapPartitionsWithIndex(ship(probe)).collect()
-    except PySparkException as exc:
-        raise cause(exc) or exc from None
-
-
-def _hint_at_sockets(spark: SparkSession) -> None:
-    version = version_of(spark.version)
-    on = spark.sparkContext.getConf().get(SOCKETS, "false") == "true"
-    if not on and (version is None or version.sockets):
-        _LOG.warning(
-            "%s is off: a Python task costs about 50 ms instead of 15; set it when the "
-            "session is built",
-            SOCKETS,
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .jvm import Jvm, name_of
@@ -12,6 +12,7 @@ from .shuffles import Group, Mark, Shuffle
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
 _SORT = "SortExec"
+TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER = "FilterExec"
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
@@ -20,13 +21,14 @@ _WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
 
 class Walk:
     """`shuffles` are all exchanges under a root, each behind those that it reads; `inputs` those
-    that the root's own stage reads."""
+    that the root's own stage reads; `tops` are the top rows that come together without one."""
 
     def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
         self._jvm = jvm
         self._marks = marks
         self._nested = not root.subqueriesAll().isEmpty()
         self.shuffles: list[Shuffle] = []
+        self.tops: list[Any] = []
         self.inputs = self._walk(root, Group(), ())
 
     def _walk(self, node: Any, group: Group, above: tuple[Any, ...]) -> list[Shuffle]:
@@ -44,6 +46,8 @@ class Walk:
             shuffle = self._found(node, group, [], above, Group())
             shuffle.mark, shuffle.wanted = mark, mark.first.wanted
             return [*inputs, shuffle]
+        if name == TOP and partitions(node.child()) != 1:
+            self.tops.append(node)
         children = self._jvm.items(node.children())
         if not children:
             group.others = True
@@ -114,12 +118,6 @@ def _origin(node: Any) -> Any:
 
 def is_grouped(logical: Any) -> bool:
     return name_of(logical) == "Aggregate" and logical.groupingExpressions().nonEmpty()
-
-
-def nodes(jvm: Jvm, root: Any) -> Iterator[Any]:
-    yield root
-    for child in (*jvm.items(root.children()), *jvm.items(root.subqueries())):
-        yield from nodes(jvm, child)
 
 
 def partitions(node: Any) -> int:

@@ -63,8 +63,9 @@ def _saved(
         given = parameters.bind(self, *args, **more).arguments
         if not is_entered(df) or _is_settled(self, original.__name__, given):
             return original(self, *args, **more)
-        with run(df, df, refusal=_refusal(self, original.__name__, given)) as out:
-            if out is df:
+        query = df.select("*")  # Spark plans each save anew
+        with run(df, query, refusal=_refusal(self, original.__name__, given)) as out:
+            if out is query:
                 return original(self, *args, **more)
             with written_from(self, out.union(df.where(F.lit(False)))):
                 return original(self, *args, **more)

@@ -11,16 +11,18 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate
 from headgate.connectors.spark import actions
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 
 @contextmanager
 def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """The session's actions are Spark's own for a while, and store nothing here."""
-    before = hg.results()
+    before = len(hg.results())
     hg.detach()
     yield
-    assert before == hg.results()
-    actions.enter(spark, hg._running, hg._keeping)
+    assert before == len(hg.results())
+    assert hg._runs is not None
+    actions.enter(spark, hg._runs)
 
 
 def counted(spark: SparkSession) -> DataFrame:
@@ -32,9 +34,16 @@ def stored(hg: Headgate, act: Callable[[], Any]) -> int:
     """How many exchanges ran here for an action; nothing of them stays."""
     before = len(hg.results())
     act()
-    results = hg.results()[before:]
-    assert [one.result for one in results if one.released is None] == []
-    return len(results)
+    wait_until(lambda: all(one.released for one in hg.results()[before:]))
+    return len(hg.results()) - before
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    """Wait for what happens soon after, in another thread."""
+    deadline = Deadline.after(20)
+    while not done() and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.02)
+    assert done()
 
 
 def left(hg: Headgate, act: Callable[[], Any]) -> dict[str, int]:

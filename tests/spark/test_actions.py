@@ -19,7 +19,7 @@ from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded
 from .conftest import build_session, real_place, setting
-from .entered import counted, detached, left, stored
+from .entered import counted, detached, left, stored, wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -66,9 +66,11 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
     with detached(hg, spark):
         expected = act(counted(spark))
     assert expected == act(counted(spark))
-    results = hg.results()[before:]
-    assert results != ()
-    assert any(one.released is None for one in results) == (name == "rdd")
+    results = [one.result for one in hg.results()[before:]]
+    assert results != []
+    stay = results if name == "rdd" else []
+    wait_until(lambda: stay == [one.result for one in hg.results()[before:] if not one.released])
+    assert bool(stay) == (name == "rdd")
 
 
 def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,9 +93,16 @@ def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
     assert len(hg.results()[before:]) == (act != "collect")
 
 
+@pytest.mark.parametrize("chars", ["10", "2147483632"])
 @pytest.mark.parametrize("above", [False, True])
-def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool) -> None:
-    """Metrics of a query are those that Spark gives; it is left to Spark, which is counted."""
+def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool, chars: str) -> None:
+    """Metrics of a query are those that Spark gives; it is left to Spark, which is counted, however
+    little of a plan Spark shows."""
+    with setting(spark, {"spark.sql.maxPlanStringLength": chars}):
+        _observe(spark, hg, above)
+
+
+def _observe(spark: SparkSession, hg: Headgate, above: bool) -> None:
     seen = Observation("seen")
     rows = spark.range(0, 500, 1, 3)
     df = rows if above else rows.observe(seen, F.count(F.lit(1)).alias("rows"))
@@ -106,6 +115,31 @@ def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool) -> Non
     assert 7 == out.count()
     assert "observes" in hg.explain(out)
     hg.release(out)
+
+
+def test_a_cache_that_is_observed(spark: SparkSession, hg: Headgate) -> None:
+    """A query over a cache gives the metrics of what fills it, as Spark's does."""
+    seen = Observation("filled")
+    rows = spark.range(0, 500, 1, 3).observe(seen, F.count(F.lit(1)).alias("rows")).cache()
+    assert 7 == rows.groupBy(F.col("id") % 7).count().count()
+    assert {"rows": 500} == seen.get
+    rows.unpersist()
+
+
+def test_a_dataframe_is_planned_once(spark: SparkSession, hg: Headgate) -> None:
+    """As in Spark, a second action on a DataFrame has the time of the first, and runs no map stage
+    again; what is stored goes with the DataFrame."""
+    df = counted(spark).withColumn("now", F.current_timestamp())
+    before = len(hg.results())
+    first = sorted(df.collect())
+    made = len(hg.results())
+    assert first == sorted(df.collect()) == sorted(df.toLocalIterator())
+    assert df.toArrow().equals(df.toArrow())
+    assert made == len(hg.results()) > before
+    hg.remove_unused()
+    assert first == sorted(df.collect())
+    del df
+    wait_until(lambda: all(one.released for one in hg.results()[before:]))
 
 
 def _methods() -> dict[tuple[type, str], Any]:
@@ -135,13 +169,13 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
 def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:
     """The last to attach has the session's actions; when it has gone, the one before has them."""
     with setting(spark, {"spark.headgate.job.id": f"{hg.job}-second"}), attach(spark) as second:
-        assert 0 == stored(hg, lambda: stored(second, counted(spark).collect))
+        assert 0 == stored(hg, lambda: stored(second, lambda: counted(spark).collect()))
         assert second.results() != ()
-    assert 1 == stored(hg, counted(spark).collect)
+    assert 1 == stored(hg, lambda: counted(spark).collect())
     with setting(spark, {"spark.headgate.job.id": f"{hg.job}-third"}):
         third = attach(spark)
     with detached(hg, spark):
-        assert 1 == stored(third, counted(spark).collect)
+        assert 1 == stored(third, lambda: counted(spark).collect())
     third.close()
 
 

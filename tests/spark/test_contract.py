@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
-from headgate.connectors.spark.session import attach_session
+from headgate.connectors.spark.attach import attach_session
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 from headgate.storage.files import FileBlobStore
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
-from headgate.connectors.spark.session import attach_session
+from headgate.connectors.spark.attach import attach_session
 from headgate.control.events import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 

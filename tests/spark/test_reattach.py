@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import attach
-from headgate.connectors.spark import session
+from headgate.connectors.spark import attach as attaching
 from headgate.connectors.spark.services import Services
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
@@ -48,7 +48,7 @@ def rows(df: DataFrame) -> list[str]:
 def first_driver(conf: dict[str, str], ready: str, snapshot_events: int) -> None:
     """Two results, one of which nobody needs, and a third one that is never finished."""
     often = partial(MasterSettings, snapshot_events=snapshot_events)
-    vars(session)["MasterSettings"] = often
+    vars(attaching)["MasterSettings"] = often
     spark = build_session(Place("real", conf), "local[2]")
     hg = attach(spark)
     hg.repartition(orders(spark), SUBPARTITIONS, "k")

@@ -34,7 +34,10 @@ DOORS = {
     ),
 }
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
-PRIVATE = ("caches", "catalyst", "jvm", "numbering", "operators", "physical", "walk")
+PRIVATE = (
+    *("caches", "catalyst", "jvm", "numbering", "operators", "physical", "places"),
+    *("task_settings", "walk"),
+)
 BEHIND_THE_DOOR = {f"connectors/spark/{name}.py" for name in PRIVATE}
 
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}

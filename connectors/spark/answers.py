@@ -1,0 +1,46 @@
+"""DataFrames that actions have run, by the DataFrames that were asked for.
+
+Spark plans a DataFrame once: a second action on it has the same `current_timestamp()` and skips the
+map stages that have run. So an answer here lives as long as the DataFrame that was asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from pyspark.sql import DataFrame
+
+Answer = tuple[DataFrame, bool | None]  # rows, and for which reading: collected, or not, or any
+
+
+class Answers:
+    def __init__(self, release: Callable[[DataFrame], None]) -> None:
+        """Call `release` with each answer that nobody can ask for again, in a thread of its own:
+        Python may find that out in the middle of anything."""
+        self._release = release
+        self._known: weakref.WeakKeyDictionary[DataFrame, Answer] = weakref.WeakKeyDictionary()
+        self._gone: SimpleQueue[DataFrame | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._sweep, name="headgate-answers", daemon=True)
+        self._thread.start()
+
+    def get(self, asked: DataFrame, collected: bool) -> DataFrame | None:
+        rows, reading = self._known.get(asked, (None, None))
+        return rows if reading in (None, collected) else None
+
+    def add(self, asked: DataFrame, rows: DataFrame, reading: bool | None) -> None:
+        """Keep an answer; `reading` is None when it serves those who collect, and others too."""
+        self._known[asked] = rows, reading
+        weakref.finalize(asked, self._gone.put, rows).atexit = False
+
+    def close(self) -> None:
+        """Release nothing more."""
+        self._gone.put(None)
+        self._thread.join()
+
+    def _sweep(self) -> None:
+        while (rows := self._gone.get()) is not None:
+            self._release(rows)
+            del rows

@@ -1,0 +1,111 @@
+"""A session's headgate is made: everything is checked, and the job registered."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import RDD
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from ...control import __version__
+from ...control.contract import MasterSettings
+from ...control.errors import Invalid
+from ...control.ids import JobId, ResultId, job_id
+from ...control.master import Speaker
+from ...storage.master import StorageMaster
+from ...storage.release import StorageRelease
+from .catalyst import open_door
+from .exchange import Exchanger, Means
+from .repairs import Repairs
+from .services import Services, StartLocal, open_services
+from .session import Headgate
+from .settings import Settings, read_settings
+from .shipping import cause, probe, ship
+from .versions import SOCKETS, version_of
+
+_LOG = logging.getLogger("headgate")
+
+
+class _JobContext:
+    """What the master may ask of this driver."""
+
+    def __init__(self, job: JobId, application: str, repairs: Repairs) -> None:
+        self.job_id = job
+        self.application = application
+        self._repairs = repairs
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        self._repairs.start(missing)
+
+
+def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
+    """Check everything, register the job, and hand out its headgate."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
+    settings = read_settings(spark.conf.getAll)
+    context = spark.sparkContext
+    job = job_id(settings.job_id or context.applicationId)
+    _require_headgate(spark)
+    _hint_at_sockets(spark)
+    services = open_services(settings, job, local, str(context.master), context.defaultParallelism)
+    try:
+        return _register(spark, settings, services)
+    except BaseException:
+        services.close()
+        raise
+
+
+def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:
+    worker = services.worker
+    release = StorageRelease(services.store, worker.root)
+    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
+    chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
+    master = StorageMaster(chosen, services.log, release, speaker, worker.limits)
+    repairs = Repairs(
+        spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
+    )
+    master.start()
+    try:
+        master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
+    except BaseException:
+        master.close()
+        raise
+    epoch = master.state(worker.job).epoch
+    door = open_door(spark) if settings.catalyst == "auto" else None
+    if door is None and settings.catalyst == "auto":
+        _LOG.warning(
+            "Spark %s has no door that is known: rows are the same, but Spark does not know "
+            "their partitioning",
+            spark.version,
+        )
+    means = Means(master, services.store, worker, settings, epoch, repairs)
+    return Headgate(Exchanger(spark, means, door), services)
+
+
+def _require_headgate(spark: SparkSession) -> None:
+    """Every executor that is there now can run our tasks; later ones are checked at first use."""
+    context = spark.sparkContext
+    slots = max(1, context.defaultParallelism)
+    try:
+        nowhere: RDD[Any] = context.parallelize([], slots)
+        nowhere.mapPartitionsWithIndex(ship(probe)).collect()
+    except PySparkException as exc:
+        raise cause(exc) or exc from None
+
+
+def _hint_at_sockets(spark: SparkSession) -> None:
+    version = version_of(spark.version)
+    on = spark.sparkContext.getConf().get(SOCKETS, "false") == "true"
+    if not on and (version is None or version.sockets):
+        _LOG.warning(
+            "%s is off: a Python task costs about 50 ms instead of 15; set it when the "
+            "session is built",
+            SOCKETS,
+        )

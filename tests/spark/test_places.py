@@ -1,0 +1,107 @@
+"""A plan that was rewritten wrongly gives no row: the check before each stage finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from headgate import Headgate, attach
+from headgate.connectors.spark import offload
+from headgate.connectors.spark.adaptive import parts_of
+from headgate.connectors.spark.offload import Offload
+from headgate.connectors.spark.physical import PlanDoor
+from headgate.connectors.spark.shuffles import Group
+from headgate.control.errors import Corrupt
+
+from .entered import detached, left
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+CONF = {
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",
+}
+COPIED = (
+    "select count(*), sum(v) from (select k, v from large union all select k, v from little) o"
+    " where k in (select k from chosen)"
+)
+JOINED = "select count(*), sum(a.v + b.v) from large a join little b on a.k = b.k"
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
+    """Put back the fault that TPC-DS found: equal places are cut by the group that each is in."""
+    patch.setattr(PlanDoor, "alike", lambda self, shuffles: [[one] for one in shuffles])
+
+
+def each_side_by_itself(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: Offload, group: Group) -> None:
+        for one in group.shuffles:
+            sizes = [self._done(one).written.sizes]
+            (one.parts,) = parts_of(sizes, self._plans.adapting, [{}])
+
+    patch.setattr(Offload, "_cut", cut)
+
+
+def columns_of_another(patch: pytest.MonkeyPatch) -> None:
+    scans = Offload._scans
+
+    def swapped(self: Offload, inputs: Any) -> dict[Any, Any]:
+        found = scans(self, inputs)
+        return dict(zip(found, reversed(found.values()), strict=True))
+
+    patch.setattr(Offload, "_scans", swapped)
+
+
+def a_part_is_lost(patch: pytest.MonkeyPatch) -> None:
+    def most(*given: Any) -> Sequence[Any]:
+        return [own[:-1] for own in parts_of(*given)]
+
+    patch.setattr(offload, "parts_of", most)
+
+
+PLANTED = [
+    (each_place_by_itself, COPIED),
+    (each_side_by_itself, JOINED),
+    (columns_of_another, JOINED),
+    (a_part_is_lost, JOINED),
+]
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    spark.conf.set("spark.headgate.sql.enabled", "true")
+    with attach(spark) as attached:
+        yield attached
+
+
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession) -> None:
+    spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
+    spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
+    spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")
+
+
+@pytest.mark.parametrize(("plant", "query"), PLANTED)
+@pytest.mark.usefixtures("tables")
+def test_a_fault_is_found(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch, plant: Plant, query: str
+) -> None:
+    """No row is given, and nothing stays stored; in an enabled session Spark runs the query."""
+    df, before = spark.sql(query), len(hg.results())
+    with detached(hg, spark):
+        expected = df.collect()
+    plant(monkeypatch)
+    with pytest.raises(Corrupt):
+        hg.offload(df)
+    assert len(hg.results()) > before
+    assert all(one.released for one in hg.results()[before:])
+    given: list[list[Row]] = []
+    reasons = left(hg, lambda: given.append(spark.sql(query).collect()))
+    assert [expected] == given
+    assert [why.startswith("Corrupt: ") for why in reasons] == [True]
