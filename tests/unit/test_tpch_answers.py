@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import Row
 
-from ..bench.tpch import differs, queries
+from ..bench.answers import differs
+from ..bench.tpch import queries
 
 ROWS = [Row(a=1, b="x"), Row(a=1, b="y"), Row(a=2, b="z")]
 BY_A = "select a, b from t order by a"

@@ -1,0 +1,70 @@
+"""Queries that are measured on both sides: what is noted of each of them, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from rich.table import Table
+
+from headgate import Headgate
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+
+_DELETED_S = 20
+
+
+@dataclass(slots=True)
+class Measured:
+    """One query: its seconds each round, what ran here and what did not, bytes, what is wrong."""
+
+    spark_s: list[float]
+    ours_s: list[float]
+    taken: int = 0
+    refused: int = 0
+    size_bytes: int = 0
+    wrong: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ours_s) / median(self.spark_s)
+
+
+def total(measured: Mapping[int, Measured]) -> Measured:
+    """Add up the queries; as what is wrong stands how many are."""
+    added = Measured([0.0], [0.0])
+    for one in measured.values():
+        added.spark_s[0] += median(one.spark_s)
+        added.ours_s[0] += median(one.ours_s)
+        added.taken += one.taken
+        added.refused += one.refused
+        added.size_bytes += one.size_bytes
+    added.wrong = str(sum(bool(one.wrong) for one in measured.values()))
+    return added
+
+
+def table(measured: Mapping[int, Measured], title: str) -> Table:
+    """Lay out the queries and their total."""
+    made = Table(title=title)
+    for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "MB", "wrong"):
+        made.add_column(column, justify="right")
+    for number, one in measured.items():
+        made.add_row(str(number), *_cells(one))
+    made.add_row("all", *_cells(total(measured)))
+    return made
+
+
+def _cells(one: Measured) -> list[str]:
+    times = [f"{median(one.spark_s):.2f}", f"{median(one.ours_s):.2f}", f"{one.ratio:.2f}"]
+    return [*times, str(one.taken), str(one.refused), f"{one.size_bytes / 1e6:.1f}", one.wrong]
+
+
+def left(hg: Headgate) -> str:
+    """Say what the store still has of queries that were released."""
+    services, deadline = hg._services, Deadline.after(_DELETED_S)
+    prefix = f"{services.worker.root}/{hg.job}/"
+    while objects := [stat.name for stat in services.store.list(prefix)]:
+        if deadline.passed:
+            return f"{len(objects)} objects left, as {objects[0]}"
+        SYSTEM_CLOCK.sleep_s(0.02)
+    return ""
