@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch queries simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ bench: stack  ## Headgate against Spark's own shuffle, on the local stack
 SF ?= 1
 tpch: stack  ## TPC-H by Spark alone and through Headgate (SF=1)
 	@$(BIN)/python -m tests.bench tpch --scale $(SF) --rounds 3 $(ARGS)
+
+tpcds: stack  ## TPC-DS by Spark alone, through Headgate and by DuckDB, in eight settings (SF=1)
+	@$(BIN)/python -m tests.bench tpcds --scale $(SF) --rounds 1 $(ARGS)
 
 bench-operators: stack  ## functions for groups of rows, by Spark alone and through Headgate
 	@$(BIN)/python -m tests.bench operators --rounds 1 $(ARGS)

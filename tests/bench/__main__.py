@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from rich.console import Console
 
-from . import core, exchange, fixed, master, memory, operators, recovery, tpch, transfer
+from . import core, exchange, fixed, master, memory, operators, recovery, tpcds, tpch, transfer
 from .places import session
 
 _ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
@@ -18,8 +19,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--places", nargs="+", default=["real", "embedded"])
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
-    parser.add_argument("--scale", type=float, default=1, help="of TPC-H")
-    parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H")
+    parser.add_argument("--scale", type=float, default=1, help="of TPC-H and TPC-DS")
+    parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H and TPC-DS")
+    parser.add_argument("--settings", nargs="+", default=[], help="of TPC-DS: parts of their names")
     parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
@@ -47,9 +49,16 @@ def main() -> None:
         console.print(memory.run(spark))
     if "tpch" in chosen.tables:
         console.print(tpch.run(spark, chosen.scale, chosen.rounds, chosen.queries))
+    runs = []
+    if "tpcds" in chosen.tables:
+        for one in tpcds.run(spark, chosen.scale, chosen.rounds, chosen.queries, chosen.settings):
+            console.print(one.table())
+            runs.append(one)
+        console.print(tpcds.summary(runs))
     if "operators" in chosen.tables:
         console.print(operators.run(spark, chosen.rounds, chosen.cases))
     spark.stop()
+    sys.exit(not all(one.is_right for one in runs))
 
 
 main()

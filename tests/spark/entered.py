@@ -25,6 +25,16 @@ def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     actions.enter(spark, hg._runs)
 
 
+@contextmanager
+def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
+    """The session's actions run through its headgate for a while."""
+    actions.enter(spark, hg._running, hg._keeping)
+    try:
+        yield
+    finally:
+        hg.detach()
+
+
 def counted(spark: SparkSession) -> DataFrame:
     numbers = spark.range(0, 500, 1, 3)
     return numbers.groupBy((F.col("id") % 7).alias("k")).agg(F.count("*").alias("n"))

@@ -1,0 +1,195 @@
+"""TPC-DS: each of the 99 queries by Spark alone, through `offload` and by an action of a session
+with `spark.headgate.sql.enabled`, in turn, in one session. Their answers and DuckDB's must be one.
+
+Eight runs: both ways through Headgate, with and without adaptive execution, with and without
+broadcast joins. Spark's own answer is made once for both ways, under the same configuration.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+from pyspark.sql import Row, SparkSession
+from rich.table import Table
+
+from headgate import Headgate
+
+from ..spark.cluster import findings, recorded
+from ..spark.conftest import setting
+from ..spark.entered import entered
+from .answers import differs_in_order, near
+from .measured import Measured, left, table, total
+from .places import attached
+from .tpcds_data import Answer, answers, in_spark, queries, tables, views
+
+_ADAPTIVE = {
+    "aqe": {"spark.sql.adaptive.enabled": "true"},
+    # Nothing makes 200 partitions fewer here, and their tasks would be all that is measured.
+    "static": {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "8"},
+}
+_JOINS = {"broadcast": {}, "merge": {"spark.sql.autoBroadcastJoinThreshold": "-1"}}
+_TOLD = 300
+
+Collected = Callable[[SparkSession, Headgate, str], AbstractContextManager[list[Row]]]
+
+
+@contextmanager
+def _by_spark(spark: SparkSession, hg: Headgate, text: str) -> Iterator[list[Row]]:
+    yield spark.sql(text).collect()
+
+
+@contextmanager
+def _by_offload(spark: SparkSession, hg: Headgate, text: str) -> Iterator[list[Row]]:
+    out = hg.offload(spark.sql(text))
+    try:
+        yield out.collect()
+    finally:
+        hg.release(out)
+
+
+@contextmanager
+def _by_action(spark: SparkSession, hg: Headgate, text: str) -> Iterator[list[Row]]:
+    with entered(hg, spark):
+        yield spark.sql(text).collect()
+
+
+_SPARK = "spark"
+_SIDES: dict[str, Collected] = {_SPARK: _by_spark, "offload": _by_offload, "sql": _by_action}
+
+
+@dataclass(slots=True)
+class Run:
+    """One of the eight: its queries, and how many findings fsck had behind the last one."""
+
+    name: str
+    measured: dict[int, Measured]
+    findings: int = 0
+
+    @property
+    def right(self) -> int:
+        return sum(not one.wrong for one in self.measured.values())
+
+    @property
+    def is_right(self) -> bool:
+        return self.right == len(self.measured) and not self.findings
+
+    def table(self) -> Table:
+        return table(self.measured, f"TPC-DS, {self.name}; fsck has {self.findings} findings")
+
+
+@dataclass(slots=True)
+class _Answered:
+    """The rows of one side, or its error; seconds without the release, and what ran in Headgate."""
+
+    rows: list[Row] = field(default_factory=list)
+    took_s: float = 0.0
+    error: str = ""
+    taken: int = 0
+    refused: int = 0
+    size_bytes: int = 0
+
+
+def run(
+    spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int], named: Sequence[str]
+) -> Iterator[Run]:
+    """Give each run as it ends; `named` are parts of the names of those that are asked for."""
+    folder = tables(scale)
+    views(spark, folder)
+    texts = {number: text for number, text in queries().items() if not chosen or number in chosen}
+    correct = answers(folder, texts)
+    for adaptive, how in _ADAPTIVE.items():
+        for joins, more in _JOINS.items():
+            names = {side: f"{side}-{adaptive}-{joins}" for side in _SIDES if side != _SPARK}
+            runs = {
+                side: Run(name, {number: Measured([], []) for number in texts})
+                for side, name in names.items()
+                if not named or any(part in name for part in named)
+            }
+            if runs:
+                with _attached(spark, f"{adaptive}-{joins}", how | more) as hg:
+                    for turn in range(rounds):
+                        for at, (number, text) in enumerate(texts.items()):
+                            notes = {side: one.measured[number] for side, one in runs.items()}
+                            _measure(spark, hg, in_spark(text), correct[number], notes, turn + at)
+                    found = len(findings(hg._services, recorded(hg)).found)
+                for one in runs.values():
+                    one.findings = found
+                    yield one
+
+
+@contextmanager
+def _attached(spark: SparkSession, name: str, conf: Mapping[str, str]) -> Iterator[Headgate]:
+    """A headgate whose job has the queries of one setting alone, and a session that is its own."""
+    headgate = {
+        "spark.headgate.sql.enabled": "true",
+        "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{name}",
+    }
+    with setting(spark, {**conf, **headgate}), attached(spark, "real") as (hg, _):
+        hg.detach()
+        yield hg
+
+
+def _measure(
+    spark: SparkSession,
+    hg: Headgate,
+    text: str,
+    correct: Answer,
+    notes: Mapping[str, Measured],
+    turn: int,
+) -> None:
+    """Let each side answer, another one first each turn, and hold the answers together."""
+    sides = [_SPARK, *notes]
+    first = turn % len(sides)
+    given = {
+        side: _answered(spark, hg, _SIDES[side], text) for side in sides[first:] + sides[:first]
+    }
+    theirs = given[_SPARK]
+    not_correct = theirs.error or differs_in_order(correct, theirs.rows, near)
+    for side, one in notes.items():
+        ours = given[side]
+        one.spark_s.append(theirs.took_s)
+        one.ours_s.append(ours.took_s)
+        one.taken, one.refused, one.size_bytes = ours.taken, ours.refused, ours.size_bytes
+        wrong = ours.error or differs_in_order(theirs.rows, ours.rows)
+        if not_correct:
+            wrong = f"{wrong} Spark: {not_correct}"
+        one.wrong = one.wrong or wrong[:_TOLD]
+
+
+def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str) -> _Answered:
+    answer, before, native = _Answered(), len(hg.results()), hg._native.total()
+    begun_s = time.monotonic()
+    try:
+        with collected(spark, hg, text) as answer.rows:
+            answer.took_s = time.monotonic() - begun_s
+    except Exception as exc:  # the others are measured all the same
+        answer.took_s = time.monotonic() - begun_s
+        answer.error = f"{type(exc).__name__}: {exc}"
+    results = hg.results()[before:]
+    answer.taken, answer.refused = len(results), hg._native.total() - native
+    answer.size_bytes = sum(one.stored_bytes for one in results)
+    answer.error = answer.error or left(hg)
+    return answer
+
+
+def summary(runs: Sequence[Run]) -> Table:
+    """Lay out the runs, a line for each."""
+    made = Table(title="TPC-DS")
+    for column in ("run", "right", "Spark s", "Headgate s", "ratio", "worst ratio", "findings"):
+        made.add_column(column, justify="right")
+    for one in runs:
+        added = total(one.measured)
+        worst = max(one.measured, key=lambda number: one.measured[number].ratio)
+        made.add_row(
+            one.name,
+            f"{one.right} of {len(one.measured)}",
+            f"{added.spark_s[0]:.1f}",
+            f"{added.ours_s[0]:.1f}",
+            f"{added.ratio:.2f}",
+            f"{one.measured[worst].ratio:.2f} (query {worst})",
+            str(one.findings),
+        )
+    return made
