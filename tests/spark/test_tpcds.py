@@ -1,0 +1,115 @@
+"""Ten queries of TPC-DS, which have every kind of exchange in them: the answer is Spark's, and
+DuckDB's, both ways through Headgate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from headgate import Headgate, attach
+
+from ..bench.answers import differs_in_order, near
+from ..bench.tpcds_data import Answer, answers, generate, in_spark, queries, views
+from .entered import entered
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+CONF = {
+    "spark.headgate.sql.enabled": "true",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16KB",
+}
+SCALE = 0.01
+QUERIES = {
+    1: "one aggregate twice, compared with its own average",
+    2: "all rows in order: a range",
+    9: "scalar subqueries",
+    14: "an intersection three times, a union, a rollup",
+    32: "a correlated average",
+    38: "intersections",
+    51: "windows over windows, a full join",
+    67: "a rollup under a rank",
+    69: "semi and anti joins",
+    87: "differences",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A query's text for Spark, and DuckDB's answer."""
+
+    text: str
+    answer: Answer
+
+
+@pytest.fixture(scope="module")
+def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Case]:
+    folder = tmp_path_factory.mktemp("tpcds") / "tables"
+    generate(folder, SCALE)
+    views(spark, folder)
+    texts = {number: text for number, text in queries().items() if number in QUERIES}
+    found = answers(folder, texts)
+    return {number: Case(in_spark(text), found[number]) for number, text in texts.items()}
+
+
+@pytest.fixture(scope="module")
+def hg(spark: SparkSession) -> Iterator[Headgate]:
+    with attach(spark) as attached:
+        attached.detach()
+        yield attached
+
+
+@pytest.fixture(scope="module")
+def spark_answers(
+    spark: SparkSession, hg: Headgate, cases: dict[int, Case]
+) -> dict[int, list[Row]]:
+    return {number: spark.sql(case.text).collect() for number, case in cases.items()}
+
+
+@pytest.mark.parametrize("number", QUERIES)
+def test_spark_is_right(
+    cases: dict[int, Case], spark_answers: dict[int, list[Row]], number: int
+) -> None:
+    """Spark and DuckDB give the same rows in the same order, and there are some."""
+    assert "" == differs_in_order(cases[number].answer, spark_answers[number], near)
+    assert cases[number].answer != []
+
+
+@pytest.mark.parametrize("number", QUERIES)
+def test_offloaded(
+    spark: SparkSession,
+    hg: Headgate,
+    cases: dict[int, Case],
+    spark_answers: dict[int, list[Row]],
+    number: int,
+) -> None:
+    """Every exchange ran here, and the answer is Spark's."""
+    out = hg.offload(spark.sql(cases[number].text))
+    done = hg._offloaded[out]
+    assert "" == differs_in_order(spark_answers[number], out.collect())
+    assert () == done.refused
+    assert () != done.results
+    hg.release(out)
+
+
+@pytest.mark.parametrize("number", QUERIES)
+def test_actions(
+    spark: SparkSession,
+    hg: Headgate,
+    cases: dict[int, Case],
+    spark_answers: dict[int, list[Row]],
+    number: int,
+) -> None:
+    """An action of the session gives Spark's answer, and nothing that it stored stays."""
+    before = len(hg.results())
+    with entered(hg, spark):
+        given = spark.sql(cases[number].text).collect()
+    assert "" == differs_in_order(spark_answers[number], given)
+    results = hg.results()[before:]
+    assert () != results
+    assert [] == [one.result for one in results if one.released is None]
