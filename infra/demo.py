@@ -23,7 +23,8 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from ..connectors.spark.session import Headgate, attach_session
+from ..connectors.spark.attach import attach_session
+from ..connectors.spark.session import Headgate
 from ..control.clock import SYSTEM_CLOCK
 from ..control.events import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
 from ..control.ids import JobId

@@ -21,18 +21,22 @@ def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     hg.detach()
     yield
     assert before == len(hg.results())
-    assert hg._runs is not None
-    actions.enter(spark, hg._runs)
+    _enter(hg, spark)
 
 
 @contextmanager
 def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """The session's actions run through its headgate for a while."""
-    actions.enter(spark, hg._running, hg._keeping)
+    _enter(hg, spark)
     try:
         yield
     finally:
         hg.detach()
+
+
+def _enter(hg: Headgate, spark: SparkSession) -> None:
+    assert hg._runs is not None
+    actions.enter(spark, hg._runs)
 
 
 def counted(spark: SparkSession) -> DataFrame:
