@@ -17,7 +17,6 @@ from pyspark.util import fail_on_stopiteration
 from .gathering import Groups, Side, Sorted, gathered
 from .given import given
 from .grouping import as_one
-from .stateless import is_stateless
 from .worker import ReadTask, messages
 
 _ROWS_AT_ONCE = 65_536
@@ -52,10 +51,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function as a task has it. `keeps_nothing`: it cannot change what it has given."""
+    """A function as a task has it."""
 
     call: Callable[..., Any]
-    keeps_nothing: bool
     takes_key: bool
     by_batch: bool
     returned: StructType
@@ -104,9 +102,8 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
 def _function(call: Call) -> Function:
     function, returned = pickle.loads(call.function)
     takes_key = len(inspect.getfullargspec(function).args) != len(call.schemas)
-    keeps_nothing = not call.by_batch and is_stateless(function)  # batches may share memory
     checked = fail_on_stopiteration(function)
-    return Function(checked, keeps_nothing, takes_key, call.by_batch, returned, call.ways)
+    return Function(checked, takes_key, call.by_batch, returned, call.ways)
 
 
 def _schema(schema: bytes) -> pa.Schema:

@@ -15,14 +15,14 @@ from pyspark.worker import verify_return_type
 from .calls import Function
 from .gathering import Groups, Sorted
 
-_ROWS_AT_ONCE, _TABLES_AT_ONCE, _BYTES_AT_ONCE = 65_536, 128, 1 << 18
+_BYTES_AT_ONCE = 1 << 18
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
-    for table in _held(called) if function.keeps_nothing else _written(called):
+    for table in _written(called):
         yield _checked(table, schema, function.ways.by_name)
 
 
@@ -67,26 +67,6 @@ def _checked(result: pa.Table, schema: pa.Schema, by_name: bool) -> pa.Table:
     )
     columns = made.columns if made.num_columns else schema.empty_table().columns
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _held(results: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Neighbours of one schema as one table, when nobody can change them any more."""
-    held: list[pa.Table] = []
-    rows = 0
-    for result in results:
-        held.append(result)
-        rows += result.num_rows
-        if rows >= _ROWS_AT_ONCE or len(held) >= _TABLES_AT_ONCE:
-            yield from _joined(held)
-            held, rows = [], 0
-    yield from _joined(held)
-
-
-def _joined(results: list[pa.Table]) -> list[pa.Table]:
-    try:
-        return [pa.concat_tables(results)] if results else []
-    except pa.ArrowInvalid:  # their schemas differ
-        return results
 
 
 def _written(results: Iterator[pa.Table]) -> Iterator[pa.Table]:

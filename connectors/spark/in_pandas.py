@@ -16,14 +16,13 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 from pyspark.worker import verify_pandas_result, verify_return_type
 
 from .calls import Function, Ways
+from .copies import copied
 from .gathering import Groups, Sorted
 from .grouping import Longs, as_one, indices, numbers
 
-_HOLDING = (ArrayType, BinaryType, MapType, StructType)  # whose values may change in place
 _WINDOW_BYTES = 32 << 20
 _ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 512, 1_000
 
@@ -215,9 +214,7 @@ class _Results:
         self._ways = ways = function.ways
         self._schema = pa.schema(list(to_arrow_type(returned, timezone=ways.zone)))
         self._known: dict[tuple[Hashable, ...], Sequence[Hashable]] = {}
-        self._may_change = not function.keeps_nothing
-        holding = any(isinstance(field.dataType, _HOLDING) for field in returned)
-        self._alone = self._may_change and holding
+        self._alone = False
 
     def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
         held: list[_Result] = []
@@ -238,19 +235,16 @@ class _Results:
             yield self._table(held)
 
     def _kept(self, frame: pd.DataFrame) -> _Result:
-        """The columns as they are now, which a function may give again and change, in the schema's
-        order; none where the frame is to be converted by itself."""
+        """Copies of the columns, in the schema's order; none where the frame is to be converted by
+        itself."""
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
             by_name = self._ways.by_name
             verify_pandas_result(frame, self._returned, by_name, truncate_return_schema=False)
             order = self._known[labels] = self._order(labels)
-        columns = [] if self._alone else [frame[label] for label in order]
-        if any(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
-            columns = []
-        arrays = [_array(column) for column in columns]
-        return _Result(order, [one.copy() for one in arrays] if self._may_change else arrays)
+        columns = [] if self._alone else [copied(frame[label]) for label in order]
+        return _Result(order, [] if any(column is None for column in columns) else columns)
 
     def _order(self, labels: tuple[Hashable, ...]) -> Sequence[Hashable]:
         if len(self._known) > _LABELS_MAX:
@@ -282,12 +276,6 @@ class _Results:
             int_to_decimal_coercion_enabled=ways.decimals_from_ints,
         )
         return pa.Table.from_arrays(made.columns, schema=self._schema)
-
-
-def _array(column: pd.Series) -> Any:
-    """What a column holds: a frame takes some sixty objects, which the garbage collector would go
-    through again and again while it waits."""
-    return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
 
 
 def _joined(columns: Sequence[Any]) -> pd.Series:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate
-from headgate.connectors.spark.stateless import is_stateless
 
 from .grouped import IN_A_ZONE, ZONE, same
+from .keeping import WAYS, again, spoiling
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 CONF = {**IN_A_ZONE, ZONE: "UTC"}  # Arrow's timestamps pass through a function in no other
@@ -85,35 +85,39 @@ def rows(draw: st.DrawFn) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """Every so manieth of a group's first rows, again and again; `keeps`: with something at hand
-    that could be kept from one group to the next."""
+    """Every so manieth of a group's first rows, again and again; `way`: where the function keeps
+    memory that its results share, if it does."""
 
     step: int
     times: int
     most: int
-    keeps: bool
+    way: str | None
 
 
 def function(kind: str, taking: Taking) -> Callable[..., Any]:
     """PySpark tells kinds of functions by their arguments and by the types that are stated."""
     step, times, most = taking.step, taking.times, taking.most
-    kept: list[Any] | None = [] if taking.keeps else None
+    recall = WAYS[taking.way] if taking.way else None
 
     def of_table(table: pa.Table) -> pa.Table:
-        _ = kept
         places = pa.array(range(0, min(len(table), most), step), pa.int64())
         return pa.concat_tables([table.sort_by("v").take(places)] * times)
 
     def of_frame(frame: pd.DataFrame) -> pd.DataFrame:
-        _ = kept
         return pd.concat([frame.sort_values("v")[:most:step]] * times)
 
+    def kept(table: pa.Table) -> pa.Table:
+        return again(recall(), table) if recall else table
+
+    def spoiled(frame: pd.DataFrame) -> pd.DataFrame:
+        return spoiling(recall(), frame) if recall else frame
+
     def table(given: pa.Table) -> pa.Table:
-        return of_table(given)
+        return kept(of_table(given))
 
     def batches(given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
-            yield from of_table(pa.Table.from_batches([batch])).to_batches()
+            yield from kept(of_table(pa.Table.from_batches([batch]))).to_batches()
 
     def batches_with_key(key: Any, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not isinstance(key[0], pa.Scalar):  # an assertion would bring pytest in
@@ -121,16 +125,16 @@ def function(kind: str, taking: Taking) -> Callable[..., Any]:
         return batches(given)
 
     def frame(key: Any, given: pd.DataFrame) -> pd.DataFrame:
-        return of_frame(given)
+        return spoiled(of_frame(given))
 
     def frames(given: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return map(of_frame, given)
+        return (spoiled(of_frame(one)) for one in given)
 
     def tables(left: pa.Table, right: pa.Table) -> pa.Table:
-        return pa.concat_tables([of_table(left), right.sort_by("v")])
+        return kept(pa.concat_tables([of_table(left), right.sort_by("v")]))
 
     def two_frames(key: Any, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-        return pd.concat([left.sort_values("v"), of_frame(right)])
+        return spoiled(pd.concat([left.sort_values("v"), of_frame(right)]))
 
     return locals()[kind]  # type: ignore[no-any-return]
 
@@ -140,7 +144,7 @@ KINDS = ["table", "batches", "batches_with_key", "frame", "frames", "tables", "t
 
 def takings() -> st.SearchStrategy[Taking]:
     numbers = st.integers(1, 3), st.integers(1, 2), st.integers(0, 9)
-    return st.builds(Taking, *numbers, st.booleans())
+    return st.builds(Taking, *numbers, st.none() | st.sampled_from(list(WAYS)))
 
 
 def query(given: DataFrame, keys: list[str], kind: str, taking: Taking) -> DataFrame:
@@ -157,7 +161,6 @@ def test_random(spark: SparkSession, hg: Headgate, kind: str) -> None:
     @settings(max_examples=settings().max_examples // 8, suppress_health_check=list(HealthCheck))
     @given(rows(), takings())
     def held_against_spark(rows: Rows, taking: Taking) -> None:
-        assert is_stateless(function(kind, taking)) != taking.keeps
         keys = [f"c{at}" for at in range(rows.keys)]
         same(hg, query(rows.frame(spark), keys, kind, taking))
 
