@@ -33,23 +33,33 @@ class Places:
         return plan.transformDownWithSubqueries(self._jvm.mapping(places))
 
     def fill(self, plan: Any, places: Sequence[Place], cut: Sequence[Any] = ()) -> Any:
-        """Return the plan with scans in the places of exchanges; `cut` are the joins that read
-        what is skewed in pieces.
+        """Return the plan with scans in the places of exchanges, checked; `cut` are the joins that
+        read what is skewed in pieces.
 
         Raises:
             Corrupt: the plan that came of it is not the one that was asked for.
         """
+        if not places:
+            return plan
         planned = self.replace(plan, [(join, _skewed(join)) for join in cut])
+        filled = self.replace(planned, places)
+        self.check(planned, filled, places)
+        return filled
+
+    def check(self, planned: Any, filled: Any, places: Sequence[Place]) -> None:
+        """Check a plan that was filled against the one that Spark has made.
+
+        Raises:
+            Corrupt: it would not give the same rows.
+        """
         for node, scan in places:
             if not scan.output().equals(node.output()):
                 raise Corrupt("a stage reads an exchange with other columns than it has")
-        filled = self.replace(planned, places)
         asked_for = self.replace(filled, [(scan, node) for node, scan in places])
         if not asked_for.equals(planned):
             raise Corrupt("a stage does not read its exchanges where Spark's plan reads them")
-        if not self._holds(filled) and self._holds(plan):
+        if not self._holds(filled) and self._holds(planned):
             raise Corrupt("a stage reads exchanges that must be read alike in different parts")
-        return filled
 
     def _holds(self, plan: Any) -> bool:
         """Return whether each node of a plan, and of its subqueries, has its rows where it needs

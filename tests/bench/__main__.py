@@ -7,10 +7,22 @@ import sys
 
 from rich.console import Console
 
-from . import core, exchange, fixed, master, memory, operators, recovery, tpcds, tpch, transfer
+from . import (
+    check,
+    core,
+    exchange,
+    fixed,
+    master,
+    memory,
+    operators,
+    recovery,
+    tpcds,
+    tpch,
+    transfer,
+)
 from .places import session
 
-_ALL = ["exchange", "fixed", "transfer", "memory", "recovery", "master"]
+_ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
 
 
 def main() -> None:
@@ -45,6 +57,8 @@ def main() -> None:
         console.print(exchange.run(spark, chosen.rounds, chosen.places, chosen.counts))
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
+    if "check" in chosen.tables:
+        console.print(check.run(spark, chosen.rounds * 4))
     if "memory" in chosen.tables:
         console.print(memory.run(spark))
     if "tpch" in chosen.tables:
