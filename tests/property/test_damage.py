@@ -352,6 +352,18 @@ def test_a_shifted_window_is_found(at: int, shift: int, which: int) -> None:
     assert ({at} if sources[chosen].sizes[at] else set()) == errors.keys()
 
 
+def test_rows_without_bytes_are_found() -> None:
+    """A subpartition of which rows are stated, but no bytes, is not taken for an empty one."""
+    whole = sound("lz4")
+    first, *others = whole.manifest.sources
+    at = int(np.flatnonzero(first.rows)[0])
+    sizes = first.sizes.copy()
+    sizes[at] = 0
+    wrong = replace(whole.manifest, sources=(replace(first, sizes=sizes), *others))
+    errors = read_all(whole, whole.objects, wrong)
+    assert re.search(rf"{int(first.rows[at])} rows are stated and were not read", str(errors[at]))
+
+
 def test_another_schema_is_found() -> None:
     """Sound bytes read as another schema are `Corrupt`, naming object and range."""
     whole = sound("none")

@@ -8,10 +8,13 @@ from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.adaptive import Adapting, parts_of, pieces, skewed
+from headgate.connectors.spark.adaptive import Adapting, check_parts, parts_of, pieces, skewed
+from headgate.connectors.spark.worker import Part
+from headgate.control.errors import Corrupt
 
 ADAPTING = Adapting(True, 100, 10, 2, math.inf, 5.0, -1)
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=8)
@@ -52,6 +55,31 @@ def test_rows_meet_once(
         assert coalesce or len(one.subpartitions) == 1
     whole = product(range(len(sizes[0])), range(PARTITIONS), range(PARTITIONS))
     assert not any(parts) or met == Counter(whole)
+
+
+@given(pairs(), st.data())
+def test_parts_that_do_not_meet_once_are_found(
+    given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]], data: st.DataObject
+) -> None:
+    """What is cut rightly passes; a task that is lost, doubled, swapped or widened does not."""
+    sizes, cuts = given_pairs
+    count, partitions = len(sizes[0]), [PARTITIONS, PARTITIONS]
+    parts = parts_of([np.array(each) for each in sizes], ADAPTING, cuts)
+    check_parts(parts, count, partitions)
+    tasks = list(zip(*parts, strict=True))
+    assume(len(tasks) > 1)
+    at = data.draw(st.integers(0, len(tasks) - 1))
+    left, right = tasks[at]
+    more = replace(left, subpartitions=range(left.subpartitions.start, count + 1))
+    for wrong in (
+        [*tasks[:at], *tasks[at + 1 :]],
+        [*tasks, tasks[at]],
+        [*tasks[:at], (more, right), *tasks[at + 1 :]],
+        [*tasks[:at], (left, more), *tasks[at + 1 :]],
+        [*tasks[:at], (Part(left.subpartitions, range(0)), right), *tasks[at + 1 :]],
+    ):
+        with pytest.raises(Corrupt):
+            check_parts(list(zip(*wrong, strict=True)), count, partitions)
 
 
 @given(SIZES)
