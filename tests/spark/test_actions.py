@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,30 @@ def test_spark_runs_what_we_cannot(
     monkeypatch.setattr(Exchanger, "write", away)
     assert 7 == len(counted(spark).collect())
     assert hg.report().native["Unavailable: the broker is away"] == 1
+
+
+def test_a_registration_that_nobody_answers(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what was waited for, Spark runs the query, and nothing stays registered."""
+
+    class Silent(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            raise TimeoutError
+
+    register = StorageMaster.register_partition_with_producer
+
+    def silent(*given: Any) -> Future[Any]:
+        register(*given).result(30)
+        return Silent()
+
+    before = len(hg.results())
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageMaster, "register_partition_with_producer", silent)
+        reasons = left(hg, lambda: counted(spark).collect())
+    assert [why.startswith("Unavailable: no master has answered") for why in reasons] == [True]
+    wait_until(lambda: all(one.released for one in hg.results()[before:]))
+    assert len(hg.results()) == before + 1
 
 
 def test_rows_that_were_read_are_given(
