@@ -1,0 +1,78 @@
+"""One random query, by Spark alone and through Headgate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate import Headgate
+
+from .generated import SETTINGS, Tree, shrunk
+
+_NOTHING_TO_WRITE = "there are no columns to repartition"
+_ERROR_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the answers of a query differ, empty when they do not; how many exchanges there were; why
+    Spark itself has no answer, empty when it has one."""
+
+    said: str = ""
+    exchanges: int = 0
+    unanswered: str = ""
+
+
+def set_all(spark: SparkSession, tree: Tree) -> None:
+    """Set all that a query states, and nothing that an earlier one did."""
+    stated = tree.settings
+    for key in SETTINGS - stated.keys():
+        spark.conf.unset(key)
+    for key, value in stated.items():
+        spark.conf.set(key, value)
+
+
+def answer(spark: SparkSession, tree: Tree) -> tuple[DataFrame, list[str]]:
+    """Spark's own, under the settings of the query."""
+    set_all(spark, tree)
+    df = spark.sql(tree.statement)
+    return df, told(df, tree)
+
+
+def told(df: DataFrame, tree: Tree) -> list[str]:
+    rows = [str(tuple(row)) for row in df.collect()]
+    return rows if tree.is_ordered else sorted(rows)
+
+
+def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> Outcome:
+    """What is not as in Spark: rows, order or schema, or an exchange that did not run here."""
+    try:
+        out = hg.offload(df)
+        done, found = hg._offloaded[out], told(out, tree)
+    except Exception as exc:
+        return Outcome(f"{type(exc).__name__}: {str(exc)[:_ERROR_CHARS]}")
+    refused = [reason for _, reason in done.refused if reason != _NOTHING_TO_WRITE]
+    kept = f"{refused} stayed" if refused else ""
+    if not done.refused and " Exchange " in done.plan:
+        kept = "an exchange was added"
+    wrong = "" if expected == found else f"{len(expected)} rows, here {len(found)}"
+    changed = "" if df.schema == out.schema else f"{out.schema.simpleString()} is not the schema"
+    hg.release(out)
+    said = ", ".join(filter(None, (wrong, changed, kept)))
+    return Outcome(said, len(done.exchanges) + done.reused)
+
+
+def ask(spark: SparkSession, hg: Headgate, tree: Tree) -> Outcome:
+    try:
+        df, expected = answer(spark, tree)
+    except (PySparkException, Py4JError) as exc:
+        return Outcome(unanswered=str(exc)[:_ERROR_CHARS])
+    return difference(hg, df, expected, tree)
+
+
+def smallest(spark: SparkSession, hg: Headgate, tree: Tree) -> Tree:
+    """The smallest query that still differs."""
+    return shrunk(tree, lambda less: ask(spark, hg, less).said != "")

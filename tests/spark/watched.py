@@ -1,0 +1,102 @@
+"""What random queries reach: each query is counted for every part of the product that it tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from headgate.connectors.spark import offload, physical
+from headgate.connectors.spark.shuffles import Plan, Shuffle, through
+from headgate.connectors.spark.worker import Part
+
+# So much of a hundred queries must have reached each.
+LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
+    {
+        "read neighbours together": 20,
+        "cut a skewed subpartition": 2,
+        "planned again": 5,
+        "broadcast what turned out small": 1,
+        "dropped what turned out empty": 1,
+        "used an exchange again": 5,
+        "had one exchange at several places": 3,
+        "read one exchange in several ways": 1,
+    }
+)
+
+
+class Watched:
+    """Notes what a query reaches while the product's own functions run."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._seen: set[str] = set()
+        self.reached: Counter[str] = Counter()
+        self._watch(patch, offload, "parts_of", self._parts)
+        self._watch(patch, offload.Offload, "_scans", self._scans)
+        self._watch(patch, physical.PlanDoor, "plan_again", self._again)
+        self._watch(patch, physical.PlanDoor, "begin", self._begun)
+
+    def end(self) -> None:
+        """Count a query that has been asked."""
+        self.reached.update(self._seen)
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave out what was asked since the last query."""
+        self._seen.clear()
+
+    def lacking(self, queries: int) -> Iterator[str]:
+        """What too few of so many queries have reached."""
+        for kind, least in LEAST_PERCENT.items():
+            if self.reached[kind] * 100 < least * queries:
+                yield f"{self.reached[kind]} of {queries} queries {kind}"
+
+    def _watch(
+        self, patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., None]
+    ) -> None:
+        original = getattr(owner, name)
+
+        def watched(*given: Any) -> Any:
+            found = original(*given)
+            note(found, *given)
+            return found
+
+        patch.setattr(owner, name, watched)
+
+    def _parts(self, found: Sequence[Sequence[Part]], *_: object) -> None:
+        parts = [part for each in found for part in each]
+        if any(len(part.subpartitions) > 1 for part in parts):
+            self._seen.add("read neighbours together")
+        if any(part.partitions is not None for part in parts):
+            self._seen.add("cut a skewed subpartition")
+
+    def _scans(self, _: object, __: object, inputs: Iterable[Shuffle]) -> None:
+        for one, other in combinations(through(inputs), 2):
+            if one.mark is other.mark and one.node == other.node:
+                self._seen.add("had one exchange at several places")
+                if one.parts != other.parts:
+                    self._seen.add("read one exchange in several ways")
+
+    def _again(self, found: Plan, _: object, before: Plan) -> None:
+        self._seen.add("planned again")
+        if _broadcasts(found) > _broadcasts(before):
+            self._seen.add("broadcast what turned out small")
+        if any(one.is_done and not _rows(one) for one in before.shuffles):
+            self._seen.add("dropped what turned out empty")
+
+    def _begun(self, is_first: bool, *_: object) -> None:
+        if not is_first:
+            self._seen.add("used an exchange again")
+
+
+def _broadcasts(plan: Plan) -> int:
+    return int(str(plan.root.toString()).count("BroadcastExchange"))
+
+
+def _rows(shuffle: Shuffle) -> int:
+    assert shuffle.mark is not None
+    return shuffle.mark.rows
