@@ -127,7 +127,7 @@ simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=100
 QUERIES ?= 2000
 
 queries: stack  ## random queries, by Spark alone and through Headgate (QUERIES=2000 START=0)
-	@QUERIES=$(QUERIES) QUERIES_FROM=$(START) $(BIN)/python -m pytest -m real tests/spark/test_generated.py
+	@$(BIN)/python -m tests.spark.queries --queries $(QUERIES) --start $(START) $(ARGS)
 
 ROUNDS ?= 15
 SEED ?= 1
