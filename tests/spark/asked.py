@@ -14,6 +14,7 @@ from .generated import SETTINGS, Tree, shrunk
 
 _NOTHING_TO_WRITE = "there are no columns to repartition"
 _ERROR_CHARS = 300
+_WRONG_ROWS = " rows, here "
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class Outcome:
     said: str = ""
     exchanges: int = 0
     unanswered: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.said and not self.unanswered
+
+    @property
+    def are_rows_wrong(self) -> bool:
+        return _WRONG_ROWS in self.said
 
 
 def set_all(spark: SparkSession, tree: Tree) -> None:
@@ -58,7 +67,7 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
     kept = f"{refused} stayed" if refused else ""
     if not done.refused and " Exchange " in done.plan:
         kept = "an exchange was added"
-    wrong = "" if expected == found else f"{len(expected)} rows, here {len(found)}"
+    wrong = "" if expected == found else f"{len(expected)}{_WRONG_ROWS}{len(found)}"
     changed = "" if df.schema == out.schema else f"{out.schema.simpleString()} is not the schema"
     hg.release(out)
     said = ", ".join(filter(None, (wrong, changed, kept)))

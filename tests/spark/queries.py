@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 
-from .asked import Outcome, answer, ask, difference, smallest
+from .asked import Outcome, ask, smallest
 from .conftest import build_session, real_place
 from .generated import query
 from .grammar import tables
-from .planted import PLANTED, Plant
+from .planted import PLANTED, Plant, check_nothing
 from .watched import LEAST_PERCENT, Watched
 
 SHOWN_S = 30.0
@@ -47,33 +45,42 @@ def main() -> int:
         with attach(spark) as hg:
             if given.planted:
                 plants = [one for one in PLANTED if one.__name__ in given.planted]
-                return 0 if find(spark, hg, plants, seeds) else 1
+                missed = [plant.__name__ for plant in find(spark, hg, plants, seeds)]
+                print(f"not found: {missed or 'none'}")
+                return 1 if missed else 0
             return report(spark, hg, seeds, given.shrunk)
     finally:
         spark.stop()
 
 
-def find(spark: SparkSession, hg: Headgate, sought: Sequence[Plant], seeds: range) -> bool:
-    """Print for each planted bug the first seed that shows it, and is answered right without it."""
-    sought = list(sought)
+def find(
+    spark: SparkSession, hg: Headgate, plants: Sequence[Plant], seeds: Iterable[int]
+) -> Sequence[Plant]:
+    """Print for each planted bug the first seed that has wrong rows of it and right ones without
+    it; return those that no seed has found."""
+    sought = list(plants)
     for tried, seed in enumerate(seeds, 1):
         tree = query(seed)
-        try:
-            df, expected = answer(spark, tree)
-        except (PySparkException, Py4JError):
+        with pytest.MonkeyPatch.context() as patch:
+            watched = Watched(patch)
+            outcome = ask(spark, hg, tree)
+        seen = watched.end()
+        if not outcome.is_right:
+            reason = outcome.said or f"Spark has no answer: {outcome.unanswered}"
+            print(f"seed {seed} as it is: {reason}; {tree.text}", flush=True)
             continue
-        for plant in tuple(sought):
+        for plant in [one for one in sought if PLANTED[one] in {"", *seen}]:
             with pytest.MonkeyPatch.context() as patch:
+                check_nothing(patch)
                 plant(patch)
-                said = difference(hg, df, expected, tree).said
-            if said and not difference(hg, df, expected, tree).said:
+                outcome = ask(spark, hg, tree)
+            if outcome.are_rows_wrong:
                 sought.remove(plant)
                 print(f"{plant.__name__}: seed {seed}, query {tried}", flush=True)
-                print(f"    {said}; {tree.text}", flush=True)
+                print(f"    {outcome.said}; {tree.text}", flush=True)
         if not sought:
-            return True
-    print("not found:", *(plant.__name__ for plant in sought))
-    return False
+            break
+    return sought
 
 
 def report(spark: SparkSession, hg: Headgate, seeds: range, shrunk_max: int) -> int:
