@@ -59,8 +59,14 @@ _COPIED = (
 _USED_AGAIN = (
     "(with w as (select * from <relation>) select l.a, r.b, l.c, l.d, l.s from w l"
     " <join> (select a, <sum> b from w group by a) r on l.a = r.a)",
-    "(with w as (select * from <relation>) <grouped> from w <where> group by a, c"
-    " union all <grouped> from w <where> group by a, c)",
+    *(
+        "(with w as (select * from <relation>)"
+        " select a, max(b) b, c, max(d) d, max(s) s from w <kept> group by a, c"
+        " <set> select a, max(b) b, c, max(d) d, max(s) s from w <kept> group by a, c)",
+    )
+    * 2,
+    "(with w as (select distinct * from <relation>) select * from (select * from w <kept>) l"
+    " <half> (select * from w <kept>) r on l.a = r.a)",
     "(with w as (<grouped> from <relation> group by <by>)"
     " select * from w <where> union all select * from w <where>)",
     "(with w as (<grouped> from <relation> group by a, c) select l.a, r.b, l.c, r.d, l.s"
@@ -105,7 +111,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "(select r.a, r.b, l.c, l.d, r.s from <relation> l <any join>"
         " (select * from <relation> order by <order> limit 3) r <far>)",
         *_USED_AGAIN,
-        *_COPIED * 2,
+        *_COPIED * 3,
         "(select a, bigint(n) b, c, d, s from (select *, <ranked> n from <relation>) <ranks>)",
         "(select a, <scalar> b, c, d, s from (select distinct * from <relation>) o)",
         "(select o.a, x.b, c, d, s from <relation> o <lateral>)",
@@ -138,9 +144,11 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "not exists (select 1 from <other> i where i.a = o.a and i.c = o.c)",
         "a not in (select a from <other> where a is not null)",
         "c in (select c from <other>) and a in (select a from <other> where b > 50)",
+        "a in (select a from <other>) and b >= (select count(distinct b) from <other> where b < 0)",
     ),
     "common": ("intersect", "except"),
     "grouped": ("select a, <sum> b, c, max(d) d, max(s) s",),
+    "kept": ("where b % 2 = 0", "where b % 3 = 0", "where b > 40", "where b < 60"),
     "where": (
         "",
         "where b % 2 = 0",

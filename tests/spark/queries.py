@@ -58,13 +58,13 @@ def find(
 ) -> Sequence[Plant]:
     """Print for each planted bug the first seed that has wrong rows of it and right ones without
     it; return those that no seed has found."""
-    sought = list(plants)
+    sought, reached = list(plants), Counter[str]()
     for tried, seed in enumerate(seeds, 1):
         tree = query(seed)
         with pytest.MonkeyPatch.context() as patch:
             watched = Watched(patch)
             outcome = ask(spark, hg, tree)
-        seen = watched.end()
+        reached.update(seen := watched.end())
         if not outcome.is_right:
             reason = outcome.said or f"Spark has no answer: {outcome.unanswered}"
             print(f"seed {seed} as it is: {reason}; {tree.text}", flush=True)
@@ -80,7 +80,13 @@ def find(
                 print(f"    {outcome.said}; {tree.text}", flush=True)
         if not sought:
             break
+    show(reached)
     return sought
+
+
+def show(reached: Counter[str]) -> None:
+    for kind in LEAST_PERCENT:
+        print(f"{reached[kind]:>10,} {kind}")
 
 
 def report(spark: SparkSession, hg: Headgate, seeds: range, shrunk_max: int) -> int:
@@ -96,8 +102,7 @@ def report(spark: SparkSession, hg: Headgate, seeds: range, shrunk_max: int) -> 
                     tree = smallest(spark, hg, tree)
                     watched.forget()
                 print(f"seed {seed}: {outcome.said}; {tree.text}", flush=True)
-    for kind in LEAST_PERCENT:
-        print(f"{watched.reached[kind]:>10,} {kind}")
+    show(watched.reached)
     for reason, times in tally.unanswered.most_common():
         print(f"{times:>10,} were not answered by Spark: {reason}")
     lacking = list(watched.lacking(len(seeds)))
