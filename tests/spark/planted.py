@@ -7,7 +7,7 @@ shows it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,6 @@ from headgate.connectors.spark.jvm import Jvm, name_of
 from headgate.connectors.spark.physical import PlanDoor
 from headgate.connectors.spark.places import Place, Places
 from headgate.connectors.spark.shuffles import Group, Mark, Plan, Shuffle
-from headgate.connectors.spark.walk import nodes
 from headgate.connectors.spark.worker import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -130,7 +129,7 @@ def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
         kind = self._jvm.only(_RIGHT_OUTER)
         joins = [
             (node, node.copy(node.left(), node.right(), kind, node.condition(), node.hint()))
-            for node in nodes(self._jvm, logical)
+            for node in _nodes(self._jvm, logical)
             if name_of(node) == "Join"
             and node.joinType().toString() == "LeftOuter"
             and float(node.right().stats().sizeInBytes()) <= self.adapting.broadcast_bytes
@@ -138,6 +137,12 @@ def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
         return plan(self, self._places.replace(logical, joins))
 
     patch.setattr(PlanDoor, "_plan", turned)
+
+
+def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in jvm.items(plan.children()):
+        yield from _nodes(jvm, child)
 
 
 def _is_piece(part: Part) -> bool:
