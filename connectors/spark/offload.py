@@ -69,6 +69,7 @@ class Offload:
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
+        self._settings = TaskSettings(exchanger.spark)
         self._runs: dict[Mark, Future[Done]] = {}
         self._plan: Plan | None = None
         self._reused = 0
@@ -192,11 +193,10 @@ class Offload:
         return again
 
     def _exchange(self, shuffle: Shuffle) -> Done:
-        settings = TaskSettings(self._exchanger.spark)
-        with settings.carried():
-            return self._write(shuffle, settings)
+        with self._settings.carried():
+            return self._write(shuffle)
 
-    def _write(self, shuffle: Shuffle, settings: TaskSettings) -> Done:
+    def _write(self, shuffle: Shuffle) -> Done:
         begun_s = SYSTEM_CLOCK.monotonic_s()
         scans = self._scans(shuffle.inputs)
         means = self._exchanger.means
@@ -207,7 +207,7 @@ class Offload:
         told = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
             written = self._exchanger.write(
-                road, named, shuffle.count, shuffle.label, self._name(), settings
+                road, named, shuffle.count, shuffle.label, self._name(), self._settings
             )
         return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 

@@ -18,7 +18,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ...control.errors import Corrupt
+from ...control.errors import Corrupt, Invalid
 from .adaptive import Adapting
 from .caches import Cache, caches
 from .catalyst import CatalystDoor, ExchangePlan
@@ -320,7 +320,8 @@ class PlanDoor:
             self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
         )
         names = [one.ruleName().rpartition(".")[2] for one in rules[-2:]]
-        assert names == _LAST_RULES, names
+        if names != _LAST_RULES:
+            raise Invalid(f"this Spark prepares plans by other rules: {', '.join(names)} come last")
         return rules
 
     def _plan(self, logical: Any) -> Plan:
