@@ -21,8 +21,8 @@ _TABLES = {
     "many": (200, 2, 1),
     "more": (150, 2, 1),
     "none": (0, 2, 1),
-    "hot": (500, 3, 4),
-    "large": (900, 2, 1),
+    "hot": (3000, 3, 4),
+    "large": (1500, 2, 1),
 }
 _CASED = "concat(if(q % 2 = 0, 'k', 'K'), q % 7)"
 _MIXED = "elt(int(q % 5) + 1, 'k', '', '\uff5e', '\U0001f600', 'k ')"
@@ -32,15 +32,15 @@ _TRIMMED = "UTF8_BINARY" if pyspark.__version__.startswith("4.0.") else "UTF8_BI
 # a and c of a number q, d and s.x of a number r; how a and c are shown, for of equal keys any may
 # stand for all
 TYPES = (
-    ("int(q % 12)", "concat('k', q % 7)", "r % 60 / 8", "int(r % 3)", "a", "c"),
-    ("decimal(q % 12) / 4", f"{_CASED} collate UTF8_LCASE", "timestamp_millis(r % 50 * 7919L)",
+    ("int(q % 40)", "concat('k', q % 7)", "r % 60 / 8", "int(r % 3)", "a", "c"),
+    ("decimal(q % 40) / 4", f"{_CASED} collate UTF8_LCASE", "timestamp_millis(r % 50 * 7919L)",
      "struct(r % 2 as u, 'v' as v)", "a", "lower(c)"),
-    ("date_add(date'1999-12-28', int(q % 12))", _MIXED, "decimal(r % 50)", "int(r % 3)", "a", "c"),
+    ("date_add(date'1999-12-28', int(q % 40))", _MIXED, "decimal(r % 50)", "int(r % 3)", "a", "c"),
     (_FLOAT, "binary(concat('k', q % 7))", "float(r % 60 / 8)", "array(struct(r % 2 as u))",
      "a + 0", "c"),
-    ("struct(q % 12 as u, 'v' as v)", f"{_CASED} collate UNICODE_CI",
+    ("struct(q % 40 as u, 'v' as v)", f"{_CASED} collate UNICODE_CI",
      "make_dt_interval(0, int(r % 50))", "decimal(r % 3)", "a", "lower(c)"),
-    ("array(q % 12, null)", f"{_SPACED} collate {_TRIMMED}",
+    ("array(q % 40, null)", f"{_SPACED} collate {_TRIMMED}",
      "timestamp_ntz'2001-02-03' + make_dt_interval(int(r % 50))", "r % 2 = 0", "a",
      "rtrim(c)" if "RTRIM" in _TRIMMED else "c"),
     ("q % 2 = 0", "decimal(q % 7)", "date_add(date'1582-10-01', int(r % 30))", "r % 3", "a", "c"),
@@ -128,12 +128,17 @@ RULES: Mapping[str, tuple[str, ...]] = {
         *("few#", "some#", "many#", "more#", "some#", "many#", "more#"),
         *("none#", "hot#", "large#"),
     ),
-    "sized": ("many#", "hot#", "hot#", "large#"),
+    "sized": ("many#", "hot#", "hot#", "hot#", "large#"),
     "other": ("few#", "some#", "some#", "more#", "large#", "none#", "<relation>"),
     "both": (
         *("(select * from <sized> union all select * from <other>)",) * 3,
         "(select * from <other> union all select * from <sized> union all select * from <other>)",
         "(select l.a, l.b, r.c, l.d, r.s from <sized> l <join> <keyed> r on l.a = r.a)",
+        *(
+            "(select /*+ broadcast(r) */ l.a, l.b, r.c, l.d, r.s from <sized> l"
+            " join <keyed> r on l.a = r.a)",
+        )
+        * 2,
     ),
     "member": (
         "a in (select a from <other>)",

@@ -76,9 +76,9 @@ def test_shrinking() -> None:
     large = (tree for seed in range(99) if "full join" in (tree := query(seed)).text)
     found = max(large, key=lambda tree: len(tree.text))
     small = shrunk(found, lambda tree: "full join" in tree.text)
-    assert small.text.endswith(" r on l.a = r.a)")
-    assert small.statement.count("select") <= 4
-    assert len(small.text) < len(found.text)
+    assert small.statement.count("full join") == 1
+    assert small.statement.count("select") <= 5
+    assert len(small.text) < len(found.text) / 2
 
 
 def test_settings_shrink_away() -> None:

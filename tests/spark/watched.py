@@ -17,8 +17,8 @@ from headgate.connectors.spark.worker import Part
 LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
     {
         "read neighbours together": 20,
-        "cut a skewed subpartition": 2,
-        "planned again": 5,
+        "cut a skewed subpartition": 0.5,
+        "planned again": 4,
         "broadcast what turned out small": 1,
         "dropped what turned out empty": 1,
         "used an exchange again": 5,
