@@ -46,12 +46,25 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
     """Where one exchange stands at several places of a stage, each group of them is cut by its own
-    sizes, and the scan of one place stands at all: the bug that other suites have found."""
+    sizes, and the scan of one place stands at all: the bug that other suites have found. Spark is
+    told of each that it is hashed into so many partitions, and prepares the stage once more."""
 
     def apart(alike: Iterable[Sequence[Shuffle]]) -> list[Group]:
         return list(dict.fromkeys(one.group for same in alike for one in same))
 
+    def hashed(self: PlanDoor, shuffle: Shuffle) -> Any:
+        stated = partitioning(self, shuffle)
+        if not shuffle.parts or name_of(stated) != "CoalescedHashPartitioning":
+            return stated
+        return shuffle.partitioning.copy(shuffle.partitioning.expressions(), len(shuffle.parts))
+
+    def prepared(self: PlanDoor, plan: Any) -> Any:
+        return self._query(self._stage(plan)).executedPlan()
+
+    partitioning = PlanDoor._partitioning
     patch.setattr(offload, "_cut_as_one", apart)
+    patch.setattr(PlanDoor, "_partitioning", hashed)
+    patch.setattr(PlanDoor, "_executed", prepared)
 
 
 def swap_parts(patch: pytest.MonkeyPatch) -> None:
