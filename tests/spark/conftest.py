@@ -105,3 +105,11 @@ def spark(place: Place, request: pytest.FixtureRequest) -> Iterator[SparkSession
 def hg(spark: SparkSession) -> Iterator[Headgate]:
     with attach(spark) as attached:
         yield attached
+
+
+@pytest.fixture(scope="module")
+def unequal(spark: SparkSession) -> None:
+    """Tables of very different sizes whose parts differ when small neighbours are read together."""
+    spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
+    spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
+    spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")

@@ -149,13 +149,6 @@ TWICE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def unequal(spark: SparkSession) -> None:
-    spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
-    spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
-    spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")
-
-
 @pytest.mark.parametrize("skew", [{}, SKEW], ids=["even", "skew"])
 @pytest.mark.parametrize("query", TWICE)
 @pytest.mark.usefixtures("unequal")

@@ -80,15 +80,8 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
         yield attached
 
 
-@pytest.fixture(scope="module")
-def tables(spark: SparkSession) -> None:
-    spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
-    spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
-    spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")
-
-
 @pytest.mark.parametrize(("plant", "query"), PLANTED)
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("unequal")
 def test_a_fault_is_found(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch, plant: Plant, query: str
 ) -> None:
