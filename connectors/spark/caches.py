@@ -6,7 +6,7 @@ first time. A plan that reads what is stored here can take its place until then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -115,8 +115,18 @@ class Filled(Reader):
 
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
     """The caches that a plan reads."""
-    plans, found = [logical, *jvm.items(logical.subqueriesAll())], []
+    plans, seen = [logical, *jvm.items(logical.subqueriesAll())], jvm["same"]()
     for leaf in (leaf for plan in plans for leaf in jvm.items(plan.collectLeaves())):
-        if name_of(leaf) == _RELATION and (cache := Cache(leaf.cacheBuilder())) not in found:
-            found.append(cache)
-            yield cache
+        if name_of(leaf) == _RELATION and seen.putIfAbsent(leaf.cacheBuilder(), True) is None:
+            yield Cache(leaf.cacheBuilder())
+
+
+def is_outdated(jvm: Jvm, planned: Any, now: Callable[[], Any]) -> bool:
+    """Whether a plan reads a cache that a plan of `now` does not read: the user has let it go, or
+    Spark has made it anew."""
+    known = jvm["same"]()
+    if not (read := list(caches(jvm, planned))):
+        return False
+    for cache in caches(jvm, now()):
+        known.put(cache.builder, True)
+    return not all(known.containsKey(cache.builder) for cache in read)

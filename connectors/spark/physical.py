@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from ...control.errors import Corrupt, Invalid
 from .adaptive import Adapting
-from .caches import Cache, caches
+from .caches import Cache, caches, is_outdated
 from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm, name_of
 from .numbering import Numbering
@@ -32,6 +32,7 @@ from .walk import TOP, Walk, is_grouped, joined, link
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "alike": "java.util.HashMap",
+    "same": "java.util.IdentityHashMap",
     "option": "scala.Option",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "dataset": "org.apache.spark.sql.classic.Dataset",
@@ -103,6 +104,11 @@ class PlanDoor:
         with self._active():
             return next(caches(self._jvm, self._optimized(asked)), None) is not None
 
+    def is_outdated(self, asked: DataFrame) -> bool:
+        """Whether Spark has planned a query with caches that are no longer there."""
+        with self._active():
+            return self._is_outdated(asked._jdf.queryExecution())
+
     def empty_caches(self, asked: Query) -> list[Cache]:
         """The caches that are to be filled for a query."""
         with self._active():
@@ -130,9 +136,16 @@ class PlanDoor:
             if asked.is_fixed:
                 self.adapting = _AS_PLANNED
         else:
-            self._asked = asked._jdf.queryExecution().analyzed()
-            self._logical = asked._jdf.queryExecution().optimizedPlan().clone()
+            execution = asked._jdf.queryExecution()
+            self._asked = execution.analyzed()
+            if self._is_outdated(execution):
+                execution = self._query(self._asked)
+            self._logical = execution.optimizedPlan().clone()
         return self._logical
+
+    def _is_outdated(self, execution: Any) -> bool:
+        planned, asked = execution.optimizedPlan(), execution.analyzed()
+        return is_outdated(self._jvm, planned, lambda: self._query(asked).withCachedData())
 
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""
