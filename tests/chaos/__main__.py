@@ -17,8 +17,9 @@ from tempfile import mkdtemp
 
 from headgate.control.clock import SYSTEM_CLOCK
 
-from .plan import FAULTS, plan
-from .rounds import Outcome, Place, open_place, run, undisturbed
+from .place import Place, open_place
+from .plan import APPLICATIONS, FAULTS, plan
+from .rounds import Outcome, run, undisturbed
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=len(FAULTS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start", type=int, default=1, help="the first round, of those planned")
+    parser.add_argument("--application", choices=APPLICATIONS, help="of one kind alone")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends too
     folder = Path(mkdtemp(prefix="headgate-chaos-"))
@@ -47,11 +49,16 @@ def main() -> int:
 
 
 def rounds(place: Place, given: argparse.Namespace) -> list[Outcome]:
-    expected = undisturbed(place)
+    among = (given.application,) if given.application else APPLICATIONS
+    first = given.start - 1
+    planned = list(islice(plan(given.seed, among), first, first + given.rounds))
+    applications = sorted({one.work.application for one in planned})
+    expected = {name: undisturbed(place, name) for name in applications}
     print(f"undisturbed: {expected}", flush=True)
     outcomes = []
-    for one in islice(plan(given.seed), given.start - 1, given.start - 1 + given.rounds):
-        outcomes.append(run(place, one, expected, f"chaos-{given.seed}-{one.number}"))
+    for one in planned:
+        job, right = f"chaos-{given.seed}-{one.number}", expected[one.work.application]
+        outcomes.append(run(place, one, right, job))
         print(outcomes[-1], flush=True)
     return outcomes
 

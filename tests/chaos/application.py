@@ -1,110 +1,24 @@
-"""The application of every round, a process of its own: `python -m tests.chaos.application`.
+"""Applications of rounds, each a process of its own: what they tell, and the session they run in.
 
-It tells each phase that it enters as a line of JSON. Two exchanges, the second one fed by the
-first; an application under the same job goes on with what is complete.
+An application tells each phase that it enters as a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from headgate import Headgate, attach
-from headgate.control.clock import SYSTEM_CLOCK
 from tests.spark.conftest import Place, build_session
-
-ROWS, PARTITIONS = 48_000, 8
-FIRST, SECOND = (8, "k"), (5, "v")
-ROW_S = 0.0002
-
-_SMALL = {
-    "spark.driver.memory": "1g",
-    "spark.executor.memory": "512m",
-}
 
 
 def tell(phase: str, **more: Any) -> None:
     print(json.dumps({"phase": phase, **more}), flush=True)
 
 
-def orders(spark: SparkSession) -> DataFrame:
-    number = F.col("id")
-    text = F.repeat(F.sha2(number.cast("string"), 256), 8)
-    return spark.range(0, ROWS, 1, PARTITIONS).select(
-        (number % 997).alias("k"), number.alias("v"), text.alias("t")
-    )
-
-
-def slowly(df: DataFrame) -> DataFrame:
-    """The same rows, so slowly that something can happen meanwhile."""
-
-    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            SYSTEM_CLOCK.sleep_s(batch.num_rows * ROW_S)
-            yield batch
-
-    return df.mapInArrow(pass_on, df.schema)
-
-
-def summed(df: DataFrame) -> list[str]:
-    """How many rows, and a sum that no order changes: of each row and the partition it is in."""
-    hashed = F.xxhash64(F.spark_partition_id(), *df.columns).cast("decimal(38,0)").alias("h")
-    row = df.select(hashed).agg(F.count("h"), F.sum("h")).first()
-    assert row is not None
-    return [str(row[0]), str(row[1])]
-
-
-def undisturbed(spark: SparkSession) -> None:
-    """What Spark alone makes of it."""
-    found = [summed(orders(spark).repartition(*into)) for into in (FIRST, SECOND)]
-    tell("closed", sums=found)
-
-
-def disturbed(spark: SparkSession) -> None:
-    tell("attaching")
-    hg = attach(spark)
-    there = complete(hg)
-    tell("writing", found=sorted(there))
-    first = exchanged(hg, orders(spark), FIRST, there)
-    tell("rewriting")
-    second = exchanged(hg, first, SECOND, there)
-    tell("reading")
-    sums = [summed(first), summed(slowly(second))]
-    tell("closing", sums=sums)
-    hg.close()
-    tell("closed", sums=sums)
-
-
-def complete(hg: Headgate) -> dict[int, str]:
-    """The results that can be read, by the number of their subpartitions."""
-    return {
-        one.subpartitions: one.result
-        for one in hg.results()
-        if one.consumable == one.partitions and one.released is None
-    }
-
-
-def exchanged(
-    hg: Headgate, df: DataFrame, into: tuple[int, str], there: dict[int, str]
-) -> DataFrame:
-    if (result := there.get(into[0])) is not None:
-        return hg.read(result)
-    return hg.repartition(slowly(df), *into)
-
-
-def main() -> None:
-    given = json.loads(sys.argv[1])
-    master = "local-cluster[2,1,512]" if given else "local[2]"
-    spark = build_session(Place("chaos", given), master, **_SMALL)
-    (disturbed if given else undisturbed)(spark)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main()
+def session(conf: Mapping[str, str], cores: str, **more: str) -> SparkSession:
+    """Open a session with little memory; `conf` says where exchanges go."""
+    small = {"spark.driver.memory": "1g", **more}
+    return build_session(Place("chaos", dict(conf)), cores, **small)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
 from headgate.control.contract import PER_JOB, SESSION
+from tests.spark.test_tpcds import QUERIES as TESTED
 
 VICTIMS = ("master", "driver", "executor", "worker", "leader", "coordinator", "store")
 KILLED, PAUSED, REPLACED = "killed", "paused", "replaced"
@@ -14,36 +15,75 @@ FAULTS = (
     *((victim, how) for victim in VICTIMS for how in (KILLED, PAUSED)),
     ("driver", REPLACED),
 )
+_OF_TASKS = ("executor", "worker")
+
+EXCHANGES, TPCDS = "exchanges", "tpcds"
+APPLICATIONS = (EXCHANGES, TPCDS)
+OFFLOAD, ACTION = "offload", "action"
+QUERIES = tuple(TESTED)
+IN_TURN = ("first", "second", "third", "fourth")
 
 # The phases that an application tells, in their order; in the last one nothing can happen.
-PHASES = ("attaching", "writing", "rewriting", "reading", "closing", "closed")
-_BUSY = ("writing", "rewriting", "reading")
+PHASES = {
+    EXCHANGES: ("attaching", "writing", "rewriting", "reading", "closing", "closed"),
+    TPCDS: ("attaching", *IN_TURN, "closing", "closed"),
+}
 
 AFTER_S_MAX = 3.0
 LASTS_S = (1.0, 8.0)
 # Longer than a session of the group and than a transaction: its holder is given up meanwhile.
 LASTS_LONG_S = (1.0, 14.0)
+BETWEEN_S = (3.0, 8.0)
+STRIKES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """One application, and what is done to one process of it or of its services."""
+class Work:
+    """What the application of a round does."""
 
-    number: int
+    application: str
     mode: str
-    victim: str
-    how: str
+    way: str = ""
+    queries: tuple[int, ...] = ()  # of TPC-DS, in their turn
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return PHASES[self.application]
+
+    def __str__(self) -> str:
+        asked = f" {self.way} {','.join(map(str, self.queries))}" if self.queries else ""
+        return f"{self.mode} {self.application}{asked}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One kill or pause, so long after its phase began, or after the strike before it."""
+
     phase: str
     after_s: float
     lasts_s: float
     choice: float  # which one, where there are several
+
+    def __str__(self) -> str:
+        return f"{self.after_s:.1f} s into {self.phase}, for {self.lasts_s:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One application, and what is done to its processes or to its services."""
+
+    number: int
+    work: Work
+    victim: str
+    how: str
+    strikes: tuple[Strike, ...]
 
     @property
     def what(self) -> str:
         return f"{self.victim} {self.how}"
 
 
-def plan(seed: int) -> Iterator[Round]:
+def plan(seed: int, applications: Sequence[str] = APPLICATIONS) -> Iterator[Round]:
     """Rounds without end; every fault comes once before any comes again."""
     chance, number = Random(seed), 0
     while True:
@@ -51,19 +91,31 @@ def plan(seed: int) -> Iterator[Round]:
         chance.shuffle(faults)
         for victim, how in faults:
             number += 1
-            yield _round(number, victim, how, chance)
+            work = _work(chance.choice(applications), victim, chance)
+            strikes = tuple(_strikes(work, victim, how, chance))
+            yield Round(number, work, victim, how, strikes)
 
 
-def _round(number: int, victim: str, how: str, chance: Random) -> Round:
-    always = victim not in ("executor", "worker")
+def _work(application: str, victim: str, chance: Random) -> Work:
+    always = victim in ("master", "coordinator")
+    mode = SESSION if always else chance.choice((PER_JOB, SESSION))
+    if application == EXCHANGES:
+        return Work(application, mode)
+    drawn = tuple(chance.sample(QUERIES, len(IN_TURN)))
+    return Work(application, mode, chance.choice((OFFLOAD, ACTION)), drawn)
+
+
+def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Strike]:
+    """Queries lose executors and workers again and again, and a service once or twice."""
+    again = work.application == TPCDS
+    if again and victim in _OF_TASKS:
+        for _ in range(STRIKES_MAX):
+            lasts_s = 0.0 if how == KILLED else chance.uniform(*LASTS_S)
+            yield Strike(IN_TURN[0], chance.uniform(*BETWEEN_S), lasts_s, chance.random())
+        return
+    times = chance.choice((1, 2)) if again and victim != "driver" else 1
+    phases = work.phases[1:-2] if victim in _OF_TASKS else work.phases[:-1]
     long = how != KILLED and victim in ("master", "driver")
-    return Round(
-        number,
-        SESSION if victim in ("master", "coordinator") else chance.choice((PER_JOB, SESSION)),
-        victim,
-        how,
-        chance.choice(PHASES[:-1] if always else _BUSY),
-        chance.uniform(0, AFTER_S_MAX),
-        chance.uniform(*(LASTS_LONG_S if long else LASTS_S)),
-        chance.random(),
-    )
+    for phase in sorted((chance.choice(phases) for _ in range(times)), key=phases.index):
+        lasts_s = chance.uniform(*(LASTS_LONG_S if long else LASTS_S))
+        yield Strike(phase, chance.uniform(0, AFTER_S_MAX), lasts_s, chance.random())

@@ -51,9 +51,12 @@ class _Found:
 class Application:
     """A Spark application: the driver, its JVM, executors and Python workers, in one session."""
 
-    def __init__(self, conf: Mapping[str, str], where: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, given: Mapping[str, Any], where: Path, env: Mapping[str, str]
+    ) -> None:
+        self._phases = PHASES[name]
         self._told, self._err = where.with_suffix(".out"), where.with_suffix(".err")
-        command = [sys.executable, "-m", "tests.chaos.application", json.dumps(dict(conf))]
+        command = [sys.executable, "-m", f"tests.chaos.{name}", json.dumps(given)]
         with self._told.open("wb") as out, self._err.open("wb") as err:
             self._driver = subprocess.Popen(
                 command, cwd=ROOT, env=env, stdout=out, stderr=err, start_new_session=True
@@ -71,7 +74,8 @@ class Application:
         return str(self.told()[-1]["phase"]) if self.told() else "starting"
 
     def has_reached(self, phase: str) -> bool:
-        return any(PHASES.index(one["phase"]) >= PHASES.index(phase) for one in self.told())
+        at = self._phases.index
+        return any(at(one["phase"]) >= at(phase) for one in self.told())
 
     def is_over(self) -> bool:
         return self._driver.poll() is not None
@@ -84,9 +88,9 @@ class Application:
 
         wait_for(done, limit_s, f"{phase!r}, the application is {self.phase()}")
 
-    def sums(self) -> Any:
+    def read(self) -> Any:
         """What it has read, None when it has not come so far."""
-        return next((one["sums"] for one in self.told() if "sums" in one), None)
+        return next((one["read"] for one in self.told() if "read" in one), None)
 
     def exit_code(self) -> int | None:
         return self._driver.poll()

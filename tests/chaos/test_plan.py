@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from itertools import islice
 
+import pytest
+
 from headgate.control.contract import SESSION
 
-from .plan import FAULTS, plan
+from .plan import (
+    ACTION,
+    APPLICATIONS,
+    BETWEEN_S,
+    EXCHANGES,
+    FAULTS,
+    IN_TURN,
+    KILLED,
+    OFFLOAD,
+    QUERIES,
+    TPCDS,
+    plan,
+)
 
 
 def test_a_seed_is_a_plan() -> None:
@@ -22,9 +36,49 @@ def test_every_fault_comes_once_before_any_comes_again() -> None:
         assert sorted(FAULTS) == sorted((one.victim, one.how) for one in part)
 
 
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_every_fault_meets_every_application(application: str) -> None:
+    """Ten seeds with as many rounds as there are faults have each fault for each application."""
+    rounds = [one for seed in range(1, 11) for one in islice(plan(seed), len(FAULTS))]
+    met = {(one.victim, one.how) for one in rounds if one.work.application == application}
+    assert set(FAULTS) == met
+
+
+def test_one_application_alone() -> None:
+    """Who asks for one kind of application gets no other, and every fault all the same."""
+    rounds = list(islice(plan(7, [TPCDS]), len(FAULTS)))
+    assert {TPCDS} == {one.work.application for one in rounds}
+    assert set(FAULTS) == {(one.victim, one.how) for one in rounds}
+
+
+def test_queries_and_ways_are_drawn() -> None:
+    """Rounds have every query and both ways, and no query twice."""
+    works = [one.work for one in islice(plan(7, [TPCDS]), 40)]
+    assert {OFFLOAD, ACTION} == {work.way for work in works}
+    assert set(QUERIES) == {number for work in works for number in work.queries}
+    assert {len(IN_TURN)} == {len(set(work.queries)) for work in works}
+
+
 def test_a_victim_is_there() -> None:
     """Masters are struck in mode `session`, executors and workers while tasks run."""
     for one in islice(plan(7), 200):
-        assert one.mode == SESSION or one.victim != "master"
+        assert one.work.mode == SESSION or one.victim != "master"
         if one.victim in ("executor", "worker"):
-            assert one.phase in ("writing", "rewriting", "reading")
+            assert {strike.phase for strike in one.strikes} <= set(one.work.phases[1:-2])
+
+
+def test_how_often_a_victim_is_struck() -> None:
+    """Queries lose executors and workers every few seconds, a service once or twice."""
+    times: dict[tuple[str, str], set[int]] = {}
+    for one in islice(plan(7), 200):
+        times.setdefault((one.work.application, one.victim), set()).add(len(one.strikes))
+        order = [one.work.phases.index(strike.phase) for strike in one.strikes]
+        assert sorted(order) == order
+        if one.work.application == TPCDS and one.victim in ("executor", "worker"):
+            assert all(BETWEEN_S[0] <= at.after_s <= BETWEEN_S[1] for at in one.strikes)
+            assert one.how != KILLED or {0.0} == {at.lasts_s for at in one.strikes}
+    for victim in ("master", "leader", "coordinator", "store"):
+        assert {1, 2} == times[TPCDS, victim]
+    assert {1} == times[TPCDS, "driver"]
+    assert all(times[TPCDS, victim] == {12} for victim in ("executor", "worker"))
+    assert all(n == {1} for (application, _), n in times.items() if application == EXCHANGES)

@@ -9,13 +9,15 @@ import pytest
 
 from headgate.control.contract import SESSION
 
-from .plan import KILLED, Round
-from .rounds import Place, open_place, run, undisturbed
+from .place import Place, open_place
+from .plan import EXCHANGES, KILLED, Round, Strike, Work
+from .rounds import run, undisturbed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-MASTER = Round(1, SESSION, "master", KILLED, "writing", after_s=1.0, lasts_s=2.0, choice=0.0)
-NODE = Round(2, SESSION, "coordinator", KILLED, "rewriting", after_s=1.0, lasts_s=4.0, choice=0.0)
+WORK = Work(EXCHANGES, SESSION)
+MASTER = Round(1, WORK, "master", KILLED, (Strike("writing", 1.0, 2.0, 0.0),))
+NODE = Round(2, WORK, "coordinator", KILLED, (Strike("rewriting", 1.0, 4.0, 0.0),))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def expected(place: Place) -> Any:
-    return undisturbed(place)
+    return undisturbed(place, EXCHANGES)
 
 
 @pytest.mark.parametrize("one", [MASTER, NODE], ids=lambda one: one.what)

@@ -1,0 +1,124 @@
+"""The services of a run: three brokers, a store and two masters, which rounds kill and pause."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from confluent_kafka.admin import AdminClient
+
+from headgate.control.clock import Deadline
+from headgate.control.ids import JobId
+from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.log import partition_of
+from headgate.infra import stack
+from headgate.infra.stack import StackSettings, StackState
+
+from .plan import Work
+from .processes import ROOT, STARTED_S_MAX, Application, Masters
+
+PREFIX, TOPIC_PARTITIONS = "chaos", 4
+SLOTS = ("a", "b")
+HEAP_MIB = 256
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for more
+ASK_S_MAX = 60.0
+_TOPIC = TopicSettings(TOPIC_PARTITIONS, -1, 7 * 86_400_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Three brokers, a store and two masters, of this run alone."""
+
+    settings: StackSettings
+    state: StackState
+    masters: Masters
+    folder: Path
+    env: dict[str, str]
+
+    @property
+    def where(self) -> list[str]:
+        return _where(self.state)
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "tables"
+
+    def start(self, name: str, job: str, work: Work) -> Application:
+        conf = {
+            "broker": self.state.bootstrap,
+            "store": f"s3://{self.state.bucket}/{PREFIX}",
+            "s3.endpoint": self.state.endpoint,
+            "topic.prefix": PREFIX,
+            "topic.partitions": str(TOPIC_PARTITIONS),
+            "segment.bytes": str(1 << 20),
+            "job.id": job,
+            "mode": work.mode,
+        }
+        given = {
+            "conf": {f"spark.headgate.{key}": value for key, value in conf.items()},
+            "way": work.way,
+            "queries": work.queries,
+            "tables": str(self.tables),
+        }
+        return Application(work.application, given, self.folder / name, self.env)
+
+    def leader(self, job: str) -> str:
+        """The node that leads the job's partition of the events topic."""
+        topic = f"{PREFIX}.events"
+        admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
+        partitions = admin.list_topics(topic, ASK_S_MAX).topics[topic].partitions
+        return f"kafka-{partitions[partition_of(JobId(job), TOPIC_PARTITIONS)].leader}"
+
+    def coordinator(self) -> str:
+        """The node that coordinates the group of masters."""
+        group = KafkaSettings(self.state.bootstrap, PREFIX, _TOPIC).masters_group
+        admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
+        found = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
+        return f"kafka-{found.coordinator.id}"
+
+    def ask(self, *command: str) -> str:
+        """What a command of `headgate` found; nothing when all is well."""
+        asked = subprocess.run(
+            [sys.executable, "-m", "headgate", *command, *self.where],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=ASK_S_MAX,
+        )
+        if asked.returncode == 0:
+            return ""
+        return f"{' '.join(command)}: exit code {asked.returncode}: {asked.stdout}{asked.stderr}"
+
+
+@contextmanager
+def open_place(folder: Path) -> Iterator[Place]:
+    """Start everything, and end it."""
+    settings = StackSettings(home=folder / "stack", heap_mib=HEAP_MIB)
+    with patch.dict(os.environ, JAVA_TOOL_OPTIONS=QUICK_JAVA), ExitStack() as opening:
+        opening.callback(stack.down, settings=settings)
+        state = stack.up(3, settings)
+        keys = {"AWS_ACCESS_KEY_ID": state.access_key, "AWS_SECRET_ACCESS_KEY": state.secret_key}
+        env = {**os.environ, **keys, "PYSPARK_PYTHON": sys.executable}
+        _make_topics(state)
+        masters = Masters(_where(state), folder, env)
+        opening.callback(masters.end)
+        for slot in SLOTS:
+            masters.start(slot)
+        yield Place(settings, state, masters, folder, env)
+
+
+def _where(state: StackState) -> list[str]:
+    store = ["--store", f"s3://{state.bucket}/{PREFIX}", "--s3", f"endpoint={state.endpoint}"]
+    return ["--broker", state.bootstrap, "--prefix", PREFIX, *store]
+
+
+def _make_topics(state: StackState) -> None:
+    with closing(KafkaEventLog(KafkaSettings(state.bootstrap, PREFIX, _TOPIC))) as log:
+        log.prepare(Deadline.after(STARTED_S_MAX))
