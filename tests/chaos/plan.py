@@ -114,8 +114,15 @@ def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Stri
             yield Strike(IN_TURN[0], chance.uniform(*BETWEEN_S), lasts_s, chance.random())
         return
     times = chance.choice((1, 2)) if again and victim != "driver" else 1
-    phases = work.phases[1:-2] if victim in _OF_TASKS else work.phases[:-1]
+    phases = _phases(work, victim)
     long = how != KILLED and victim in ("master", "driver")
     for phase in sorted((chance.choice(phases) for _ in range(times)), key=phases.index):
         lasts_s = chance.uniform(*(LASTS_LONG_S if long else LASTS_S))
         yield Strike(phase, chance.uniform(0, AFTER_S_MAX), lasts_s, chance.random())
+
+
+def _phases(work: Work, victim: str) -> tuple[str, ...]:
+    """Return the phases in which it is worth it: to close what queries leave takes no time."""
+    if victim in _OF_TASKS:
+        return work.phases[1:-2]
+    return work.phases[: -2 if work.application == TPCDS else -1]

@@ -137,11 +137,10 @@ class Outcome:
 
     def __str__(self) -> str:
         one = self.round
-        struck = zip(one.strikes, self.struck, strict=False)
-        when = "; ".join(f"{strike} ({victim})" for strike, victim in struck)
+        when = f"{one.strikes[0]} ({'; '.join(self.struck) or 'nobody'})"
         found = "ok" if not self.wrong else "\n    ".join(("WRONG", *self.wrong))
         head = f"round {one.number:>3} {one.work}, {one.what}"
-        return f"{head}: {when or 'nobody'}: {self.took_s:.1f} s, {found}"
+        return f"{head}: {when}: {self.took_s:.1f} s, {found}"
 
 
 def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
@@ -174,6 +173,7 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
     last = scene.applications[-1]
     if last.exit_code() != 0 or not last.has_reached("closed"):
         wrong.append(f"ended with {last.exit_code()} while {last.phase()}: {last.complaint()}")
+    wrong += [f"ran in Spark: {one['native']}" for one in last.told() if one.get("native")]
     if len(scene.applications) > 1 and scene.round.work.application == EXCHANGES:
         wrong += _found_again(*scene.applications)
     return wrong

@@ -74,6 +74,9 @@ def test_how_often_a_victim_is_struck() -> None:
         times.setdefault((one.work.application, one.victim), set()).add(len(one.strikes))
         order = [one.work.phases.index(strike.phase) for strike in one.strikes]
         assert sorted(order) == order
+        assert one.work.application == EXCHANGES or {"closing"}.isdisjoint(
+            strike.phase for strike in one.strikes
+        )
         if one.work.application == TPCDS and one.victim in ("executor", "worker"):
             assert all(BETWEEN_S[0] <= at.after_s <= BETWEEN_S[1] for at in one.strikes)
             assert one.how != KILLED or {0.0} == {at.lasts_s for at in one.strikes}

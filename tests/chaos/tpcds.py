@@ -50,8 +50,9 @@ def run(spark: SparkSession, texts: dict[int, str], expected: dict[int, Answer],
         tell(phase, query=number)
         rows = (by_action if way == ACTION else by_offload)(spark, hg, in_spark(text))
         if differs := differs_in_order(expected[number], rows, near):
-            tell(phase, read=f"query {number}: {differs}")
-    tell("closing", read=RIGHT, exchanges=len(hg.results()), native=hg.report().native)
+            tell(phase, query=number, read=f"query {number}: {differs}")
+    read = RIGHT if hg.results() else "nothing ran here"
+    tell("closing", read=read, exchanges=len(hg.results()), native=hg.report().native)
     hg.close()
     tell("closed")
 
