@@ -66,6 +66,7 @@ class KafkaMembership(KafkaTransactions):
         self._found: list[Placed] = []
         self._failure: HeadgateError | None = None
         self._taken = False
+        self._name = ""
         self._consumer = clients.member(slot)
         self._outside = clients.consumer(clients.settings.masters_group)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="headgate-settled")
@@ -169,6 +170,7 @@ class KafkaMembership(KafkaTransactions):
         # Not asked for later: the coordinator takes a step that names no member at all, and the
         # client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
+        self._name = consumer.memberid() or ""
 
     def _begin_at(self, number: int) -> int:
         """What fails here is raised by `poll`: the client must be told of a place in any case."""
@@ -246,11 +248,18 @@ class KafkaMembership(KafkaTransactions):
 
     def _said(self, error: KafkaError) -> HeadgateError:
         if error.code() == KafkaError._FATAL:  # all that is fatal to a static member
-            self._taken = True
-            return self._conflict()
+            return self._replaced()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
         return translate(error, f"reading as {self._what}")
+
+    def _replaced(self) -> HeadgateError:
+        """What Kafka says to a member whose slot has another one. It says so too to a member that
+        the group gave up before, which has lost its name by then: that one may join again."""
+        if self._name and self._consumer.memberid() != self._name:
+            return Fenced(f"the group of masters has given up {self._what}")
+        self._taken = True
+        return self._conflict()
 
     def _conflict(self) -> Conflict:
         return Conflict(f"another master has joined under {self._what}")

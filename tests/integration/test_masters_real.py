@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from headgate.control.author import Author
@@ -415,4 +418,51 @@ def test_a_slot_has_one_process(log: KafkaEventLog, masters: Masters) -> None:
     assert first.wait(LIMIT_S) == 2
     assert "error: another master has joined under slot a" in said.read_text()
     run = Run(log, masters, job_in(0, "job"), SESSION)
+    run.end()
+
+
+LEAVE_GROUP, OF_VERSION = 13, 3
+
+
+def take_out_of_group(bootstrap: str, group: str, slot: str) -> None:
+    """Have a group give up a static member as if its session had run out. The library's admin
+    client cannot: this is Kafka's own request, to each node until the coordinator takes it."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">h", len(value)) + value.encode()
+
+    body = text(group) + struct.pack(">i", 1) + text("") + text(slot)
+    request = struct.pack(">hhi", LEAVE_GROUP, OF_VERSION, 1) + text("test") + body
+    for node in bootstrap.split(","):
+        host, port = node.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), LIMIT_S) as there:
+            there.sendall(struct.pack(">i", len(request)) + request)
+            answer = there.recv(4096)
+        if struct.unpack_from(">h", answer, 12)[0] == 0:
+            return
+    raise AssertionError("no node of Kafka is the group's coordinator")
+
+
+def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> None:
+    """A master that the group gave up by itself joins again, even where Kafka answers what it
+    answers to one that was replaced: its slot has a new member, and the client asks for none."""
+    masters.start("a")
+    wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
+    run = Run(log, masters, job_in(0, "job"), SESSION)
+    descriptor = run.register(1)
+    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold.touch()
+    run.produce(descriptor, 0)
+    wait_for(held.exists, "the master is not in a step")
+    take_out_of_group(masters.bootstrap, log._settings.masters_group, "a")
+    SYSTEM_CLOCK.sleep_s(1.5)  # a heartbeat, from which the client hears of it
+    other = Consumer(log._settings.joining("a"))
+    other.subscribe([log._settings.events_topic])
+    wait_for(lambda: other.poll(0.1) is None and bool(other.assignment()), "nobody else joins")
+    SYSTEM_CLOCK.sleep_s(1.5)
+    hold.unlink()
+    other.close()
+    wait_for(lambda: "slot a was fenced" in masters.said("a"), "it does not say that it was fenced")
+    assert 1 == len(run.driver.await_complete(descriptor).winners)
+    assert masters.processes["a"].poll() is None
     run.end()
