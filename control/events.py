@@ -6,7 +6,7 @@ that a stored event of any published version can be read for as long as the log 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .ids import AttemptId, JobId, ResultId
@@ -319,7 +319,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event at its place in the log."""
+    """An event at its place in the log. `at_ms` is when the log took it, by the log's own clock; 0
+    where that is not known."""
 
     offset: int
     event: Event
+    at_ms: int = field(default=0, compare=False)

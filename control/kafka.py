@@ -22,7 +22,7 @@ from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaDecisions
 from .kafka_errors import translate, translate_delivery
 from .kafka_group import KafkaMembership
-from .kafka_records import Place, decoded, job_of, produce
+from .kafka_records import Place, decoded, job_of, produce, taken_ms
 from .kafka_settings import KafkaSettings, TopicSettings
 from .kafka_state import produce_beat, read_beats, read_state
 from .log import Holder, Rejected
@@ -243,7 +243,7 @@ class KafkaFollower:
         if self._job is not None and job not in (None, self._job.encode()):
             return
         try:
-            found.append(Recorded(offset, decoded(message, job)))
+            found.append(Recorded(offset, decoded(message, job), taken_ms(message)))
         except Corrupt as exc:
             self._reject(offset, exc)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
@@ -38,6 +38,8 @@ from .kafka_errors import translate
 from .kafka_records import Place
 from .kafka_settings import KafkaSettings, Topic
 from .log import partition_of
+
+_LOG = logging.getLogger(__name__)
 
 _STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
 _PREPARE_S_MAX = 15.0
@@ -198,7 +200,9 @@ class KafkaClients:
 
     def _create(self, topic: Topic, deadline: Deadline) -> None:
         made = self.settings.topic
-        new = NewTopic(topic.name, made.partitions, made.replication, config=dict(topic.config))
+        new = NewTopic(
+            topic.name, made.partitions, made.replication, config={**topic.config, **topic.wished}
+        )
         if self.exists(topic.name, deadline):
             return
         try:
@@ -221,12 +225,13 @@ class KafkaClients:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
         found = {"partitions": str(self._described(topic.name, deadline))}
         found |= self._configured(topic.name, deadline)
-        other = [f"{n} is {found[n]}, not {w}" for n, w in wanted.items() if found[n] != w]
-        if other:
+        if other := _others(found, wanted):
             raise Invalid(
-                f"topic {topic.name} exists with other settings: {'; '.join(other)}. "
+                f"topic {topic.name} exists with other settings: {other}. "
                 "Change the topic, the settings, or the prefix of the topics"
             )
+        if other := _others(found, topic.wished):
+            _LOG.warning("topic %s is less safe than one made now: %s", topic.name, other)
 
     def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -295,3 +300,7 @@ class KafkaClients:
             return future.result(max(_PAUSE_S, deadline.left_s) + _ASK_S_MAX)
         except TimeoutError as exc:
             raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
+
+
+def _others(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    return "; ".join(f"{n} is {found[n]}, not {w}" for n, w in wanted.items() if found[n] != w)

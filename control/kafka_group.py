@@ -32,7 +32,7 @@ from .events import Event, Recorded
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
 from .kafka_errors import translate
-from .kafka_records import Place, decoded, job_of
+from .kafka_records import Place, decoded, job_of, taken_ms
 from .kafka_state import read_state
 from .log import Grant, Holder, Placed
 
@@ -230,7 +230,7 @@ class KafkaMembership(KafkaTransactions):
         try:
             same = own and own[0][0] == message.value()
             event = own.popleft()[1] if same else decoded(message, job_of(message))
-            self._found.append(Placed(number, Recorded(offset, event)))
+            self._found.append(Placed(number, Recorded(offset, event, taken_ms(message))))
         except Corrupt as exc:
             if self.rejected == 0:
                 _LOG.warning("skipped offset %d of partition %d: %s", offset, number, exc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
 
 from . import codec
 from .errors import Corrupt, Unavailable
@@ -46,6 +46,12 @@ def job_of(message: Message) -> bytes | None:
     """The job that a record's headers name, None for a foreign record."""
     found = dict(message.headers() or ()).get("headgate-job")
     return found.encode() if isinstance(found, str) else found
+
+
+def taken_ms(message: Message) -> int:
+    """When the log took a record; 0 where its topic has the time of who wrote it."""
+    kind, at_ms = message.timestamp()
+    return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
 def decoded(message: Message, job: bytes | None) -> Event:

@@ -92,10 +92,12 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic, with the settings that the log's promises rest on."""
+    """One topic, with the settings that the log's promises rest on. It is made with those of
+    `wished` too, but an older one that has others is only warned about."""
 
     name: str
     config: Mapping[str, str]
+    wished: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +136,16 @@ class KafkaSettings:
     @property
     def topics(self) -> tuple[Topic, ...]:
         """All that a log consists of; a job has the same partition in each."""
-        kept = {"cleanup.policy": "delete", "retention.ms": str(self.topic.retention_ms)}
-        beats = {
-            "cleanup.policy": "delete",
-            "retention.ms": str(BEATS_MS),
-            "message.timestamp.type": "LogAppendTime",
-        }
+        timed = {"message.timestamp.type": "LogAppendTime"}
+        forgets = {"cleanup.policy": "delete", "retention.bytes": "-1"}
+        kept = forgets | {"retention.ms": str(self.topic.retention_ms)}
+        beats = forgets | {"retention.ms": str(BEATS_MS)} | timed
+        state = {"cleanup.policy": "compact"}
+        copied = {"min.insync.replicas": "2"} if self.topic.replication > 2 else {}
         return (
-            Topic(self.events_topic, MappingProxyType(kept)),
+            Topic(self.events_topic, MappingProxyType(kept), MappingProxyType(timed | copied)),
             Topic(self.heartbeats_topic, MappingProxyType(beats)),
-            Topic(self.state_topic, MappingProxyType({"cleanup.policy": "compact"})),
+            Topic(self.state_topic, MappingProxyType(state), MappingProxyType(copied)),
         )
 
     @property

@@ -73,6 +73,16 @@ class Keeper:
         """Whether the job has ended, and its last snapshot is not written."""
         return is_over(snapshot.state) and self._unsaved is not None and not snapshot.due
 
+    def is_parting_due(self, snapshot: Snapshot) -> bool:
+        """Whether the job's only master is about to go, and has not written what stays: nobody else
+        would write it before the log forgets."""
+        return is_left(snapshot.state) and self._unsaved is not None and not snapshot.due
+
+    @property
+    def may_part(self) -> bool:
+        """Whether nothing is left to write, or nothing that could be written."""
+        return self._unsaved is None or self._too_large
+
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
         """What a snapshot has to write; nothing when that is too much."""
         records, standing = snapshots.write(snapshot, self._kept.standing)
@@ -109,3 +119,8 @@ class Keeper:
 def is_over(state: JobState) -> bool:
     """Nobody speaks for the job, and no object of it is left."""
     return state.closed is not None and not any(r.attempts for r in state.results.values())
+
+
+def is_left(state: JobState) -> bool:
+    """Nobody speaks for the job, and all that was ordered to go is gone."""
+    return state.closed is not None and not any(r.doomed for r in state.results.values())

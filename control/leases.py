@@ -23,14 +23,15 @@ _PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
-    """A job to look after. `silent_ms` is how long its driver was not heard, 0 when it has said
-    that it ends; `store` is where its objects are, empty when nobody said. One that is over has
-    nothing left but its last snapshot."""
+    """A job to look after at a time of the log's clock. `silent_ms` is how long its driver was not
+    heard, 0 when it has said that it ends; `store` is where its objects are, empty when nobody
+    said. One that is over has nothing left but its last snapshot."""
 
     state: JobState
     mode: str
     store: str
     silent_ms: int
+    now_ms: int
 
     @property
     def job(self) -> JobId:
@@ -113,16 +114,16 @@ def neglected(
 def _judged(one: _Seen, beat_ms: int, now_ms: int) -> Neglected | None:
     replay = one.replay
     state, said = replay.state, replay.registered
-    silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     if said is None:
         return None
+    silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     mode = replay.mode or PER_JOB
     if is_over(state):
         forgotten = mode == PER_JOB and not one.logged
-        return Neglected(state, mode, said.store, 0) if forgotten else None
+        return Neglected(state, mode, said.store, 0, now_ms) if forgotten else None
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
         late = bool(decide(state, Tick(now_ms)))
-        return Neglected(state, mode, said.store, 0) if doomed or late else None
+        return Neglected(state, mode, said.store, 0, now_ms) if doomed or late else None
     late = 0 < said.lease_ms < silent_ms
-    return Neglected(state, mode, said.store, silent_ms) if late else None
+    return Neglected(state, mode, said.store, silent_ms, now_ms) if late else None

@@ -20,6 +20,7 @@ from .clock import Deadline
 from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
 from .errors import Closed, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact, Tick
+from .leases import time_of
 from .lifecycle import decide
 from .log import EventLog
 from .state import JobState
@@ -52,6 +53,7 @@ class JobLoop:
         self._error: BaseException | None = None
         self._read = False
         self._undecided = 0
+        self._may_part = False
         self._next_look = Deadline.after(0)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
@@ -122,6 +124,22 @@ class JobLoop:
         predecessor could put what is asked earlier behind a snapshot, where no answer is found."""
         self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
 
+    def wait_until_left(self) -> JobState:
+        """Wait until all that was ordered to go is gone, for as long as there is less of it each
+        time, and until this master may go. A later driver may speak for the job by then."""
+        left = _doomed(self.state)
+        while True:
+            try:
+                return self.wait_for(self._if_left, "the deletion of every object")
+            except Unavailable:
+                before, left = left, _doomed(self.state)
+                if left >= before:
+                    raise
+
+    def _if_left(self, state: JobState) -> JobState | None:
+        ended = state.closed is None or self._may_part
+        return state if ended and not _doomed(state) else None
+
     def _deadline(self) -> Deadline:
         return Deadline.after(self._settings.wait_ms / 1000)
 
@@ -153,8 +171,17 @@ class JobLoop:
         if self._settings.mode == SESSION or not self._next_look.passed:
             return
         self._next_look = Deadline.after(self._settings.look_ms / 1000)
-        tick = Tick(self._author.now_ms())
-        if self._read and decide(self._state, tick):
+        if self._read and decide(self._state, Tick(self._author.now_ms())):
+            self._state_time()
+
+    def _state_time(self) -> None:
+        """By the log's clock: ours may be days ahead, and what is deleted too early is lost."""
+        try:
+            tick = Tick(time_of(self._log, self._context.job_id, self._deadline()))
+        except Unavailable as exc:
+            _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)
+            return
+        if decide(self._state, tick):
             self._log.append(self._author.fact(tick))
 
     def _publish(self, outcome: Outcome) -> None:
@@ -163,6 +190,7 @@ class JobLoop:
         with self._changed:
             self._state, self._read = outcome.state, True
             self._undecided = outcome.undecided
+            self._may_part = outcome.may_part
             self._changed.notify_all()
         for answer in outcome.answers:
             if (asked := self._asked.pop(answer.cause, None)) is not None:
@@ -181,3 +209,7 @@ class JobLoop:
             self._changed.notify_all()
         for answer in asked.values():
             answer.set_exception(error)
+
+
+def _doomed(state: JobState) -> int:
+    return sum(len(result.doomed) for result in state.results.values())

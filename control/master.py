@@ -92,7 +92,7 @@ class DriverMaster:
     def unregister_job(self, job_id: JobId) -> None:
         """Release all that the job has, wait until it is deleted, and sweep what is left."""
         self._answer(job_id, JobUnregistered("closed", self._epoch(job_id)))
-        closed = self._loop(job_id).wait_for(all_deleted, "the deletion of every object")
+        closed = self._loop(job_id).wait_until_left()
         if closed.closed is not None:  # else a later driver speaks for the job
             self._storage.sweep(closed)
         self._drop(job_id)
@@ -195,8 +195,3 @@ def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
     if known is not None and known.released is not None:
         raise Invalid(f"result {result} was released: {known.released}")
     return known if known is not None and known.complete else None
-
-
-def all_deleted(state: JobState) -> JobState | None:
-    """The state, when every object that was ordered to go is gone."""
-    return None if any(result.doomed for result in state.results.values()) else state

@@ -80,7 +80,7 @@ class MemoryEventLog:
                 entries = partition.entries[partition.first : partition.stable_end]
             for offset, entry in enumerate(entries, partition.first):
                 if entry.readable and (event := decoded(entry, offset)) is not None:
-                    yield Recorded(offset, event)
+                    yield Recorded(offset, event, entry.at_ms)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
         """Records that are no events, and why."""
@@ -124,7 +124,7 @@ class MemoryEventLog:
     def _put(self, key: JobId, header: str | None, record: bytes) -> int:
         self._check_open()
         with self._changed:
-            offset = self._partition(key).put(Entry(header, record))
+            offset = self._partition(key).put(Entry(header, record, at_ms=self._clock.now_ms()))
             self._changed.notify_all()
             return offset
 
@@ -176,7 +176,7 @@ class MemoryFollower:
         if (event := decoded(entry, offset)) is None:
             self.rejected += 1
         else:
-            found.append(Recorded(offset, event))
+            found.append(Recorded(offset, event, entry.at_ms))
 
 
 class MemoryDecisions(MemoryTransactions):

@@ -163,4 +163,4 @@ class MemoryMembership(MemoryTransactions):
             if (event := decoded(entry, offset)) is None:
                 self.rejected += 1
             else:
-                found.append(Placed(number, Recorded(offset, event)))
+                found.append(Placed(number, Recorded(offset, event, entry.at_ms)))

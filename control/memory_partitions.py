@@ -37,6 +37,7 @@ class Entry:
     job: str | None
     record: bytes | None
     step: Step | None = None
+    at_ms: int = 0
 
     @property
     def readable(self) -> bool:

@@ -106,7 +106,7 @@ class Replay:
             return ()
         body = recorded.event.body
         if not isinstance(body, (Tick, Deleted)):
-            self.heard_ms = max(self.heard_ms, recorded.event.time_ms)
+            self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, Fact):
             raise Corrupt(
                 f"the decision at offset {recorded.offset} has no basis: {body}",

@@ -127,22 +127,23 @@ class SessionSteps:
         return tuple(d for held in self._held.values() for d in self._settle(held))
 
     def look(self) -> bool:
-        """State what time has brought, and have the next step keep what was not kept for long;
-        whether drivers seem silent, so that it should be asked when they were heard."""
-        now_ms, silent = self._speaking.clock.now_ms(), False
+        """Have the next step keep what was not kept for long; whether time seems to have brought
+        something, so that it should be asked what time it is and when drivers were heard."""
+        now_ms, due = self._speaking.clock.now_ms(), False
         for held in self._recovered():
             held.touched.update(held.jobs)
             for case in held.jobs.values():
-                silent |= case.seems_silent(now_ms)
-                if case.waits_for(now_ms):
-                    self._say(case, Tick(now_ms))
-        return silent
+                due |= case.seems_silent(now_ms) or case.waits_for(now_ms)
+        return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
-        """End the leases of drivers that are silent for too long, by the log's clock alone."""
+        """State the time where something waits for it, and end the leases of drivers that are
+        silent for too long, by the log's clock alone."""
         now_ms = beats.get(MASTERS, 0)
         for held in self._recovered():
             for job, case in held.jobs.items():
+                if case.waits_for(now_ms):
+                    self._say(case, Tick(now_ms))
                 if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
                     self._say(case, LeaseExpired(reason, case.ledger.state.epoch))

@@ -29,11 +29,12 @@ from .state import JobState
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step brought: the state, once the log was read to the end that it had at the start;
-    how many facts still wait for a master; answers to the author's own facts; and the deletions
-    that are to be run now."""
+    how many facts still wait for a master; whether its own master could go without anything of it
+    being forgotten; answers to the author's own facts; and the deletions that are to be run now."""
 
     state: JobState | None
     undecided: int = 0
+    may_part: bool = False
     answers: tuple[Answer, ...] = ()
     deletions: tuple[Deletion, ...] = ()
 
@@ -122,7 +123,8 @@ class JobSteps:
         state = self._ledger.state
         own, self._answers = tuple(self._answers), []
         ordered = self._ordered(state, answers, recovering) if self._decisions else ()
-        return Outcome(state, self._ledger.unsettled, own, ordered)
+        may_part = self._decisions is None or self._keeper.may_part
+        return Outcome(state, self._ledger.unsettled, may_part, own, ordered)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
@@ -158,7 +160,7 @@ class JobSteps:
             self._ledger.wrote(len(derived))
         if decisions:
             snapshot = self._ledger.snapshot(self._follower.position())
-            if self._keeper.is_last_due(snapshot):
+            if self._keeper.is_parting_due(snapshot):
                 self._keep(decisions, self._keeper.records(snapshot, self._author.now_ms()))
 
     def _keep_snapshot(self) -> None:

@@ -22,7 +22,6 @@ from ..control.leases import Neglected
 from ..control.lifecycle import decide
 from ..control.log import EventLog
 from ..control.loop import JobLoop
-from ..control.master import all_deleted
 from ..control.recovery import forget
 from ..control.state import JobState
 
@@ -79,10 +78,9 @@ def sweep(
         if loop.state.closed is None:
             reason = f"its driver was silent for {found.silent_ms // 1000} s"
             loop.ask(LeaseExpired(reason, found.state.epoch)).result(settings.wait_ms / 1000)
-        elif decide(loop.state, tick := Tick(author.now_ms())):
+        elif decide(loop.state, tick := Tick(found.now_ms)):
             loop.ask(tick).result(settings.wait_ms / 1000)
-        loop.wait_for(all_deleted, "the deletion of every object")
-        state = loop.state
+        state = loop.wait_until_left()
         more = storage.sweep(state) if state.closed is not None else 0
         kept = sum(1 for result in state.results.values() if result.kept)
         objects = _deleted(state) - _deleted(found.state) + more

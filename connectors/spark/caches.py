@@ -121,12 +121,12 @@ def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
             yield Cache(leaf.cacheBuilder())
 
 
-def is_outdated(jvm: Jvm, planned: Any, now: Callable[[], Any]) -> bool:
-    """Whether a plan reads a cache that a plan of `now` does not read: the user has let it go, or
-    Spark has made it anew."""
+def is_outdated(jvm: Jvm, execution: Any, plan: Callable[[Any], Any]) -> bool:
+    """Whether a query was planned with a cache that it would not be planned with now: the user has
+    let it go, or Spark has made it anew."""
     known = jvm["same"]()
-    if not (read := list(caches(jvm, planned))):
+    if not (read := list(caches(jvm, execution.optimizedPlan()))):
         return False
-    for cache in caches(jvm, now()):
+    for cache in caches(jvm, plan(execution.analyzed()).withCachedData()):
         known.put(cache.builder, True)
     return not all(known.containsKey(cache.builder) for cache in read)

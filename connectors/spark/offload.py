@@ -76,10 +76,11 @@ class Offload:
 
     def empty_caches(self, asked: Query) -> list[Cache]:
         """The caches that are to be filled for a query."""
-        return self._plans.empty_caches(asked)
+        found = self._plans.caches(asked)
+        return [one for one in found if one.is_empty and one.logical is not None]
 
     def reads_cache(self, asked: Query) -> bool:
-        return self._plans.reads_cache(asked)
+        return bool(self._plans.caches(asked))
 
     def refusals(self, asked: Query, collected: bool) -> list[str]:
         """For each exchange of a query why it is left to Spark, empty when it is not."""

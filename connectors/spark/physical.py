@@ -100,20 +100,16 @@ class PlanDoor:
         self._cache: Cache | None = None
         self.is_limited = False
 
-    def reads_cache(self, asked: Query) -> bool:
-        with self._active():
-            return next(caches(self._jvm, self._optimized(asked)), None) is not None
-
     def is_outdated(self, asked: DataFrame) -> bool:
         """Whether Spark has planned a query with caches that are no longer there."""
+        execution = asked._jdf.queryExecution()
         with self._active():
-            return self._is_outdated(asked._jdf.queryExecution())
+            return is_outdated(self._jvm, execution, self._query)
 
-    def empty_caches(self, asked: Query) -> list[Cache]:
-        """The caches that are to be filled for a query."""
+    def caches(self, asked: Query) -> list[Cache]:
+        """The caches that a query reads."""
         with self._active():
-            found = caches(self._jvm, self._optimized(asked))
-            return [one for one in found if one.is_empty and one.logical is not None]
+            return list(caches(self._jvm, self._optimized(asked)))
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
         """The plan of a query, with nothing of it run. Where the driver collects the rows, it is
@@ -138,14 +134,10 @@ class PlanDoor:
         else:
             execution = asked._jdf.queryExecution()
             self._asked = execution.analyzed()
-            if self._is_outdated(execution):
+            if self.is_outdated(asked):
                 execution = self._query(self._asked)
             self._logical = execution.optimizedPlan().clone()
         return self._logical
-
-    def _is_outdated(self, execution: Any) -> bool:
-        planned, asked = execution.optimizedPlan(), execution.analyzed()
-        return is_outdated(self._jvm, planned, lambda: self._query(asked).withCachedData())
 
     def plan_again(self, plan: Plan) -> Plan:
         """The plan of what is left, where the sizes of what is done are known."""

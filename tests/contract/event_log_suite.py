@@ -72,6 +72,7 @@ def same_partition(job: JobId, partitions: int) -> JobId:
 
 class EventLogBasics:
     PARTITIONS = 4
+    TELLS_TIME = True
 
     @pytest.fixture
     def log(self) -> EventLog:
@@ -103,6 +104,15 @@ class EventLogBasics:
         offset = append(log, event)
         with closing(log.follow(job, None)) as follower:
             assert [Recorded(offset, event)] == read(follower, 1)
+
+    def test_the_log_says_when_it_took_an_event(self, log: EventLog, job: JobId) -> None:
+        """By its own clock, whatever the author's says; to every reader."""
+        append(log, fact(job, "fact"))
+        with closing(log.follow(job, None)) as follower:
+            found = read(follower, 1)
+        found += [r for r in log.read_all(Deadline.after(LIMIT_S)) if r.event.job == job]
+        there_ms = SYSTEM_CLOCK.now_ms() if self.TELLS_TIME else 0
+        assert [True, True] == [abs(r.at_ms - there_ms) < 60_000 for r in found]
 
     def test_a_follower_starts_at_a_position(self, log: EventLog, job: JobId) -> None:
         """A follower from an offset sees the event there and the later ones, none before."""

@@ -120,6 +120,37 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         assert "partitions is 4, not 6" in str(caught.value)
         assert "retention.ms is 3600000, not 7200000" in str(caught.value)
 
+    def test_a_topic_that_forgets_by_size_is_refused(self, settings: KafkaSettings) -> None:
+        """However long its time is, what jobs of others write would cut a job's events."""
+        by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-forgets")
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        (events, *_), made = by_hand.topics, settings.topic
+        config = {**events.config, "retention.bytes": "1000000"}
+        new = NewTopic(events.name, made.partitions, made.replication, config=config)
+        admin.create_topics([new])[events.name].result(LIMIT_S)
+        with pytest.raises(Invalid, match=r"retention\.bytes is 1000000, not -1"):
+            KafkaEventLog(by_hand).prepare(Deadline.after(LIMIT_S))
+        admin.delete_topics([events.name])[events.name].result(LIMIT_S)
+
+    def test_an_older_topic_is_taken(
+        self, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whose records have the time of who wrote them: it is warned of, and what was written
+        there has no time of the log."""
+        by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-older")
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        (events, *_), made = by_hand.topics, settings.topic
+        new = NewTopic(events.name, made.partitions, made.replication, config=dict(events.config))
+        admin.create_topics([new])[events.name].result(LIMIT_S)
+        log = KafkaEventLog(by_hand)
+        log.prepare(Deadline.after(LIMIT_S))
+        assert "message.timestamp.type is CreateTime, not LogAppendTime" in caplog.text
+        append(log, fact(JobId("job"), "fact"))
+        assert [0] == [recorded.at_ms for recorded in log.read_all(Deadline.after(LIMIT_S))]
+        log.close()
+        for deleted in admin.delete_topics([topic.name for topic in by_hand.topics]).values():
+            deleted.result(LIMIT_S)
+
     def test_state_is_compacted(self, settings: KafkaSettings) -> None:
         """A topic of state that would forget with time, as one made by hand does, is `Invalid`."""
         KafkaEventLog(settings).prepare(Deadline.after(LIMIT_S))
@@ -198,6 +229,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
 
 
 class TestEmbeddedEventLog(KafkaFaults, StateBasics):
+    TELLS_TIME = False
+
     @pytest.fixture
     def log(self, embedded: EmbeddedStack) -> Iterator[EventLog]:
         settings = KafkaSettings(embedded.bootstrap, request_timeout_s=LIMIT_S, embedded=True)

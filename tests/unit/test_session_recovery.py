@@ -331,7 +331,7 @@ def test_the_same_calls_make_the_same_log() -> None:
     """Two runs write the same records and the same state."""
 
     def run() -> tuple[object, ...]:
-        log = MemoryEventLog(1)
+        log = MemoryEventLog(1, CLOCK)
         live(log, LIFE, *JOBS[:3], said="early")
         return [r for job in JOBS for r in events(log, job)], log.read_state(
             None, Deadline.after(1.0, CLOCK)

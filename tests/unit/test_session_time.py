@@ -41,6 +41,7 @@ __all__ = ["in_a_hurry", "masters_in_a_hurry"]
 
 T = TypeVar("T", bound=Body)
 
+DAY_MS = 86_400_000
 LEASE_MS = 60_000
 SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX)
 OFTEN = replace(SETTINGS, snapshot_events=2)
@@ -77,8 +78,9 @@ class World:
         self.log = MemoryEventLog(2, self.clock)
 
     @contextmanager
-    def master(self, log: EventLog | None = None) -> Iterator[SessionSteps]:
-        speaking = Speaking("one", f"master {self.clock.at_ms}", self.clock, "")
+    def master(self, log: EventLog | None = None, ahead_ms: int = 0) -> Iterator[SessionSteps]:
+        clock = StoppedClock(self.clock.at_ms + ahead_ms) if ahead_ms else self.clock
+        speaking = Speaking("one", f"master {self.clock.at_ms}", clock, "")
         with closing(SessionSteps(log or self.log, speaking, self.settings)) as steps:
             drive(self.log, self.storage, steps)
             yield steps
@@ -125,6 +127,36 @@ def test_a_promoted_result_goes_when_its_time_is_over() -> None:
     assert "expired" == world.state.results[RESULT].released
     assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
     assert {} == world.state.results[RESULT].attempts
+
+
+def test_a_master_whose_clock_is_days_ahead_ends_nothing_early() -> None:
+    """Neither what was promoted, nor the lease of a driver: it asks the log's clock."""
+    world = World()
+    with world.master(ahead_ms=2 * DAY_MS) as steps:
+        over_ms = world.clock.at_ms + DAY_MS
+        world.live(*LIVED, PromoteRequested(RESULT, over_ms))
+        drive(world.log, world.storage, steps)
+        for _ in range(3):
+            assert world.look(steps)
+        assert ([], []) == (world.bodies(Tick), world.bodies(LeaseExpired))
+        world.clock.at_ms = over_ms
+        world.look(steps)
+        world.look(steps)
+    assert [Tick(over_ms)] == world.bodies(Tick)
+
+
+def test_a_task_whose_clock_is_days_ahead_keeps_no_lease_alive() -> None:
+    """What was heard later than now proves nothing of the driver."""
+    world = World()
+    with world.master() as steps:
+        world.live(*LIVED[:-1])
+        ahead = StoppedClock(world.clock.at_ms + 2 * DAY_MS)
+        state_facts(world.log, JOBS[0], LIVED[-1], clock=ahead)
+        drive(world.log, world.storage, steps)
+        for _ in range(2):
+            world.clock.at_ms += LEASE_MS + 1
+            world.look(steps)
+        assert 1 == len(world.bodies(LeaseExpired))
 
 
 @pytest.mark.parametrize("settings", [SETTINGS, OFTEN], ids=["whole", "snapshot"])
@@ -302,3 +334,24 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     ticks = [r.event.body for r in events(log, JOB) if isinstance(r.event.body, Tick)]
     assert [True] == [tick.now_ms >= over_ms for tick in ticks]
     assert "expired" == audited(log, JOB).state.results[RESULT].released
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_driver_whose_clock_is_days_ahead_deletes_nothing_early() -> None:
+    """What it promoted goes when its time is over by the log's clock."""
+    there = StoppedClock(SYSTEM_CLOCK.now_ms() - 2 * DAY_MS)
+    log, storage = MemoryEventLog(clock=there), Storage()
+    driver = DriverMaster(
+        log, storage, MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20), Speaker("driver", "0")
+    )
+    driver.register_job(Job())
+    over_ms = there.at_ms + DAY_MS
+    state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, over_ms), clock=there)
+    SYSTEM_CLOCK.sleep_s(0.3)
+    assert not storage.deleted
+    there.at_ms = over_ms
+    deadline = Deadline.after(5.0)
+    while not storage.deleted:
+        assert not deadline.passed, driver.state(JOB)
+        SYSTEM_CLOCK.sleep_s(0.02)
+    driver.unregister_job(JOB)

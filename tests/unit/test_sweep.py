@@ -19,11 +19,15 @@ from headgate.control.events import (
     JobRegistered,
     JobUnregistered,
     LeaseExpired,
+    PartitionRegistered,
+    Produced,
     PromoteRequested,
+    ResultRegistered,
+    SegmentSummary,
     Tick,
 )
 from headgate.control.heartbeats import Heart
-from headgate.control.ids import JobId
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.leases import Neglected, neglected, time_of
 from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
@@ -44,8 +48,10 @@ from .test_loop import (
     attempt,
     audited,
     bodies,
+    events,
     in_a_hurry,
     produced,
+    state_facts,
 )
 from .test_steps import StoppedClock, drive
 
@@ -59,6 +65,14 @@ LIVED: tuple[Fact, ...] = (
     *OPENING[1:],
     produced(0, 1),
     produced(1, 2),
+)
+
+OTHER_RESULT = ResultId("r2")
+_OTHERS = AttemptId(PartitionId(OTHER_RESULT, 0), 1, 3)
+OTHER: tuple[Fact, ...] = (
+    ResultRegistered(OTHER_RESULT, 1, 3, "", ""),
+    PartitionRegistered(OTHER_RESULT, 0, 1),
+    Produced(_OTHERS, (SegmentSummary(0, 9, 1, 0, b""),)),
 )
 
 
@@ -177,14 +191,43 @@ def test_a_promoted_result_outlives_its_driver(world: World) -> None:
     assert [] == world.neglected()
 
 
+@pytest.mark.parametrize("promoted", [(RESULT,), (RESULT, OTHER_RESULT)])
+def test_what_is_promoted_is_known_when_the_log_is_gone(
+    world: World, promoted: tuple[ResultId, ...]
+) -> None:
+    """A driver that closes leaves what it promoted in a snapshot: once retention has cut all its
+    events a sweep still finds it when its time is over, and the next driver of that name neither
+    speaks under the same epoch nor deletes it."""
+    over_ms = world.clock.at_ms + 1_000
+    driver = DriverMaster(world.log, world.storage, SETTINGS, Speaker("first", "0"))
+    driver.register_job(Job())
+    state_facts(world.log, *LIVED[1:], *OTHER)
+    state_facts(world.log, *[PromoteRequested(result, over_ms) for result in promoted])
+    driver.unregister_job(JOB)
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    assert [] == events(world.log)
+    second = DriverMaster(world.log, world.storage, SETTINGS, Speaker("second", "0"))
+    second.register_job(Job())
+    state = second.state(JOB)
+    assert (2, list(promoted)) == (state.epoch, [n for n, r in state.results.items() if r.kept])
+    second.unregister_job(JOB)
+    kept = {attempt(0, 1), attempt(1, 2)}
+    assert set() == kept & world.storage.deleted
+    world.log.expire(JOB, world.log.follow(JOB, None).end())
+    assert [] == world.neglected()
+    world.clock.at_ms = over_ms
+    (found,) = world.neglected()
+    assert len(kept) <= sweep(world.log, world.storage, found, SETTINGS).objects
+    assert kept <= world.storage.deleted
+
+
 def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
     """Also when its job has ended and nobody masters it: whoever sweeps states the time."""
-    over_ms = SYSTEM_CLOCK.now_ms() + 200
+    over_ms = SYSTEM_CLOCK.now_ms() + 86_400_000
     world.live(*LIVED, PromoteRequested(RESULT, over_ms), JobUnregistered("closed"))
     assert [] == world.neglected()
     world.clock.at_ms = over_ms
     (found,) = world.neglected()
-    SYSTEM_CLOCK.sleep_s(0.25)
     swept = sweep(world.log, world.storage, found, SETTINGS)
     assert (3, 0) == (swept.objects, swept.kept)
     assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
