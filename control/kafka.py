@@ -68,6 +68,10 @@ class KafkaEventLog:
         """The oldest offset that is still kept where the job's events are."""
         return self._clients.first_offset(self._clients.place(job))
 
+    def written(self, job: JobId) -> int:
+        self._check_open()
+        return self._clients.written_offset(self._clients.place(job))
+
     def open_decisions(self, job: JobId) -> KafkaDecisions:
         self._check_open()
         return KafkaDecisions(job, self._clients)

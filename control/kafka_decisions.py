@@ -191,9 +191,6 @@ class KafkaDecisions(KafkaTransactions):
         self._place = clients.place(job)
         super().__init__(clients.decider(name), clients, f"job {job}")
 
-    def end(self) -> int:
-        return self._clients.written_offset(self._place)
-
     def commit(self, position: int) -> None:
         place = TopicPartition(self._place.topic, self._place.partition, position)
         self._commit([place], self._group)

@@ -138,14 +138,6 @@ class Transactions(Protocol):
 class Decisions(Transactions, Protocol):
     """The one place that a job's decisions come from."""
 
-    def end(self) -> int:
-        """Behind which position the holder may decide: all that a former one has committed lies
-        before it, also behind a step of another job that is still open.
-
-        Raises:
-            Unavailable: the log does not answer.
-        """
-
     def commit(self, position: int) -> None:
         """Make visible what is in the step, and that the facts before `position` are decided.
 
@@ -153,7 +145,7 @@ class Decisions(Transactions, Protocol):
             Fenced: somebody else has opened the job's decisions since.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Open the job's decisions again, which settles
-                the step, and read up to `end` to see how.
+                the step, and read up to what is `written` to see how.
         """
 
 
@@ -250,6 +242,15 @@ class EventLog(Protocol):
 
         Raises:
             Unavailable: the log cannot be reached.
+        """
+
+    def written(self, job: JobId) -> int:
+        """Behind which position nothing stands of a job: all that was committed lies before it,
+        also behind a step of another job that is still open. Who has opened a job's decisions may
+        decide there.
+
+        Raises:
+            Unavailable: the log does not answer.
         """
 
     def open_decisions(self, job: JobId) -> Decisions:

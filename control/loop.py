@@ -18,13 +18,14 @@ from typing import TypeVar
 from .author import Author
 from .clock import Deadline
 from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
-from .errors import Closed, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
+from .errors import Closed, Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact, Tick
 from .leases import time_of
 from .lifecycle import decide
 from .log import EventLog
 from .state import JobState
 from .steps import JobSteps, Outcome
+from .term import Term
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -47,6 +48,7 @@ class JobLoop:
         self._storage = storage
         self._settings = settings
         self._author = author
+        self._term = Term(author.by)
         self._changed = threading.Condition()
         self._state = JobState(context.job_id)
         self._asked: dict[str, Future[tuple[Decision, ...]]] = {}
@@ -147,23 +149,32 @@ class JobLoop:
         while not self._stopping.is_set():
             try:
                 self._lead()
-            except (Retryable, OutcomeUnknown, Lost) as exc:
+            except BaseException as exc:
+                if not self._goes_on(exc):
+                    self._fail(exc)
+                    if not isinstance(exc, HeadgateError):
+                        _LOG.exception("master of %s stopped", self._context.job_id)
+                    self._context.on_fatal_error(exc)
+                    return
                 _LOG.warning("master of %s starts over: %s", self._context.job_id, exc)
                 self._stopping.wait(_PAUSE_S)
-            except BaseException as exc:
-                self._fail(exc)
-                if not isinstance(exc, HeadgateError):
-                    _LOG.exception("master of %s stopped", self._context.job_id)
-                self._context.on_fatal_error(exc)
-                return
+
+    def _goes_on(self, exc: BaseException) -> bool:
+        """The log ends steps of a master also when that was only away, and nobody has come."""
+        if isinstance(exc, Fenced):
+            return self._term.registered is not None and not self._term.is_over
+        return isinstance(exc, Retryable | OutcomeUnknown | Lost)
 
     def _lead(self) -> None:
-        opening = JobSteps.follow if self._settings.mode == SESSION else JobSteps.open
-        steps = opening(self._log, self._author, self._settings)
-        with closing(steps):
+        with closing(self._open()) as steps:
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))
                 self._look()
+
+    def _open(self) -> JobSteps:
+        if self._settings.mode == SESSION:
+            return JobSteps.follow(self._log, self._author, self._settings)
+        return JobSteps.open(self._log, self._author, self._settings, self._term)
 
     def _look(self) -> None:
         """State the time now and then while something waits for it. Nobody waits for the fact: one

@@ -52,6 +52,11 @@ class MemoryEventLog:
         start = partition.first if position is None else position
         return MemoryFollower(job, partition, self._changed, start)
 
+    def written(self, job: JobId) -> int:
+        self._check_open()
+        with self._changed:
+            return len(self._partition(job).entries)
+
     def open_decisions(self, job: JobId) -> MemoryDecisions:
         self._check_open()
         with self._changed:
@@ -185,10 +190,6 @@ class MemoryDecisions(MemoryTransactions):
     def __init__(self, job: JobId, partitions: list[Partition], changed: Condition) -> None:
         super().__init__(partitions, changed, f"job {job}")
         self._partition = partitions[partition_of(job, len(partitions))]
-
-    def end(self) -> int:
-        with self._changed:
-            return len(self._partition.entries)
 
     def commit(self, position: int) -> None:
         with self._changed:

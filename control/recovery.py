@@ -99,7 +99,7 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     with closing(log.open_decisions(job)) as decisions:
         start = take_up(log, job, deadline)
         with closing(start.follower) as follower:
-            while follower.position() < decisions.end():
+            while follower.position() < log.written(job):
                 if follower.poll(1, deadline.left_s):
                     return False
                 if deadline.passed:

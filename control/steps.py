@@ -24,6 +24,7 @@ from .ledger import Answer, Ledger
 from .log import Decisions, EventLog, StateRecord
 from .recovery import Start, take_up
 from .state import JobState
+from .term import Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,20 @@ class JobSteps:
     """Without `decisions` it commits nothing and waits for what others do."""
 
     def __init__(
-        self, author: Author, decisions: Decisions | None, start: Start, settings: MasterSettings
+        self,
+        author: Author,
+        decisions: Decisions | None,
+        start: Start,
+        settings: MasterSettings,
+        end: int,
+        term: Term,
     ) -> None:
         self._author = author
         self._decisions = decisions
         self._follower = start.follower
         self._step_events_max = settings.step_events_max
-        self._end = start.follower.end() if decisions is None else decisions.end()
+        self._end = end
+        self._term = term
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
         self._accepted = False
@@ -61,18 +69,25 @@ class JobSteps:
         self._answers: list[Answer] = []
 
     @classmethod
-    def open(cls, log: EventLog, author: Author, settings: MasterSettings) -> Self:
+    def open(
+        cls, log: EventLog, author: Author, settings: MasterSettings, term: Term | None = None
+    ) -> Self:
         """Fence the predecessor, then start from its newest snapshot, or from the oldest event.
 
         Raises:
+            Fenced: a successor has come since the term began.
             Unavailable: the log cannot be reached.
         """
+        deadline = Deadline.after(settings.wait_ms / 1000)
+        term = term or Term(author.by)
+        term.check(log, author.job, settings.step_events_max, deadline)
         with ExitStack() as opening:
             decisions = log.open_decisions(author.job)
             opening.callback(decisions.close)
-            start = take_up(log, author.job, Deadline.after(settings.wait_ms / 1000))
+            term.check(log, author.job, settings.step_events_max, deadline)  # now nobody can come
+            start = take_up(log, author.job, deadline)
             opening.callback(start.follower.close)
-            steps = cls(author, decisions, start, settings)
+            steps = cls(author, decisions, start, settings, log.written(author.job), term)
             opening.pop_all()
             return steps
 
@@ -88,7 +103,8 @@ class JobSteps:
             deadline = Deadline.after(settings.wait_ms / 1000)
             start = take_up(log, author.job, deadline, whole=True)
             opening.callback(start.follower.close)
-            steps = cls(author, None, start, settings)
+            end = start.follower.end()
+            steps = cls(author, None, start, settings, end, Term(author.by))
             opening.pop_all()
             return steps
 
@@ -116,6 +132,7 @@ class JobSteps:
         if recovering and self._follower.position() < self._end:
             self._settle()
             return Outcome(None)
+        self._term.position = self._follower.position()
         self._check_mode()
         self._commit()
         self._recovered = True
@@ -137,9 +154,8 @@ class JobSteps:
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
-        foreign = event.basis is not None and event.by != self._author.by
-        if foreign and self._recovered and self._decisions is not None:
-            raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
+        if self._decisions is not None:
+            self._term.observe(recorded, self._recovered)
 
     def _check_mode(self) -> None:
         """A job stays where its first registration put it, lest two masters decide for it."""

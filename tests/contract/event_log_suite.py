@@ -389,10 +389,10 @@ class EventLogSuite(EventLogBasics):
                 former.write(decision(job, "kept", at))
                 former.commit(at + 1)
             with (
-                closing(log.open_decisions(job)) as successor,
+                closing(log.open_decisions(job)),
                 closing(log.follow(job, None)) as follower,
             ):
-                end = successor.end()
+                end = log.written(job)
                 assert names(read_to_end(follower)) == ["fact"]
                 assert follower.position() < end
                 theirs.abort()

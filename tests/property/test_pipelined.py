@@ -220,6 +220,9 @@ class Watched:
     def prepare(self, deadline: Deadline) -> None:
         raise AssertionError("no executor does this")
 
+    def written(self, job: JobId) -> int:
+        raise AssertionError("no executor decides")
+
     def open_decisions(self, job: JobId) -> Decisions:
         raise AssertionError("no executor decides")
 

@@ -48,9 +48,8 @@ class Broker:
         self._watcher = self.memory.follow(JOB)
         self._others = 0
 
-    @property
-    def down(self) -> bool:
-        return self.scheduler.now_ms < self.back_ms
+    def is_away(self, process: Process) -> bool:
+        return self.scheduler.now_ms < max(self.back_ms, process.back_ms)
 
     def meet(self) -> None:
         """One visit to the broker: it may be that it goes away just now."""
@@ -166,8 +165,9 @@ class SimLog:
         broker = self.broker
         if not self.queue:
             return
-        if broker.down:
-            broker.scheduler.later(broker.back_ms - broker.scheduler.now_ms + 1.0, self._deliver)
+        if broker.is_away(self.process):
+            back_ms = max(broker.back_ms, self.process.back_ms)
+            broker.scheduler.later(back_ms - broker.scheduler.now_ms + 1.0, self._deliver)
             return
         if self.process.dead and broker.scheduler.random.random() < 0.5:
             self.queue.clear()  # it died before these were sent
@@ -181,7 +181,12 @@ class SimLog:
 
     def follow(self, job: JobId, position: int | None = 0) -> SimFollower:
         self._visit("follow", "log unreadable")
-        return SimFollower(self.broker, self.broker.memory.follow(job, position))
+        inner = self.broker.memory.follow(job, position)
+        return SimFollower(self.broker, self.process, inner)
+
+    def written(self, job: JobId) -> int:
+        self._visit("written", "log unreadable")
+        return self.broker.memory.written(job)
 
     def open_decisions(self, job: JobId) -> SimDecisions:
         self._visit("open decisions", "log unreadable")
@@ -219,13 +224,14 @@ class SimLog:
     def _visit(self, what: str, fault: str) -> None:
         self.broker.scheduler.pause(what)
         self.broker.meet()
-        if self.broker.down or self.broker.chaos.strikes(fault):
+        if self.broker.is_away(self.process) or self.broker.chaos.strikes(fault):
             raise Unavailable(f"{what}: the broker does not answer")
 
 
 @dataclass(eq=False)
 class SimFollower:
     broker: Broker
+    process: Process
     inner: Follower
     rejected: int = 0
 
@@ -238,7 +244,7 @@ class SimFollower:
         limit = scheduler.random.randint(1, limit)
         while True:
             before = self.inner.position()
-            found = [] if broker.down else self.inner.poll(limit, 0)
+            found = [] if broker.is_away(self.process) else self.inner.poll(limit, 0)
             left_ms = deadline_ms - scheduler.now_ms
             if found or before < self.inner.position() or left_ms <= 0:
                 return found
@@ -249,7 +255,8 @@ class SimFollower:
 
     def end(self) -> int:
         self.broker.scheduler.pause("end")
-        if self.broker.down or self.broker.chaos.strikes("log unreadable"):
+        away = self.broker.is_away(self.process)
+        if away or self.broker.chaos.strikes("log unreadable"):
             raise Unavailable("the log does not answer")
         return self.inner.end()
 
@@ -268,12 +275,6 @@ class SimDecisions:
         self._step = 0
         self._open = False
         self._written: list[Event] = []
-
-    def end(self) -> int:
-        self._broker.scheduler.pause("end")
-        if self._broker.down or self._broker.chaos.strikes("log unreadable"):
-            raise Unavailable("the log does not answer")
-        return self._inner.end()
 
     def begin(self) -> None:
         self._visit("begin", "begin refused")
@@ -295,7 +296,7 @@ class SimDecisions:
     def commit(self, position: int) -> None:
         chaos = self._broker.chaos
         self._visit("commit", None)
-        if chaos.strikes("commit dropped") or self._broker.down:
+        if chaos.strikes("commit dropped") or self._broker.is_away(self._process):
             self._end(self._inner.abort)
             raise Unavailable("the step was dropped")
         if chaos.strikes("commit unknown, dropped"):
@@ -347,5 +348,6 @@ class SimDecisions:
     def _visit(self, what: str, fault: str | None) -> None:
         self._broker.scheduler.pause(what)
         self._broker.meet()
-        if fault is not None and (self._broker.down or self._broker.chaos.strikes(fault)):
+        away = self._broker.is_away(self._process)
+        if fault is not None and (away or self._broker.chaos.strikes(fault)):
             raise Unavailable(f"{what}: the broker does not answer")

@@ -46,6 +46,7 @@ RATES = {
     # of the machines
     "process killed": 0.001,
     "process frozen": 0.001,
+    "process cut off": 0.001,
     "clock jump": 0.002,
     "second attempt": 0.25,
     "second master": 0.05,

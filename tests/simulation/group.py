@@ -62,7 +62,8 @@ class SimMembership:
         limit = scheduler.random.randint(1, limit)
         while True:
             before = dict(self._inner._positions)
-            found = [] if broker.down else self._inner.poll(limit, 0)
+            away = broker.is_away(self._process)
+            found = [] if away else self._inner.poll(limit, 0)
             left_ms = deadline_ms - scheduler.now_ms
             if found or before != self._inner._positions or left_ms <= 0:
                 return found
@@ -109,7 +110,7 @@ class SimMembership:
     def commit(self, positions: Mapping[int, int]) -> None:
         chaos, scheduler = self._broker.chaos, self._broker.scheduler
         self._visit("commit", None)
-        if chaos.strikes("commit dropped") or self._broker.down:
+        if chaos.strikes("commit dropped") or self._broker.is_away(self._process):
             self._drop()
             raise Unavailable("the step was dropped")
         if chaos.strikes("commit unknown, dropped"):
@@ -208,5 +209,5 @@ class SimMembership:
         self._broker.meet()
         if chaos.strikes("member given up"):
             self._give_up()
-        if fault is not None and (self._broker.down or chaos.strikes(fault)):
+        if fault is not None and (self._broker.is_away(self._process) or chaos.strikes(fault)):
             raise Unavailable(f"{what}: the broker does not answer")

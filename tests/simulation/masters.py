@@ -14,6 +14,7 @@ from headgate.control.leases import MASTERS
 from headgate.control.session_master import Lookout
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.steps import JobSteps
+from headgate.control.term import Term
 from headgate.storage.release import StorageRelease
 
 from .broker import SimLog
@@ -37,6 +38,7 @@ class Master:
         self._storage = StorageRelease(world.bucket.client(self._clock), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
         self._author = Author(JOB, process.name, self._clock)
+        self._term = Term(process.name)
         self._speaking = Speaking(slot, process.name, self._clock, "")
 
     def run(self) -> None:
@@ -59,7 +61,7 @@ class Master:
 
     def _decide(self) -> None:
         settings = self._settings((1, 2, 3, 4, 5))
-        with closing(JobSteps.open(self._log, self._author, settings)) as steps:
+        with closing(JobSteps.open(self._log, self._author, settings, self._term)) as steps:
             while True:
                 self._delete(steps.step(POLL_S).deletions)
 

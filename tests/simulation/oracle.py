@@ -73,6 +73,8 @@ class Oracle:
         self._told: dict[tuple[str, int], Told] = {}
         self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
         self.now_ms = 0.0
+        self.has_one_master = False
+        self._masters: list[str] = []
         self._holders: dict[JobId | int, object] = {}  # of a job, or of a partition
 
     def violated(self, what: str) -> None:
@@ -102,12 +104,21 @@ class Oracle:
             self.events.append(recorded)
             self._observe(recorded)
 
+    def _decided(self, master: str) -> None:
+        """Of masters that follow each other none comes back."""
+        if master in self._masters[:-1]:
+            self.violated(f"{master} decides again, though {self._masters[-1]} has followed it")
+        elif master not in self._masters:
+            self._masters.append(master)
+
     def told(self, result: str, partition: int) -> Told:
         return self._told.setdefault((result, partition), Told())
 
     def _observe(self, recorded: Recorded) -> None:
         event = recorded.event
         body, basis = event.body, -1 if event.basis is None else event.basis
+        if event.basis is not None and self.has_one_master:
+            self._decided(event.by)
         match body:
             case JobAccepted():
                 self.epoch, self.closed = body.epoch, False

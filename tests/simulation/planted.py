@@ -21,6 +21,7 @@ from headgate.control.memory_group import MemoryMembership
 from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.replay import Replay
 from headgate.control.state import JobState, ResultState
+from headgate.control.term import Term
 from headgate.storage import gate, puts, tidings, writer
 from headgate.storage.channels import Channels, _Announced, _Channel
 from headgate.storage.contract import InputGateDeployment
@@ -133,6 +134,12 @@ def wait_for_no_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimMembership, "may_end", lambda self, partition: False)
 
 
+def open_without_looking(patch: pytest.MonkeyPatch) -> None:
+    """A master that was cut off takes the job back from whoever has followed it."""
+    patch.setattr(Term, "check", lambda self, log, job, limit, deadline: None)
+    patch.setattr(Term, "observe", lambda self, recorded, recovered: None)
+
+
 def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
     """Whoever sweeps takes a driver that has nothing to state for dead."""
     read_beats = MemoryEventLog.read_beats
@@ -199,6 +206,7 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         believe_a_lost_answer: 46,
         skip_the_fence_of_the_group: 14,
         wait_for_no_step: 17,
+        open_without_looking: 0,
         hear_no_beat: 19,
         end_promoted_results_too: 12,
         forget_the_time: 12,

@@ -41,6 +41,7 @@ class Process:
     name: str
     dead: bool = False
     thaws_ms: float = 0.0
+    back_ms: float = 0.0  # until when it does not reach the log
     skew_ms: float = 0.0
     mortal: bool = True
 

@@ -30,6 +30,7 @@ from .sweeper import Sweeper
 
 QUIET_MS = 90_000.0
 FROZEN_MS_MAX = 40_000.0
+CUT_OFF_MS_MAX = 40_000.0
 JUMP_MS_MAX = 3_600_000.0
 DRIVERS_MAX = 5
 SETTLE_MS = 120_000.0
@@ -206,6 +207,7 @@ def simulate(
     bucket = Bucket(scheduler, chaos, oracle)
     lease_ms = scheduler.random.choice(LEASES_MS)
     oracle.objects = bucket.objects
+    oracle.has_one_master = mode == PER_JOB
     streams = scheduler.dice("streams")
     stream_at = streams.randrange(2) if streams.random() < STREAM_SHARE else None
     world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms, stream_at)
@@ -254,6 +256,8 @@ def _hazard(world: World) -> Callable[[Process], None]:
         elif chaos.strikes("process frozen"):
             process.thaws_ms = scheduler.now_ms + FROZEN_MS_MAX * scheduler.random.random()
             scheduler.pause("thawed", 0.0)
+        elif chaos.strikes("process cut off"):
+            process.back_ms = scheduler.now_ms + CUT_OFF_MS_MAX * scheduler.random.random()
         elif chaos.strikes("clock jump"):
             process.skew_ms += JUMP_MS_MAX * (2 * scheduler.random.random() - 1)
         elif chaos.strikes("object lost"):

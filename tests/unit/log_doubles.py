@@ -78,6 +78,10 @@ class FaultyLog:
         self.raise_before("follow")
         return FaultyFollower(self.inner.follow(job, position), self)
 
+    def written(self, job: JobId) -> int:
+        self.raise_before("end")
+        return self.inner.written(job)
+
     def open_decisions(self, job: JobId) -> Decisions:
         assert self.may_open.wait(5.0)
         self.raise_before("open_decisions")
@@ -169,10 +173,6 @@ class FaultyTransactions:
 @dataclass
 class FaultyDecisions(FaultyTransactions):
     inner: Decisions
-
-    def end(self) -> int:
-        self.log.raise_before("end")
-        return self.inner.end()
 
     def commit(self, position: int) -> None:
         self._commit(lambda: self.inner.commit(position))

@@ -303,6 +303,53 @@ def test_whatever_was_opened_is_closed(operation: str) -> None:
     assert opened == faulty.calls["closed decisions"]
 
 
+def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
+    """Who loses the log within a step, and reaches it again, looks who speaks for the job before it
+    opens anything: the successor goes on undisturbed."""
+    log = MemoryEventLog()
+    for nth in (3, 4):
+        cut_off = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
+        first, second = Job(), Job()
+        with looping(cut_off, by=f"first {nth}", job=first) as loop:
+            (accepted,) = loop.ask(REGISTERED).result(1.0)
+            cut_off.may_open.clear()
+            state_facts(
+                log, *[ResultRegistered(ResultId(f"{nth}-{n}"), 1, 1, "", "") for n in "ab"]
+            )
+            state_facts(log, *[PartitionRegistered(ResultId(f"{nth}-{n}"), 0, 1) for n in "ab"])
+            counted = FaultyLog(log)
+            with looping(counted, by=f"second {nth}", job=second) as successor:
+                assert isinstance(accepted, JobAccepted)
+                successor.wait_until_read("it")
+                follows = (JobAccepted(accepted.epoch + 1),)
+                assert follows == successor.ask(REGISTERED).result(1.0)
+                cut_off.may_open.set()
+                with pytest.raises(Fenced):
+                    loop.wait_for(lambda _: None, "what never comes")
+                result = ResultRegistered(ResultId(f"{nth}-c"), 1, 1, "", "")
+                assert () == successor.ask(result).result(1.0)
+                registered = PartitionRegistered(result.result, 0, 1)
+                assert 1 == len(successor.ask(registered).result(1.0))
+                assert 1 == counted.calls["open_decisions"]
+        assert ([Fenced], []) == ([type(error) for error in first.errors], second.errors)
+    audited(log)
+
+
+@pytest.mark.parametrize("operation", ["begin", "write", "commit"])
+def test_a_master_that_was_away_in_a_step_goes_on(operation: str) -> None:
+    """The log has ended its step, but nobody has come in its place."""
+    job = Job()
+    faulty = FaultyLog(MemoryEventLog(), Fault(operation, 3, Fenced("the step was open too long")))
+    with looping(faulty, job=job) as loop:
+        assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
+        for fact in (*OPENING[1:], produced(0, 1), produced(1, 2)):
+            state_facts(faulty, fact)
+        assert loop.wait_for(complete, "completion")
+    assert [] == job.errors
+    assert faulty.calls[operation] > 3
+    audited(faulty)
+
+
 def test_a_master_whose_place_in_the_log_is_gone_begins_anew() -> None:
     """As one that was away for longer than the log keeps its events."""
     faulty = FaultyLog(MemoryEventLog(), Fault("poll", 2, Lost("injected")))

@@ -1,0 +1,76 @@
+"""What a job's master has said in the log since it began, and whether somebody else speaks there.
+
+A connection that was cut and comes back looks like any other to the log, which would take the job
+from whoever took it over meanwhile. So a master reads what was written in its absence before it
+opens the job's decisions again.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from .clock import Deadline
+from .errors import Fenced, Lost, Unavailable
+from .events import JobRegistered, Recorded
+from .ids import JobId
+from .log import EventLog, Follower
+
+_TURN_S = 0.2
+
+
+@dataclass(slots=True)
+class Term:
+    """Outlives steps that are opened anew. Before `position` nobody has come in the master's place
+    since it could decide, `registered` is where it says that it speaks for the job."""
+
+    by: str
+    position: int | None = None
+    registered: int | None = None
+    is_over: bool = False
+
+    def observe(self, recorded: Recorded, recovered: bool) -> None:
+        """Take in the next event; who is `recovered` decides now.
+
+        Raises:
+            Fenced: somebody else decides for the job, or speaks for it.
+        """
+        event, at = recorded.event, recorded.offset
+        registers = isinstance(event.body, JobRegistered)
+        if not registers and event.basis is None:
+            return
+        if event.by == self.by:
+            if registers and self.registered is None:
+                self.registered = at
+        elif registers:
+            if self.registered is not None and self.registered < at:
+                self._end(recorded, f"{event.by} speaks for job {event.job} now")
+        elif recovered or (self.position is not None and self.position <= at):
+            self._end(recorded, f"{event.by} decides for job {event.job} now")
+
+    def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
+        """Read what was written since, also behind steps that are still open, `limit` at a time.
+
+        Raises:
+            Fenced: somebody else decides for the job, or speaks for it.
+            Unavailable: the log cannot be read in time.
+        """
+        if self.position is None:
+            return
+        try:
+            self._read(log.follow(job, self.position), log.written(job), limit, deadline)
+        except Lost:
+            self._read(log.follow(job, None), log.written(job), limit, deadline)
+
+    def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:
+        with closing(follower):
+            while follower.position() < end:
+                if deadline.passed:
+                    raise Unavailable("the log was not read to its end in time")
+                for recorded in follower.poll(limit, min(_TURN_S, deadline.left_s)):
+                    self.observe(recorded, recovered=False)
+            self.position = follower.position()
+
+    def _end(self, recorded: Recorded, said: str) -> None:
+        self.is_over = True
+        raise Fenced(said, (recorded.offset,))
