@@ -426,8 +426,7 @@ class PlanDoor:
     def _partitioning(self, shuffle: Shuffle) -> Any:
         """Return how rows are partitioned as they are read: for neighbours together Spark has words
         of its own, and of pieces it knows nothing."""
-        parts = shuffle.parts
-        if not parts:
+        if not (parts := shuffle.parts):
             return shuffle.partitioning
         if shuffle.kind == RANGE:
             return self._jvm["ranges"](shuffle.partitioning.ordering(), len(parts))

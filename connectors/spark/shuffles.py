@@ -89,8 +89,11 @@ class Shuffle:
 
     @property
     def is_cut(self) -> bool:
-        """Whether some of its subpartitions are read in pieces."""
-        return any(part.partitions is not None for part in self.parts)
+        """Whether some of its subpartitions are read in pieces, or once for each piece of another
+        exchange."""
+        held = {part.subpartitions for part in self.parts}
+        pieces = any(part.partitions is not None for part in self.parts)
+        return pieces or len(held) < len(self.parts)
 
     @property
     def is_done(self) -> bool:

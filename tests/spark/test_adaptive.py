@@ -72,6 +72,40 @@ def test_skewed_joins(
         hg.release(one)
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+@pytest.mark.parametrize("column", ["k", "j"])
+def test_what_is_read_beside_pieces_is_not_hashed_either(
+    spark: SparkSession,
+    hg: Headgate,
+    sides: tuple[DataFrame, DataFrame],
+    how: str,
+    column: str,
+) -> None:
+    """Of the side that is read once for each piece of the other one no key is in one partition:
+    whatever stands above the join, in its stage or on what is handed out or cached, knows that."""
+    left, right = sides
+    right = right.withColumnRenamed("k", "j")
+    df = left.join(right.hint("merge"), left.k == right.j, how)
+    above = {
+        "counted": lambda frame: frame.groupBy(column).count(),
+        "numbered": lambda frame: frame.selectExpr(
+            column, f"row_number() over (partition by {column} order by {column}) n"
+        ),
+        "distinct": lambda frame: frame.select(column).distinct(),
+    }
+    with setting(spark, SKEW):
+        out = hg.offload(df)
+        cached = hg.offload(df).cache()
+        for name, ask in above.items():
+            expected = told(ask(df))
+            inside = hg.offload(ask(df))
+            for how_asked, found in (("above", ask(out)), ("cached", ask(cached)), ("", inside)):
+                assert expected == told(found), f"{name} {how_asked}"
+            hg.release(inside)
+        cached.unpersist()
+    hg.release(out)
+
+
 def test_the_other_side_is_cut(
     spark: SparkSession, hg: Headgate, sides: tuple[DataFrame, DataFrame]
 ) -> None:
