@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
@@ -345,17 +345,24 @@ def written_from(writer: Any, df: DataFrame) -> Iterator[None]:
             field.set(java, value)
 
 
-def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJob]:
-    """The jobs that have ended and are not known yet, as Spark's pages would show them."""
+def ended_jobs(spark: SparkSession) -> Iterator[Any]:
+    """The jobs that have ended, as Spark's pages would show them."""
     core = spark.sparkContext._jsc.sc()
     core.listenerBus().waitUntilEmpty()
-    store, queries = core.statusStore(), spark._jsparkSession.sharedState().statusStore()
-    jobs = store.jobsList(None)
+    jobs = core.statusStore().jobsList(None)
     for at in range(jobs.size()):
-        job = jobs.apply(at)
-        if job.jobId() in known or job.status().name() == "RUNNING":
+        if (job := jobs.apply(at)).status().name() != "RUNNING":
+            yield job
+
+
+def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJob]:
+    """What the jobs have shuffled that have ended and are not known yet."""
+    store = spark.sparkContext._jsc.sc().statusStore()
+    queries = spark._jsparkSession.sharedState().statusStore()
+    for job in ended_jobs(spark):
+        if job.jobId() in known:
             continue
-        stages = (store.lastStageAttempt(stage) for stage in _numbers(job.stageIds()))
+        stages = _stages(store, job)
         shuffles = {one.stageId(): one.name() for one in stages if one.shuffleWriteRecords()}
         query = store.jobWithAssociatedSql(job.jobId())._2()
         run = queries.execution(query.get()) if shuffles and query.isDefined() else query
@@ -368,8 +375,11 @@ def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJo
         yield NativeJob(job.jobId(), tags, shuffles, description, plan)
 
 
-def _numbers(seq: Any) -> list[int]:
-    return [int(number) for number in seq.mkString(" ").split()]
+def _stages(store: Any, job: Any) -> Iterator[Any]:
+    """Spark forgets the stages of a job before the job."""
+    for number in job.stageIds().mkString(" ").split():
+        with suppress(Py4JJavaError):
+            yield store.lastStageAttempt(int(number))
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:

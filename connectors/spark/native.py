@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from .catalyst import NativeJob, native_jobs
+from .catalyst import NativeJob, ended_jobs, native_jobs
 
 ACCOUNTED = "headgate-accounted"
 _FROM_PYTHON = re.compile(r" at (NativeMethodAccessorImpl\.java|<unknown>):\d+$")
@@ -29,7 +29,7 @@ class Unseen:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._known = {job.number for job in native_jobs(spark, ())}
+        self._known = {job.jobId() for job in ended_jobs(spark)}
         self._counted: Counter[str] = Counter()
         self._stages: set[int] = set()
 

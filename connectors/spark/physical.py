@@ -100,12 +100,6 @@ class PlanDoor:
         self._cache: Cache | None = None
         self.is_limited = False
 
-    def is_outdated(self, asked: DataFrame) -> bool:
-        """Whether Spark has planned a query with caches that are no longer there."""
-        execution = asked._jdf.queryExecution()
-        with self._active():
-            return is_outdated(self._jvm, execution, self._query)
-
     def caches(self, asked: Query) -> list[Cache]:
         """The caches that a query reads."""
         with self._active():
@@ -134,7 +128,7 @@ class PlanDoor:
         else:
             execution = asked._jdf.queryExecution()
             self._asked = execution.analyzed()
-            if self.is_outdated(asked):
+            if is_outdated(self._jvm, execution, self._query):
                 execution = self._query(self._asked)
             self._logical = execution.optimizedPlan().clone()
         return self._logical

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -86,7 +88,7 @@ def test_what_is_read_beside_pieces_is_not_hashed_either(
     left, right = sides
     right = right.withColumnRenamed("k", "j")
     df = left.join(right.hint("merge"), left.k == right.j, how)
-    above = {
+    above: dict[str, Callable[[DataFrame], DataFrame]] = {
         "counted": lambda frame: frame.groupBy(column).count(),
         "numbered": lambda frame: frame.selectExpr(
             column, f"row_number() over (partition by {column} order by {column}) n"

@@ -220,6 +220,26 @@ def test_new_rows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
     assert 0 == ran(hg, lambda: rows(kept))
 
 
+@pytest.mark.parametrize("gone", ["unpersisted", "dropped", "made anew"])
+def test_answers_outlive_caches(
+    hg: Headgate, spark: SparkSession, df: DataFrame, gone: str
+) -> None:
+    """A DataFrame that was collected has the same rows, and runs nothing again, whatever became of
+    the cache that it has read."""
+    df.write.saveAsTable("numbers", mode="overwrite")
+    kept = spark.table("numbers").cache()
+    asked = kept.groupBy("n").count().withColumn("at", F.current_timestamp())
+    found = rows(asked)
+    if gone == "made anew":
+        spark.sql("insert into numbers values (9, 71)")
+    else:
+        kept.unpersist()
+    if gone == "dropped":
+        spark.sql("drop table numbers")
+    assert 0 == ran(hg, lambda: rows(asked))
+    assert found == rows(asked)
+
+
 def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
     """A map stage that fails for a cache fails as Spark says it, and stores nothing."""
     since = len(hg.results())
