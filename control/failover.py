@@ -20,7 +20,7 @@ def decide_again(
     again = {name: set(partitions)}
     restarted: set[ResultId] = set()
     if state.registered:
-        _spread(state, again, restarted, name)
+        _spread(state, again, restarted)
     ordered = [known for known in state.results if known in again]
     decisions: list[Decision] = []
     for known in ordered:
@@ -33,33 +33,42 @@ def decide_again(
     return tuple(decisions)
 
 
-def _spread(
-    state: JobState, again: dict[ResultId, set[int]], restarted: set[ResultId], name: ResultId
-) -> None:
-    """Add what has to run with these partitions of a result, until nothing new comes."""
-    result = state.results[name]
-    for source in result.registered.inputs:
-        given = state.results.get(source)
-        if given is not None and given.released is None and not given.registered.pipelined:
-            _add(state, again, restarted, source, _missing(given))
-    for other in _region(state, name, result):
-        restarted.add(other)
-        _add(state, again, restarted, other, set(state.results[other].accepted))
+def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[ResultId]) -> None:
+    """Add what has to run with these partitions, until nothing new comes."""
+    readers = _readers(state)
+    spreading = list(again)
+    while spreading:
+        name = spreading.pop()
+        result = state.results[name]
+        found: dict[ResultId, set[int]] = {}
+        for source in result.registered.inputs:
+            given = state.results.get(source)
+            if given is not None and given.released is None and not given.registered.pipelined:
+                found[source] = _missing(given)
+        for other in _region(state, name, result, readers):
+            restarted.add(other)
+            found[other] = set(state.results[other].accepted)
+        for other, partitions in found.items():
+            if partitions - again.get(other, set()):
+                again[other] = again.get(other, set()) | partitions
+                spreading.append(other)
 
 
-def _add(
+def _readers(state: JobState) -> Mapping[ResultId, list[ResultId]]:
+    """The results that are made of each, in the order of the job."""
+    found: dict[ResultId, list[ResultId]] = {}
+    for name, result in state.results.items():
+        for source in set(result.registered.inputs):
+            found.setdefault(source, []).append(name)
+    return found
+
+
+def _region(
     state: JobState,
-    again: dict[ResultId, set[int]],
-    restarted: set[ResultId],
     name: ResultId,
-    partitions: set[int],
-) -> None:
-    if partitions - again.get(name, set()):
-        again[name] = again.get(name, set()) | partitions
-        _spread(state, again, restarted, name)
-
-
-def _region(state: JobState, name: ResultId, result: ResultState) -> Iterator[ResultId]:
+    result: ResultState,
+    readers: Mapping[ResultId, list[ResultId]],
+) -> Iterator[ResultId]:
     """The results that restart as a whole when partitions of this one are made again."""
     if result.registered.pipelined:
         yield name
@@ -67,9 +76,9 @@ def _region(state: JobState, name: ResultId, result: ResultState) -> Iterator[Re
         if source in state.results and state.results[source].registered.pipelined:
             yield source
     if result.registered.pipelined or not result.registered.deterministic:
-        for other, consumer in state.results.items():
-            begun = consumer.attempts and consumer.released is None
-            if begun and name in consumer.registered.inputs:
+        for other in readers.get(name, ()):
+            consumer = state.results[other]
+            if consumer.attempts and consumer.released is None:
                 yield other
 
 

@@ -11,7 +11,7 @@ from collections import deque
 
 from .author import Author
 from .deletion import Clearing, Deletion, Orders
-from .errors import Corrupt
+from .errors import HeadgateError
 from .events import JobRegistered, LeaseExpired, Recorded, Tick
 from .keeping import Keeper, is_over
 from .leases import Watch
@@ -59,7 +59,8 @@ class Case:
 
     def give_up(self, error: Exception) -> None:
         self.broken = True
-        _LOG.error("job %s is left alone from now on: %s", self.author.job, error)
+        trace = None if isinstance(error, HeadgateError) else error
+        _LOG.error("job %s is left alone from now on: %s", self.author.job, error, exc_info=trace)
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
         return () if self.broken else self.ledger.unwritten(limit)
@@ -126,7 +127,7 @@ class Case:
         try:
             self.ledger.observe(recorded)
             self.orders.observe(recorded)
-        except Corrupt as exc:
+        except Exception as exc:  # the next master would read the same fact
             self.give_up(exc)
 
     def _check_store(self, store: str) -> None:

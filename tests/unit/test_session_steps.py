@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import pytest
 
+from headgate.control import replay
 from headgate.control.author import Author
 from headgate.control.clock import Clock, Deadline
 from headgate.control.contract import SESSION, MasterSettings
@@ -26,12 +28,17 @@ from headgate.control.events import (
     Fact,
     JobAccepted,
     JobRegistered,
+    Lost,
     PartitionRegistered,
+    Produced,
     Recorded,
     ReleaseRequested,
+    Reproduce,
     ResultRegistered,
+    SegmentSummary,
 )
-from headgate.control.ids import AttemptId, JobId
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
 from headgate.control.log import EventLog, partition_of
 from headgate.control.memory import MemoryEventLog
 from headgate.control.replay import Replay
@@ -260,6 +267,49 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
     assert "injected: too large" in caplog.text
     whole = [job for job in JOBS[:3] if len(deciders(log, job)) == 2]
     assert len(whole) == 2
+
+
+def test_a_fact_that_nobody_can_decide_stops_its_job_only(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours in one job leaves that job alone, and no other one: a master that ended
+    would be followed by one that reads the same fact, and ends too."""
+
+    def decide(state: JobState, fact: Fact) -> NoReturn:
+        raise RecursionError("injected")
+
+    log, storage = MemoryEventLog(1), Storage()
+    patched = {JOBS[0]: decide}
+    monkeypatch.setattr(replay, "step", lambda s, fact: patched.get(s.job, step)(s, fact))
+    for job in JOBS[:2]:
+        state_facts(log, job, *OPENING)
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    assert f"job {JOBS[0]} is left alone from now on: injected" in caplog.text
+    assert ([], 2) == (deciders(log, JOBS[0]), len(deciders(log, JOBS[1])))
+
+
+def test_a_loss_below_a_long_chain_is_decided() -> None:
+    """However many results are made of each other, and differ whenever they are made again: all
+    of them are ordered anew, in their order."""
+    log, storage = MemoryEventLog(1), Storage()
+    names = [ResultId(f"r{number}") for number in range(1_500)]
+    state_facts(log, JOBS[0], OPENING[0])
+    for source, name in zip([None, *names], names, strict=False):
+        inputs = () if source is None else (source,)
+        made = AttemptId(PartitionId(name, 0), 1, 1)
+        state_facts(
+            log,
+            JOBS[0],
+            ResultRegistered(name, 1, 1, "", "", inputs, deterministic=False),
+            PartitionRegistered(name, 0, 1),
+            Produced(made, (SegmentSummary(0, 9, 1, 0, b""),)),
+        )
+    state_facts(log, JOBS[0], Lost(AttemptId(PartitionId(names[0], 0), 1, 1), "o", "404"))
+    with closing(joined(log, settings=MasterSettings())) as master:
+        drive(log, storage, master)
+    bodies = [recorded.event.body for recorded in events(log, JOBS[0])]
+    assert names == [body.result for body in bodies if isinstance(body, Reproduce)]
 
 
 def test_failed_deletions_are_tried_again() -> None:
