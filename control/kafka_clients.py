@@ -303,4 +303,6 @@ class KafkaClients:
 
 
 def _others(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    return "; ".join(f"{n} is {found[n]}, not {w}" for n, w in wanted.items() if found[n] != w)
+    """What differs, of all that the broker tells."""
+    told = {name: value for name, value in wanted.items() if name in found}
+    return "; ".join(f"{n} is {found[n]}, not {w}" for n, w in told.items() if found[n] != w)

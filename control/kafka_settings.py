@@ -77,6 +77,7 @@ ssl.key.password ssl.keystore.location ssl.keystore.password ssl.providers ssl.s
 ssl.truststore.location statistics.interval.ms topic.metadata.refresh.interval.ms
 """
 
+_MASTERS = "masters"
 _SECRET_PARTS = ("password", "secret", "passphrase", "pem", "oauthbearer.config")
 
 
@@ -155,21 +156,22 @@ class KafkaSettings:
         return f"bootstrap {self.bootstrap}, security.protocol {protocol}"
 
     def group(self, job: JobId) -> str:
-        """The job's name among Kafka's transactional ids and consumer groups.
+        """The job's name among Kafka's transactional ids and consumer groups: that of no job of
+        another prefix, for neither prefixes nor jobs have a slash.
 
         Raises:
-            Invalid: the group of masters has this name.
+            Invalid: the masters beat under this name.
         """
-        if (name := f"{self.topic_prefix}-{job}") == self.masters_group:
-            raise Invalid(f"a job cannot be called {job}: the group of masters is {name}")
-        return name
+        if job == _MASTERS:
+            raise Invalid(f"a job cannot be called {job}: the masters of a session are")
+        return f"{self.topic_prefix}-jobs/{job}"
 
     @property
     def masters_group(self) -> str:
-        return f"{self.topic_prefix}-masters"
+        return f"{self.topic_prefix}-{_MASTERS}"
 
     def slot(self, name: str) -> str:
-        """A master's transactional id, which no job's is: jobs' names have no slash."""
+        """A master's transactional id."""
         return f"{self.masters_group}/{name}"
 
     def scrub(self, text: str) -> str:

@@ -17,6 +17,8 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
@@ -224,3 +226,28 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     never.set()
     assert SYSTEM_CLOCK.monotonic_s() - before < 5
     assert ["init", "begin"] == calls
+
+
+_NAMES = st.text("ab-._", min_size=1, max_size=4) | st.sampled_from(["jobs", "masters"])
+
+
+@given(st.tuples(_NAMES, _NAMES), st.tuples(_NAMES, _NAMES))
+@example(("headgate", "prod-etl"), ("headgate-prod", "etl"))
+@example(("headgate-jobs", "jobs"), ("headgate", "jobs-jobs"))
+def test_deployments_share_no_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Whatever two deployments on one broker call their topics, jobs and slots: transactions and
+    groups of the one are never the other's, nor masters' a job's."""
+
+    def names(prefix: str, name: str) -> list[str]:
+        settings = KafkaSettings(NOWHERE, prefix)
+        job = [] if name == "masters" else [settings.group(JobId(name))]
+        return [*job, settings.slot(name), settings.masters_group]
+
+    found = {*names(*one), *names(*other)}
+    expected = len(names(*one)) + (len(names(*other)) if one != other else 0)
+    assert len(found) == expected - (one[0] == other[0] and one != other)
+
+
+def test_no_job_is_called_as_the_masters_beat() -> None:
+    with pytest.raises(Invalid, match="cannot be called masters"):
+        KafkaSettings(NOWHERE).group(JobId("masters"))
