@@ -8,7 +8,6 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from itertools import count
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +24,7 @@ from .caches import Cache, Reader
 from .catalyst import CatalystDoor
 from .exchange import Exchanger, Written
 from .grouped import Grouped
+from .in_use import InUse
 from .kept import Kept
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
@@ -44,7 +44,7 @@ class Headgate:
     def __init__(self, exchanger: Exchanger, services: Services) -> None:
         self._exchanger = exchanger
         self._services = services
-        self._numbers = count(1)
+        self._in_use = InUse(exchanger.means.epoch)
         self._written: weakref.WeakKeyDictionary[DataFrame, Written] = weakref.WeakKeyDictionary()
         self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
         self._offloaded = weakref.WeakKeyDictionary()
@@ -80,8 +80,9 @@ class Headgate:
         if n < 1 or not columns:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
-        exchange = self._exchanger.run(df, n, columns, self._name())
-        self._written[exchange.frame] = exchange.written
+        with self._in_use.query():
+            exchange = self._exchanger.run(df, n, columns, self._in_use.name())
+            self._written[exchange.frame] = exchange.written
         return exchange.frame
 
     def offload(self, df: DataFrame) -> DataFrame:
@@ -95,9 +96,10 @@ class Headgate:
             Invalid: this Spark has no private door.
         """
         query = self._query()
-        self._fill(query, df)
-        out = self._offload(query, df)
-        self._keep(out, self._offloaded[out].results)
+        with self._in_use.query():
+            self._fill(query, df)
+            out = self._offload(query, df)
+            self._keep(out, self._offloaded[out].results)
         return out
 
     def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
@@ -195,15 +197,16 @@ class Headgate:
         return self._exchanger.means.master.may_release_executor(self.job, host)
 
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
-        """Release every result but those of these DataFrames, what these were made from, and what
-        was promoted; returns which. What was derived from a DataFrame that is not named can no
-        longer be read.
+        """Release every result but those of these DataFrames, what these were made from, what was
+        promoted, and what a query of this session writes or reads just now; returns which. What was
+        derived from a DataFrame that is not named can no longer be read.
 
         Raises:
             Invalid: as for `promote`.
         """
         self._require_open()
-        held = self._kept.results | {self._descriptor_of(df).result for df in in_use}
+        held = self._kept.results | self._in_use.results
+        held |= {self._descriptor_of(df).result for df in in_use}
         return self._exchanger.means.master.remove_unused(self.job, held)
 
     def why(self, result: str, partition: int) -> tuple[Made, ...]:
@@ -314,9 +317,11 @@ class Headgate:
         the DataFrame, or with the job."""
         assert self._answers is not None
         known = self._answers.get(df, collected)
-        if known is not None and self._can_be_read(known):
-            yield known
-            return
+        read = self._results_of(known)
+        with self._in_use.query(read):
+            if known is not None and known in self._offloaded and self._can_be_read(read):
+                yield known
+                return
         with self._instead(df, collected, refusal) as out:
             try:
                 yield out
@@ -326,9 +331,13 @@ class Headgate:
             if (done := self._offloaded.get(out)) is not None:
                 self._answers.add(df, out, collected if done.is_limited else None)
 
-    def _can_be_read(self, out: DataFrame) -> bool:
-        done, state = self._offloaded.get(out), self._exchanger.means.master.state(self.job)
-        found = [state.results.get(one.result) for one in done.results] if done else [None]
+    def _results_of(self, out: DataFrame | None) -> list[ResultId]:
+        done = None if out is None else self._offloaded.get(out)
+        return [one.result for one in done.results] if done else []
+
+    def _can_be_read(self, results: Iterable[ResultId]) -> bool:
+        state = self._exchanger.means.master.state(self.job)
+        found = [state.results.get(one) for one in results]
         return all(one is not None and one.released is None for one in found)
 
     def _forget(self, out: DataFrame) -> None:
@@ -352,9 +361,10 @@ class Headgate:
     @contextmanager
     def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """What runs instead of a query; Spark runs it where we cannot."""
-        out, reasons = self._try_offload(df, collected, refusal)
-        with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
-            yield out
+        with self._in_use.query():
+            out, reasons = self._try_offload(df, collected, refusal)
+            with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
+                yield out
 
     def _try_offload(
         self, df: DataFrame, collected: bool, refusal: str
@@ -380,7 +390,7 @@ class Headgate:
         return df, filled + reasons
 
     def _query(self) -> Offload:
-        return Offload(self._exchanger, self._plans(), self._name)
+        return Offload(self._exchanger, self._plans(), self._in_use.name)
 
     def _plans(self) -> PlanDoor:
         return open_plans(self._exchanger.spark, self._door())
@@ -392,9 +402,6 @@ class Headgate:
                 "this needs a Spark whose plans are known, and spark.headgate.catalyst=auto"
             )
         return self._exchanger.door
-
-    def _name(self) -> ResultId:
-        return ResultId(f"{self._exchanger.means.epoch}-{next(self._numbers):04d}")
 
     def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
         return self._written_of(df).descriptor

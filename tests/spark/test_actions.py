@@ -233,6 +233,20 @@ def test_rows_that_were_read_are_given(
     assert stayed.result in hg.remove_unused()
 
 
+def test_what_is_read_is_not_unused(spark: SparkSession, hg: Headgate) -> None:
+    """What an action reads just now stays, whoever releases what is not used, and goes later."""
+    df = counted(spark)
+    for _ in range(2):
+        before = len(hg.results())
+        rows = df.toLocalIterator()
+        found = [next(rows)]
+        assert () == hg.remove_unused()
+        found += rows
+        assert 7 == len(found)
+    assert before == len(hg.results())
+    assert 1 == len(hg.remove_unused())
+
+
 def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
     """Also when it fails: no object is left."""
     df = counted(spark).where("assert_true(n < 0) is null").groupBy("n").count()
