@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +19,7 @@ from typing import TypeVar
 from .author import Author
 from .clock import Deadline
 from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
+from .deletion import Deletion
 from .errors import Closed, Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact, Tick
 from .leases import time_of
@@ -59,6 +61,7 @@ class JobLoop:
         self._next_look = Deadline.after(0)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
+        self._deleting: weakref.WeakSet[Future[None]] = weakref.WeakSet()
         self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
 
     def start(self) -> None:
@@ -166,6 +169,8 @@ class JobLoop:
         return isinstance(exc, Retryable | OutcomeUnknown | Lost)
 
     def _lead(self) -> None:
+        for waiting in list(self._deleting):
+            waiting.cancel()  # steps that begin hand all of them out again
         with closing(self._open()) as steps:
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))
@@ -211,7 +216,10 @@ class JobLoop:
         if missing:
             self._context.reproduce(missing)
         for deletion in outcome.deletions:
-            self._deleter.submit(deletion.run, self._storage, self._log, self._deadline())
+            self._deleting.add(self._deleter.submit(self._delete, deletion))
+
+    def _delete(self, deletion: Deletion) -> None:
+        deletion.run(self._storage, self._log, self._deadline())
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from ...control.contract import ShuffleDescriptor
-from ...control.errors import Closed, HeadgateError, Invalid
+from ...control.errors import Closed, HeadgateError, Invalid, Retryable
 from ...control.ids import JobId, PartitionId, ResultId
 from ...control.why import Made, why
 from . import actions, explain
@@ -51,7 +51,7 @@ class Headgate:
         self._native: Counter[str] = Counter()
         self._kept = Kept(self._release)
         self._filling = threading.Lock()
-        self._closed = False
+        self._closed = self._ended = False
         self._unseen: Unseen | None = None
         self._answers: Answers | None = None
         self._runs: actions.Runs | None = None
@@ -224,9 +224,13 @@ class Headgate:
             actions.leave(self._exchanger.spark, self._runs)
 
     def close(self) -> None:
-        """Release all that the job has but what was promoted, and wait until it is deleted; later
-        calls do nothing."""
-        if self._closed:
+        """Release all that the job has but what was promoted, and wait until it is deleted, for as
+        long as objects go.
+
+        Raises:
+            Unavailable: nothing went any more; call it again to wait on.
+        """
+        if self._ended:
             return
         self._closed = True
         self.detach()
@@ -236,9 +240,19 @@ class Headgate:
         self._exchanger.means.repairs.close()
         try:
             self._exchanger.means.master.unregister_job(self.job)
-        finally:
-            self._exchanger.means.master.close()
-            self._services.close()
+            self._end()
+        except Retryable:
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._exchanger.means.master.close()
+        self._services.close()
 
     def __enter__(self) -> Self:
         return self
@@ -249,7 +263,11 @@ class Headgate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        """What is not deleted when nothing goes any more is left to a sweep: the lease ends."""
+        try:
+            self.close()
+        finally:
+            self._end()
 
     def _report(self, native: Mapping[str, int]) -> JobReport:
         return job_report(self._exchanger.means.master.state(self.job), dict(native))
