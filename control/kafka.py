@@ -107,11 +107,14 @@ class KafkaEventLog:
             found |= read_state(self._clients, place, job, deadline)
         return found
 
-    def beat(self, job: JobId) -> None:
+    def beat(self, job: JobId) -> KafkaReceipt:
         self._check_open()
         (place,) = self._clients.places(self._settings.heartbeats_topic, job)
-        with self._clients.translated(f"saying that the driver of {job} lives"):
-            produce_beat(self._clients.producer(), place, job)
+        producer, what = self._clients.producer(), f"a sign of life of the driver of {job}"
+        receipt = KafkaReceipt(producer, what)
+        with self._clients.translated(what):
+            produce_beat(producer, place, job, receipt.settle)
+        return receipt
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         found: dict[JobId, int] = {}

@@ -6,7 +6,7 @@ what a reader of committed records meets, up to where it stalls, is the state be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -31,9 +31,16 @@ def produce_state(producer: Producer, place: Place, record: StateRecord) -> None
     producer.poll(0)
 
 
-def produce_beat(producer: Producer, place: Place, job: JobId) -> None:
+def produce_beat(
+    producer: Producer,
+    place: Place,
+    job: JobId,
+    settle: Callable[[KafkaError | None, Message], None],
+) -> None:
     try:
-        producer.produce(place.topic, b"", job.encode(), partition=place.partition)
+        producer.produce(
+            place.topic, b"", job.encode(), partition=place.partition, on_delivery=settle
+        )
     except BufferError as exc:
         raise Unavailable(f"too many records wait for {place} to confirm them") from exc
     producer.poll(0)

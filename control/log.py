@@ -282,7 +282,7 @@ class EventLog(Protocol):
             Unavailable: the log cannot be read, or not within the deadline.
         """
 
-    def beat(self, job: JobId) -> None:
+    def beat(self, job: JobId) -> Receipt:
         """Say that the job's driver lives, without waiting whether it is heard.
 
         Raises:

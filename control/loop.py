@@ -74,6 +74,12 @@ class JobLoop:
         self._deleter.shutdown(wait=True, cancel_futures=True)
         self._fail(Closed("the master is closed"))
 
+    def give_up(self, error: BaseException) -> None:
+        """Stop deciding, and let everybody know why."""
+        self._stopping.set()
+        self._fail(error)
+        self._context.on_fatal_error(error)
+
     @property
     def state(self) -> JobState:
         """What is committed."""
@@ -154,10 +160,9 @@ class JobLoop:
                 self._lead()
             except BaseException as exc:
                 if not self._goes_on(exc):
-                    self._fail(exc)
                     if not isinstance(exc, HeadgateError):
                         _LOG.exception("master of %s stopped", self._context.job_id)
-                    self._context.on_fatal_error(exc)
+                    self.give_up(exc)
                     return
                 _LOG.warning("master of %s starts over: %s", self._context.job_id, exc)
                 self._stopping.wait(_PAUSE_S)

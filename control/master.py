@@ -85,7 +85,8 @@ class DriverMaster:
         assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
         self._epochs[job] = accepted[0].epoch
         if self._settings.lease_ms:
-            heart = Heart(self._log, job, self._settings.lease_ms, lambda: loop.works)
+            lease_ms = self._settings.lease_ms
+            heart = Heart(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
             self._hearts[job] = heart
             heart.start()
 

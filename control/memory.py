@@ -104,10 +104,11 @@ class MemoryEventLog:
             stored = {key: body for p in self._partitions for key, body in p.state.items()}
         return {key: body for key, body in stored.items() if job in (None, job_of(key))}
 
-    def beat(self, job: JobId) -> None:
+    def beat(self, job: JobId) -> _Receipt:
         self._check_open()
         with self._changed:
             self._beats[job] = self._clock.now_ms()
+        return _Receipt(0)
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         self._check_open()

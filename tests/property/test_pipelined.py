@@ -235,7 +235,7 @@ class Watched:
     def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
         raise AssertionError("no executor takes a job up")
 
-    def beat(self, job: JobId) -> None:
+    def beat(self, job: JobId) -> Receipt:
         raise AssertionError("no executor speaks for a job")
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:

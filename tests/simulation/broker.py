@@ -17,7 +17,7 @@ from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
-from headgate.control.log import Decisions, Follower, Holder, Membership, StateRecord
+from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
 from headgate.control.memory import MemoryEventLog
 
 from .faults import Chaos
@@ -206,10 +206,11 @@ class SimLog:
         self._visit("read state", "log unreadable")
         return self.broker.memory.read_state(job, deadline)
 
-    def beat(self, job: JobId) -> None:
+    def beat(self, job: JobId) -> Receipt:
         self._visit("beat", "append refused")
-        self.broker.memory.beat(job)
+        receipt = self.broker.memory.beat(job)
         self.broker.oracle.heard(job, self.process.name, self.broker.scheduler.now_ms)
+        return receipt
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         self._visit("read beats", "log unreadable")

@@ -98,9 +98,11 @@ class FaultyLog:
         self.raise_before("read_state")
         return self.inner.read_state(job, deadline)
 
-    def beat(self, job: JobId) -> None:
-        self.raise_before("beat")
-        self.inner.beat(job)
+    def beat(self, job: JobId) -> Receipt:
+        fault = self.meet("beat")
+        if fault is not None and not fault.after:
+            raise fault.error
+        return self.inner.beat(job) if fault is None else NoAnswer(fault.error)
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         return self.inner.read_beats(job, deadline)

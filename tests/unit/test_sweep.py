@@ -12,7 +12,7 @@ from headgate.control import heartbeats
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
-from headgate.control.errors import Fenced, Unavailable
+from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     Deleted,
     Fact,
@@ -29,7 +29,7 @@ from headgate.control.events import (
 from headgate.control.heartbeats import Heart
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.leases import Neglected, neglected, time_of
-from headgate.control.log import EventLog
+from headgate.control.log import EventLog, Receipt
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryEventLog
 from headgate.control.recovery import read_snapshots
@@ -37,7 +37,7 @@ from headgate.control.state import JobState
 from headgate.control.steps import JobSteps
 from headgate.infra.sweep import sweep
 
-from .log_doubles import Fault, FaultyLog
+from .log_doubles import Fault, FaultyLog, NoAnswer
 from .test_loop import (
     JOB,
     OPENING,
@@ -321,6 +321,10 @@ def beating() -> Iterator[MemoryEventLog]:
     master.close()
 
 
+def unheard(error: Unavailable) -> None:
+    raise AssertionError(error)
+
+
 def beat_of(log: EventLog) -> int:
     return log.read_beats(JOB, Deadline.after(1.0)).get(JOB, 0)
 
@@ -355,7 +359,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
     late, and its first beat may not be heard."""
     monkeypatch.setattr(heartbeats, "_PERIOD_S_MAX", 0.01)
     log = MemoryEventLog()
-    heart = Heart(log, JOB, 86_400_000, lambda: True)
+    heart = Heart(log, JOB, 86_400_000, lambda: True, unheard)
     heart.start()
     await_beat(log, await_beat(log, 0))
     heart.stop()
@@ -364,10 +368,38 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
     """A log that is away for a moment does not end the heart."""
     log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
-    heart = Heart(log, JOB, 30, lambda: True)
+    heart = Heart(log, JOB, 300, lambda: True, unheard)
     heart.start()
     await_beat(log, 0)
     heart.stop()
     last = beat_of(log)
-    SYSTEM_CLOCK.sleep_s(0.05)
+    SYSTEM_CLOCK.sleep_s(0.2)
     assert last == beat_of(log)
+
+
+class Silent(FaultyLog):
+    """Takes everything, and confirms no sign of life."""
+
+    def beat(self, job: JobId) -> Receipt:
+        return NoAnswer(OutcomeUnknown("no confirmation"))
+
+
+def test_a_driver_that_is_not_heard_stops_before_its_lease_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Signs of life that nobody confirms are said to be lost, and the driver works no more where
+    its objects may be deleted."""
+    log, job = Silent(MemoryEventLog()), Job()
+    settings = replace(SETTINGS, lease_ms=600)
+    driver = DriverMaster(log, OrderedStorage(log), settings, Speaker("driver", "0"))
+    driver.register_job(job)
+    begun_s = SYSTEM_CLOCK.monotonic_s()
+    deadline = Deadline.after(5.0)
+    while not job.errors:
+        assert not deadline.passed, "it works on"
+        SYSTEM_CLOCK.sleep_s(0.01)
+    assert SYSTEM_CLOCK.monotonic_s() - begun_s < 0.6
+    with pytest.raises(Unavailable, match="no sign of life of job job was heard"):
+        driver.unregister_job(JOB)
+    driver.close()
+    assert "was not heard: no confirmation" in caplog.text
