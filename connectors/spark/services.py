@@ -95,6 +95,8 @@ def _describe(
     opening: ExitStack,
 ) -> WorkerSettings:
     bootstrap, url, s3 = settings.broker, settings.store, dict(settings.s3)
+    if url.startswith("memory:"):
+        raise Invalid(f"{PREFIX}store is s3://bucket/root or file:///path: no task shares {url}")
     embedded = not bootstrap and (not url or url.startswith("file:"))
     if embedded:
         _require_local(master)

@@ -14,8 +14,9 @@ from typing import Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
+from ...control.clock import Deadline
 from ...control.contract import ShuffleDescriptor
-from ...control.errors import Closed, HeadgateError, Invalid, Retryable
+from ...control.errors import Closed, HeadgateError, Invalid, Retryable, Unavailable
 from ...control.ids import JobId, PartitionId, ResultId
 from ...control.why import Made, why
 from . import actions, explain
@@ -210,12 +211,20 @@ class Headgate:
         return self._exchanger.means.master.remove_unused(self.job, held)
 
     def why(self, result: str, partition: int) -> tuple[Made, ...]:
-        """Every attempt at a partition: why it was made, and what became of it."""
+        """Every attempt at a partition: why it was made, and what became of it.
+
+        Raises:
+            Unavailable: the log was not read in time.
+        """
         self._require_open()
+        deadline = Deadline.after(self._exchanger.means.settings.wait_ms / 1000)
         with closing(self._services.log.follow(self.job, None)) as follower:
             records, end = [], follower.end()
             while follower.position() < end:
-                records += follower.poll(_EVENTS_MAX, _POLL_S)
+                if deadline.passed:
+                    at = follower.position()
+                    raise Unavailable(f"the log of job {self.job} was read up to {at} of {end}")
+                records += follower.poll(_EVENTS_MAX, min(_POLL_S, deadline.left_s))
         return why(records, PartitionId(ResultId(result), partition))
 
     def detach(self) -> None:

@@ -88,6 +88,15 @@ def test_broker_unreachable(spark: SparkSession, conf: dict[str, str]) -> None:
     assert NOBODY in str(error)
 
 
+def test_a_store_that_nobody_shares(spark: SparkSession, conf: dict[str, str]) -> None:
+    """Tasks are processes of their own: what is in one's memory no other one finds."""
+    conf["spark.headgate.broker"] = NOBODY
+    conf["spark.headgate.store"] = "memory://x"
+    error = refused(spark, conf)
+    assert isinstance(error, Invalid)
+    assert "no task shares memory://x" in str(error)
+
+
 def test_half_configured(spark: SparkSession, place: Place, conf: dict[str, str]) -> None:
     """A broker without a store is neither the embedded stack nor a real one."""
     conf["spark.headgate.broker"] = NOBODY
