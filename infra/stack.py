@@ -1,8 +1,9 @@
 """The real stack on this machine, without Docker: Apache Kafka (one or three nodes) and MinIO.
 
 Guarantees: one stack per home folder, whoever calls and however often; everything listens on
-loopback; only programs that this stack started are ever signalled. Ports and data survive `down`
-and `kill`, so that clients find a restarted node where it was.
+loopback; only programs that this stack started are ever signalled, and nothing is believed of a
+folder where somebody else could write. Ports and data survive `down` and `kill`, so that clients
+find a restarted node where it was.
 
 Assumes Linux, a JDK, and at first use Maven and Go.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-import tempfile
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
@@ -25,11 +27,14 @@ from .daemons import Daemon
 _KAFKA = "kafka-"
 _MINIO = "minio"
 _LOCK = "stack.lock"
+_NAME = re.compile(f"{_KAFKA}[1-9]|{_MINIO}")
 
 
 def _default_home() -> Path:
-    named = os.environ.get("HEADGATE_STACK_HOME")
-    return Path(named).absolute() if named else Path(tempfile.gettempdir(), "headgate-stack")
+    if named := os.environ.get("HEADGATE_STACK_HOME"):
+        return Path(named).absolute()
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "headgate", "stack").absolute()
 
 
 def _default_cache() -> Path:
@@ -144,7 +149,16 @@ def restart(name: str, settings: StackSettings | None = None) -> StackState:
 
 
 def _locked(settings: StackSettings) -> AbstractContextManager[None]:
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(settings.home)
     return daemons.locked(settings.home / _LOCK, settings.lock_s)
+
+
+def _require_own(home: Path) -> None:
+    """What stands there says which programs are ended and which folders are deleted."""
+    found = home.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Invalid(f"others may write to {home}, where the stack's state is: use another folder")
 
 
 def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
@@ -233,11 +247,17 @@ def _existing(settings: StackSettings) -> StackState:
 
 
 def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
+    """Raises: Invalid when somebody else could have written what stands there."""
     try:
         text = (settings.home / "state.json").read_text()
+        _require_own(settings.home)
     except FileNotFoundError:
         return None
-    return tuple(Daemon(**node) for node in json.loads(text))
+    nodes = tuple(Daemon(**node) for node in json.loads(text))
+    for node in nodes:
+        if not _NAME.fullmatch(node.name):
+            raise Invalid(f"the state of the stack in {settings.home} names {node.name!r}")
+    return nodes
 
 
 def _save(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
