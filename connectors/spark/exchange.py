@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from .types import check, given_schema, has_maps
 from .worker import MapTask, ReadTask, WorkerSettings
 
 _DESCRIPTION = "spark.job.description"
+_COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
@@ -102,7 +104,7 @@ class Exchanger:
     ) -> Exchange:
         """Do what `df.repartition(n, *columns)` would."""
         check(df.schema)
-        label = f"repartition({n}, {', '.join(map(str, columns))})"
+        label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
         with settings.carried():
             road = self._road(df, n, columns)
@@ -235,6 +237,12 @@ class Exchanger:
             yield
         finally:
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def _public(column: str | Column) -> str:
+    """A column for the log and Spark's pages: an expression may hold values that are secret."""
+    named = _COLUMN.fullmatch(str(column))
+    return column if isinstance(column, str) else named[1] if named else "an expression"
 
 
 def readable(state: JobState, name: ResultId) -> ResultState:

@@ -208,7 +208,7 @@ class Offload:
         told = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
             written = self._exchanger.write(
-                road, named, shuffle.count, shuffle.label, self._name(), self._settings
+                road, named, shuffle.count, shuffle.public_label, self._name(), self._settings
             )
         return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 

@@ -103,6 +103,13 @@ class Shuffle:
     def label(self) -> str:
         return str(self.partitioning.toString())
 
+    @property
+    def public_label(self) -> str:
+        """What the log and Spark's pages say of it: columns, and no values, which may be keys."""
+        if self.kind not in (HASH, RANGE):
+            return self.label
+        return f"{self.kind}({self.partitioning.references().mkString(', ')}) into {self.count}"
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Caller:

@@ -360,3 +360,20 @@ def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
     hg.release(out)
     with pytest.raises(Invalid):
         hg.release(out)
+
+
+def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
+    """Neither the log nor Spark's pages have literals of a user's expressions: one may be a key."""
+    secret = "MY-SECRET-KEY-16"
+    key = F.expr(f"aes_encrypt(string(id), '{secret}')")
+    numbers = spark.range(0, 40, 1, 2)
+    hg.release(hg.offload(numbers.repartition(3, key)))
+    hg.release(hg.offload(numbers.repartitionByRange(3, key)))
+    hg.release(hg.repartition(numbers, 3, key, "id", F.col("id")))
+    labels = [one.label for one in hg.results()[-3:]]
+    assert [True] * 3 == ["id" in label for label in labels]
+    bodies = hg._services.log.read_all(Deadline.after(20))
+    assert not [one for one in bodies if one.event.job == hg.job and secret in str(one.event)]
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
+    assert not [one for one in described if secret in one]
