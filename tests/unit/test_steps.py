@@ -26,13 +26,13 @@ from headgate.control.memory import MemoryEventLog
 from headgate.control.steps import JobSteps, Outcome
 
 from .log_doubles import Fault, FaultyLog
+from .test_deletions import BusyStorage
 from .test_loop import (
     JOB,
     OPENING,
     REGISTERED,
     RESULT,
     SETTINGS,
-    BusyStorage,
     OrderedStorage,
     attempt,
     audited,

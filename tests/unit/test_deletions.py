@@ -1,0 +1,158 @@
+"""Objects go when the log has ordered it, however long it takes and whatever fails meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.errors import Unavailable
+from headgate.control.events import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumable,
+    PartitionRegistered,
+    Produced,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.log import EventLog
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryEventLog
+from headgate.control.state import ResultState
+
+from .log_doubles import Fault, FaultyLog
+from .test_loop import (
+    JOB,
+    OPENING,
+    RESULT,
+    SETTINGS,
+    WAIT_MS,
+    Job,
+    OrderedStorage,
+    attempt,
+    audited,
+    bodies,
+    deleted_objects,
+    in_a_hurry,
+    looping,
+    ordered,
+    produced,
+    state_facts,
+)
+
+__all__ = ["in_a_hurry"]  # a fixture, found by its name
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+
+
+def test_objects_go_only_when_the_order_is_committed() -> None:
+    """A step that was not committed deletes nothing; the one that is does, and it is stated."""
+    log = MemoryEventLog()
+    for nth in range(1, 6):
+        storage = OrderedStorage(log)
+        state_facts(log, *OPENING, produced(0, 1, nth), AttemptFailed(attempt(1, 7, nth), "oom"))
+        faulty = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
+        with looping(faulty, storage) as loop:
+            gone = 2 * nth - 1
+            assert loop.wait_for(deleted_objects(gone), "deletion")
+    assert len(ordered(log)) == audited(log).state.results[RESULT].deleted
+
+
+def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
+    """What was ordered to go and is not known to be gone the next start deletes."""
+    log = MemoryEventLog()
+    storage = OrderedStorage(log, failing=True)
+    with looping(log, storage) as loop:
+        state_facts(
+            log, *OPENING, produced(0, 1), produced(0, 2), AttemptStarted(attempt(1, 3), "")
+        )
+        state_facts(log, ReleaseRequested(RESULT, "asked"))
+        assert loop.wait_for(lambda s: any(r.released for r in s.results.values()) or None, "it")
+    assert set() == storage.deleted
+    storage.failing = False
+    with looping(log, storage) as loop:
+        assert loop.wait_for(deleted_objects(3), "deletion")
+    assert {attempt(0, 1), attempt(0, 2), attempt(1, 3)} == storage.deleted
+    assert audited(log).state.results[RESULT].attempts == {}
+    assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []
+
+
+@dataclass
+class SlowStorage(OrderedStorage):
+    """Takes a while for each result, or for ever."""
+
+    takes_s: float = 0.0
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        SYSTEM_CLOCK.sleep_s(self.takes_s)
+        return super().delete(job, result, attempts)
+
+
+def stored(log: EventLog, results: int) -> DriverMaster:
+    """A driver whose job has so many results of one partition each."""
+    storage = SlowStorage(log)
+    driver = DriverMaster(log, storage, SETTINGS, Speaker("driver", "0"))
+    driver.register_job(Job())
+    for number in range(results):
+        name = ResultId(f"r{number}")
+        made = AttemptId(PartitionId(name, 0), 1, number)
+        state_facts(
+            log,
+            ResultRegistered(name, 1, 1, "", ""),
+            PartitionRegistered(name, 0, 1),
+            Produced(made, (SegmentSummary(0, 9, 1, 0, b""),)),
+        )
+    return driver
+
+
+def test_a_close_waits_for_as_long_as_objects_go() -> None:
+    """However many there are: each time that it waits there are fewer."""
+    log = MemoryEventLog()
+    driver = stored(log, 12)
+    storage = cast(SlowStorage, driver._storage)
+    storage.takes_s = 0.3 * WAIT_MS / 1000
+    driver.unregister_job(JOB)
+    assert 12 == len(storage.deleted)
+    assert {} == audited(log).state.results[ResultId("r11")].attempts
+
+
+def test_a_close_that_failed_is_called_again() -> None:
+    """Where nothing goes any more it says so, and goes on with the rest when it is called again."""
+    log = MemoryEventLog()
+    driver = stored(log, 3)
+    storage = cast(SlowStorage, driver._storage)
+    storage.failing = True
+    with pytest.raises(Unavailable, match="the deletion of every object"):
+        driver.unregister_job(JOB)
+    storage.failing = False
+    driver.unregister_job(JOB)
+    assert (3, set()) == (len(storage.deleted), storage.early)
+    audited(log)
+
+
+class BusyStorage(OrderedStorage):
+    """Cannot be reached the first times it is asked to delete."""
+
+    failures = 3
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("the store is away")
+        return super().delete(job, result, attempts)
+
+
+def test_deletion_is_tried_until_the_store_is_back() -> None:
+    """An order to delete outlives a store that cannot be reached for a while."""
+    log = MemoryEventLog()
+    state_facts(log, *OPENING, produced(0, 1), produced(1, 2))
+    with looping(log, storage=BusyStorage(log)) as loop:
+        state_facts(log, ReleaseRequested(RESULT, "tests"), by="driver")
+        assert loop.wait_for(deleted_objects(2), "deletion")
+    audited(log)
