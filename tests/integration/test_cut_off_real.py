@@ -39,6 +39,7 @@ class Link:
         self._nodes = nodes
         self._loop = asyncio.new_event_loop()
         self._passes = asyncio.Event()
+        self._writers: list[asyncio.StreamWriter] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._open = threading.Event()
         self._thread.start()
@@ -56,19 +57,25 @@ class Link:
 
     def _run(self) -> None:
         self._passes.set()
-        for port in self._nodes:
-            serving = asyncio.start_server(self._take, HERE.decode(), port)
-            self._loop.run_until_complete(serving)
+        servers = [
+            self._loop.run_until_complete(asyncio.start_server(self._take, HERE.decode(), port))
+            for port in self._nodes
+        ]
         self._loop.call_soon(self._open.set)
         self._loop.run_forever()
+        for server in servers:
+            server.close()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
+        for writer in self._writers:
+            writer.transport.abort()
         self._loop.run_until_complete(asyncio.sleep(0.1))
         self._loop.close()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = writer.get_extra_info("sockname")[1]
         their_reader, their_writer = await asyncio.open_connection(THERE.decode(), port)
+        self._writers += (writer, their_writer)
         asks = asyncio.create_task(self._pass(reader, their_writer))
         await self._pass(their_reader, writer)
         asks.cancel()
