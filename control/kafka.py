@@ -8,8 +8,9 @@ number of the topic's partitions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
+from types import MappingProxyType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -64,8 +65,8 @@ class KafkaEventLog:
         self._check_open()
         return self._follow(self._settings.group(job), self._clients.place(job), job, position)
 
-    def first_offset(self, job: JobId) -> int:
-        """The oldest offset that is still kept where the job's events are."""
+    def oldest(self, job: JobId) -> int:
+        self._check_open()
         return self._clients.first_offset(self._clients.place(job))
 
     def written(self, job: JobId) -> int:
@@ -81,9 +82,12 @@ class KafkaEventLog:
         self._clients.producer()  # for what it will state; its first request takes half a second
         return KafkaMembership(slot, holder, self._clients)
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
         self._check_open()
         for place, follower in self._followers():
+            follower.known = {job.encode(): position for job, position in known.items()}
             with closing(follower):
                 yield from _read_to_end(follower, place, deadline)
 
@@ -101,10 +105,13 @@ class KafkaEventLog:
                     pass
                 yield from follower.rejections
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         for place in self._scanned(self._settings.state_topic, job, deadline):
-            found |= read_state(self._clients, place, job, deadline)
+            end = self._clients.written_offset(place) if whole else 0
+            found |= read_state(self._clients, place, job, deadline, end)
         return found
 
     def beat(self, job: JobId) -> KafkaReceipt:
@@ -198,6 +205,7 @@ class KafkaFollower:
     ) -> None:
         self.rejected = 0
         self.rejections: list[Rejected] | None = None
+        self.known: Mapping[bytes, int] = {}
         self._job = job
         self._place = place
         self._clients = clients
@@ -248,6 +256,8 @@ class KafkaFollower:
         self._position, self._at_end = offset + 1, False
         job = job_of(message)
         if self._job is not None and job not in (None, self._job.encode()):
+            return
+        if job is not None and offset < self.known.get(job, 0):
             return
         try:
             found.append(Recorded(offset, decoded(message, job), taken_ms(message)))

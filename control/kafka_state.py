@@ -47,11 +47,12 @@ def produce_beat(
 
 
 def read_state(
-    clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline
+    clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline, end: int = 0
 ) -> dict[str, bytes]:
-    """What stands in one partition of one job, or of all of them."""
+    """What stands in one partition of one job, or of all of them, up to a step that is still open,
+    or when that has ended up to `end`."""
     found: dict[str, bytes] = {}
-    for key, message in _scan(clients, place, deadline):
+    for key, message in _scan(clients, place, deadline, end):
         if job not in (None, job_of(key)):
             continue
         found.pop(key, None)
@@ -66,17 +67,19 @@ def read_beats(clients: KafkaClients, place: Place, deadline: Deadline) -> dict[
     return {JobId(key): message.timestamp()[1] for key, message in scanned}
 
 
-def _scan(clients: KafkaClients, place: Place, deadline: Deadline) -> Iterator[tuple[str, Message]]:
+def _scan(
+    clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0
+) -> Iterator[tuple[str, Message]]:
     start = clients.first_offset(place)
     with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
         with clients.translated(f"reading {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
-        for message in _to_end(consumer, place, deadline):
+        for message in _to_end(consumer, place, deadline, end):
             if (key := _key(message)) is not None:
                 yield key, message
 
 
-def _to_end(consumer: Consumer, place: Place, deadline: Deadline) -> Iterator[Message]:
+def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> Iterator[Message]:
     while not deadline.passed:
         first = consumer.poll(min(_SCAN_S, deadline.left_s))
         if first is None:
@@ -85,10 +88,10 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline) -> Iterator[Me
             error = message.error()
             if error is None:
                 yield message
-            elif error.code() == KafkaError._PARTITION_EOF:
-                return
-            else:
+            elif error.code() != KafkaError._PARTITION_EOF:
                 raise translate(error, f"reading {place}")
+            elif (message.offset() or 0) >= end:
+                return
     raise Unavailable(f"{place} was not read to its end in time")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .clock import Deadline
@@ -67,8 +67,8 @@ class Watch:
 @dataclass(slots=True)
 class _Seen:
     replay: Replay
+    position: int = 0
     broken: bool = False
-    logged: bool = False
 
 
 def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
@@ -91,15 +91,17 @@ def neglected(
     snapshots: Mapping[JobId, Snapshot],
     beats: Mapping[JobId, int],
     now_ms: int,
+    oldest: Callable[[JobId], int],
 ) -> Iterator[Neglected]:
     """The jobs whose driver was silent for longer than their lease, and those that have ended and
-    still have something that was ordered to go, or whose time is over, or whose log is gone. A log
-    that does not explain itself proves nothing: its job is left alone."""
-    seen = {job: _Seen(Replay(job, snapshot)) for job, snapshot in snapshots.items()}
+    still have something that was ordered to go, or whose time is over, or whose log is gone: there
+    `oldest` lies behind all of it. A log that does not explain itself proves nothing: its job is
+    left alone. `records` need not have what the snapshots know."""
+    seen = {job: _Seen(Replay(job, one), one.position) for job, one in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
         one = seen.setdefault(job, _Seen(Replay(job)))
-        one.logged = True
+        one.position = max(one.position, recorded.offset + 1)
         if one.broken or one.replay.knows(recorded):
             continue
         try:
@@ -107,20 +109,22 @@ def neglected(
         except Corrupt:
             one.broken = True
     for job, one in seen.items():
-        if not one.broken and (found := _judged(one, beats.get(job, 0), now_ms)) is not None:
+        if one.broken:
+            continue
+        if is_over(one.replay.state) and one.position > oldest(job):
+            continue
+        if (found := _judged(one.replay, beats.get(job, 0), now_ms)) is not None:
             yield found
 
 
-def _judged(one: _Seen, beat_ms: int, now_ms: int) -> Neglected | None:
-    replay = one.replay
+def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     state, said = replay.state, replay.registered
     if said is None:
         return None
     silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     mode = replay.mode or PER_JOB
     if is_over(state):
-        forgotten = mode == PER_JOB and not one.logged
-        return Neglected(state, mode, said.store, 0, now_ms) if forgotten else None
+        return Neglected(state, mode, said.store, 0, now_ms) if mode == PER_JOB else None
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
         late = bool(decide(state, Tick(now_ms)))

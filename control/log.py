@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 from zlib import crc32
 
@@ -268,15 +269,29 @@ class EventLog(Protocol):
             Unavailable: the log cannot be reached, or did not end the earlier step in time.
         """
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
-        """Every job's committed events up to now, each job's in order.
+    def oldest(self, job: JobId) -> int:
+        """The oldest offset that is still kept where a job's events are.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        """Every job's committed events up to now, each job's in order; of a job that is known up to
+        an offset only those behind it.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
         """
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
-        """What stands of a job's state, or with None of every job's, by key.
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
+        """What stands of a job's state, or with None of every job's, by key. A step of another job
+        that is still open may hide what was committed behind it; with `whole` its end is waited
+        for.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.

@@ -183,7 +183,10 @@ class JobLoop:
 
     def _open(self) -> JobSteps:
         if self._settings.mode == SESSION:
-            return JobSteps.follow(self._log, self._author, self._settings)
+            waiting = bool(self._asked)  # a snapshot has no answers
+            return JobSteps.follow(
+                self._log, self._author, self._settings, self._term, whole=waiting
+            )
         return JobSteps.open(self._log, self._author, self._settings, self._term)
 
     def _look(self) -> None:

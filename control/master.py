@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from .author import Author
+from .clock import Deadline
 from .contract import (
     JobShuffleContext,
     MasterSettings,
@@ -29,6 +30,7 @@ from .heartbeats import Heart
 from .ids import JobId, ResultId
 from .log import EventLog
 from .loop import JobLoop
+from .recovery import begin
 from .state import JobState, ResultState
 
 
@@ -68,6 +70,7 @@ class DriverMaster:
         was there before."""
         job = context.job_id
         self._drop(job)
+        begin(self._log, job, Deadline.after(self._settings.wait_ms / 1000))
         author = Author(job, self._speaker.name)
         loop = JobLoop(context, self._log, self._storage, self._settings, author)
         self._loops[job] = loop

@@ -6,9 +6,10 @@ take an offset, readers that stall at the first record of an open step. Assumes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Condition
+from types import MappingProxyType
 
 from . import codec
 from .clock import SYSTEM_CLOCK, Clock, Deadline
@@ -78,13 +79,22 @@ class MemoryEventLog:
         """Drop a member's open step, as a broker does that waits no longer for its end."""
         self._group.end_step(slot)
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
+    def oldest(self, job: JobId) -> int:
+        self._check_open()
+        with self._changed:
+            return self._partition(job).first
+
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
         self._check_open()
         for partition in self._partitions:
             with self._changed:
                 entries = partition.entries[partition.first : partition.stable_end]
             for offset, entry in enumerate(entries, partition.first):
-                if entry.readable and (event := decoded(entry, offset)) is not None:
+                if not entry.readable or offset < known.get(JobId(entry.job or ""), 0):
+                    continue
+                if (event := decoded(entry, offset)) is not None:
                     yield Recorded(offset, event, entry.at_ms)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
@@ -98,7 +108,9 @@ class MemoryEventLog:
                 except Corrupt as exc:
                     yield Rejected(partition.number, offset, str(exc))
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
         self._check_open()
         with self._changed:
             stored = {key: body for p in self._partitions for key, body in p.state.items()}

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from . import snapshots
 from .clock import Deadline
 from .contract import SESSION
-from .errors import Corrupt, Unavailable
+from .errors import Corrupt, Fenced, OutcomeUnknown, Retryable, Unavailable
 from .ids import JobId
 from .keeping import is_over
 from .log import EventLog, Follower, Grant, job_of
 from .replay import Snapshot
 from .snapshots import Standing
+from .state import JobState
 
 _LOG = logging.getLogger(__name__)
+_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,42 @@ def take_up_partition(grant: Grant) -> Resumption:
     return Resumption(found, standings, max(needed, first))
 
 
+def begin(log: EventLog, job: JobId, deadline: Deadline) -> None:
+    """Where nothing stands of a job keep that, before its first driver states anything: so nobody
+    has to look for its events in what the log held before.
+
+    Raises:
+        Unavailable: it was not kept in time.
+    """
+    while True:
+        try:
+            return _begin(log, job, deadline)
+        except (Retryable, OutcomeUnknown, Fenced) as exc:
+            if deadline.passed:
+                raise Unavailable(
+                    f"the log did not keep in time that job {job} begins: {exc}"
+                ) from exc
+            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))
+
+
+def _begin(log: EventLog, job: JobId, deadline: Deadline) -> None:
+    """A driver that is held up here until another one has begun is fenced."""
+    if log.read_state(job, deadline):
+        return
+    with closing(log.open_decisions(job)) as decisions:
+        position = log.written(job)
+        if log.read_state(job, deadline, whole=True):
+            return
+        nothing = Snapshot(JobState(job), (), position, position)
+        decisions.begin()
+        for record in snapshots.write(nothing, Standing())[0]:
+            decisions.keep(record)
+        decisions.commit(position)
+
+
 def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) -> Start:
-    """Read a job's state, and follow its log from there on; with `whole` only where the log has
-    lost the job's first event.
+    """Read a job's state, and follow its log from there on; with `whole` from the job's first event
+    unless the log has lost it.
 
     Raises:
         Unavailable: the log cannot be read in time.
@@ -80,13 +115,27 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) 
         if snapshot is not None and _check_log(snapshot, follower.end()) is None:
             snapshot, standing = None, Standing(frozenset(stored))
         if snapshot is not None and whole and follower.position() <= snapshot.first:
-            snapshot = None
+            return Start(log.follow(job, snapshot.first), None, standing)
         if snapshot is None or follower.position() >= snapshot.position:
             if snapshot is not None:
                 _warn_of_gap(snapshot, snapshot.position, follower.position())
             opening.pop_all()
             return Start(follower, snapshot, standing)
     return Start(log.follow(job, snapshot.position), snapshot, standing)
+
+
+def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
+    """Follow a job's log from its oldest event that is left.
+
+    Raises:
+        Unavailable: the log cannot be read in time.
+    """
+    snapshot, _ = _read(job, log.read_state(job, deadline))
+    follower = log.follow(job, None)
+    if snapshot is None or not follower.position() < snapshot.first <= follower.end():
+        return follower
+    follower.close()
+    return log.follow(job, snapshot.first)
 
 
 def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
@@ -119,7 +168,7 @@ def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict
     """
     by_job = _by_job(log.read_state(job, deadline))
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    return {name: snapshot for name, snapshot in found.items() if snapshot is not None}
+    return {name: one for name, one in found.items() if one is not None and one.state.epoch}
 
 
 def _by_job(stored: Mapping[str, bytes]) -> dict[JobId, dict[str, bytes]]:

@@ -47,10 +47,10 @@ class Derived:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
-    is the offset of the job's first event, which may be gone from the log since; `mode` is that of
-    its first registration, `registered` is its last, `heard_ms` the time of its newest event
-    that is no master's. Where a session decides, no job of it needs what its partition has before
-    `needed`."""
+    is the offset of the job's first event, which may be gone from the log since; `position` itself
+    where there is none before it. `mode` is that of its first registration, `registered` is its
+    last, `heard_ms` the time of its newest event that is no master's. Where a session decides, no
+    job of it needs what its partition has before `needed`."""
 
     state: JobState
     due: tuple[Derived, ...]
@@ -68,7 +68,8 @@ class Replay:
     def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
         self.state = JobState(job) if start is None else start.state
         self.due: deque[Derived] = deque(() if start is None else start.due)
-        self.first = None if start is None else start.first
+        begun = None if start is None or start.first == start.position else start
+        self.first = None if begun is None else begun.first
         self.mode = None if start is None else start.mode
         self.registered = None if start is None else start.registered
         self.heard_ms = 0 if start is None else start.heard_ms

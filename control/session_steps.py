@@ -88,7 +88,7 @@ class SessionSteps:
         for job, snapshot in found.snapshots.items():
             if snapshot.mode == SESSION:
                 held.jobs[job] = self._case(held, job, snapshot, snapshot.position)
-            else:
+            elif snapshot.mode is not None:
                 held.ignored.add(job)
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",

@@ -17,8 +17,8 @@ from .author import Author
 from .clock import Deadline
 from .contract import PER_JOB, SESSION, MasterSettings
 from .deletion import Deletion, Orders
-from .errors import Fenced, Invalid
-from .events import JobAccepted, JobRegistered, Recorded
+from .errors import Invalid
+from .events import JobRegistered, Recorded
 from .keeping import Keeper
 from .ledger import Answer, Ledger
 from .log import Decisions, EventLog, StateRecord
@@ -60,7 +60,6 @@ class JobSteps:
         self._term = term
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
-        self._accepted = False
         self._ledger = Ledger(author.job, start.snapshot)
         position = start.follower.position()
         self._keeper = Keeper(settings, start.standing, position, author.now_ms())
@@ -92,19 +91,26 @@ class JobSteps:
             return steps
 
     @classmethod
-    def follow(cls, log: EventLog, author: Author, settings: MasterSettings) -> Self:
-        """Start from the oldest event, or where the log has lost the job's first ones from its
-        newest snapshot, and leave the deciding to others.
+    def follow(
+        cls,
+        log: EventLog,
+        author: Author,
+        settings: MasterSettings,
+        term: Term | None = None,
+        whole: bool = False,
+    ) -> Self:
+        """Leave the deciding to others. Start from the newest snapshot; with `whole`, so that what
+        was asked earlier is answered, from the job's first event unless the log has lost it.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
         with ExitStack() as opening:
             deadline = Deadline.after(settings.wait_ms / 1000)
-            start = take_up(log, author.job, deadline, whole=True)
+            start = take_up(log, author.job, deadline, whole)
             opening.callback(start.follower.close)
             end = start.follower.end()
-            steps = cls(author, None, start, settings, end, Term(author.by))
+            steps = cls(author, None, start, settings, end, term or Term(author.by))
             opening.pop_all()
             return steps
 
@@ -209,12 +215,7 @@ class JobSteps:
             if one.by == self._author.by:
                 self._answers.append(one)
             if self._decisions is None:
-                self._check_driver(one)
+                self._term.hear(one)
+        if self._decisions is None:
+            self._term.check_epoch(self._ledger.state)
         return answers
-
-    def _check_driver(self, answer: Answer) -> None:
-        """Where others decide, it is the epoch that fences a driver."""
-        if any(isinstance(decision, JobAccepted) for decision in answer.decisions):
-            if self._accepted and answer.by != self._author.by:
-                raise Fenced(f"{answer.by} speaks for job {self._author.job} now")
-            self._accepted = answer.by == self._author.by

@@ -1,4 +1,5 @@
-"""What a job's master has said in the log since it began, and whether somebody else speaks there.
+"""What a job's driver or master has said in the log since it began, and whether somebody else
+speaks there.
 
 A connection that was cut and comes back looks like any other to the log, which would take the job
 from whoever took it over meanwhile. So a master reads what was written in its absence before it
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 
 from .clock import Deadline
 from .errors import Fenced, Lost, Unavailable
-from .events import JobRegistered, Recorded
+from .events import JobAccepted, JobRegistered, Recorded
 from .ids import JobId
+from .ledger import Answer
 from .log import EventLog, Follower
+from .state import JobState
 
 _TURN_S = 0.2
 
@@ -22,11 +25,13 @@ _TURN_S = 0.2
 @dataclass(slots=True)
 class Term:
     """Outlives steps that are opened anew. Before `position` nobody has come in the master's place
-    since it could decide, `registered` is where it says that it speaks for the job."""
+    since it could decide, `registered` is where it says that it speaks for the job, `epoch` the one
+    of a driver for whom others decide, 0 before it was accepted."""
 
     by: str
     position: int | None = None
     registered: int | None = None
+    epoch: int = 0
     is_over: bool = False
 
     def observe(self, recorded: Recorded, recovered: bool) -> None:
@@ -47,6 +52,22 @@ class Term:
                 self._end(recorded, f"{event.by} speaks for job {event.job} now")
         elif recovered or (self.position is not None and self.position <= at):
             self._end(recorded, f"{event.by} decides for job {event.job} now")
+
+    def hear(self, answer: Answer) -> None:
+        """Take in what others have decided on a fact."""
+        for decision in answer.decisions:
+            if isinstance(decision, JobAccepted) and answer.by == self.by:
+                self.epoch = decision.epoch
+
+    def check_epoch(self, state: JobState) -> None:
+        """Where others decide, it is the epoch that fences a driver, wherever it is met.
+
+        Raises:
+            Fenced: a later driver was accepted.
+        """
+        if 0 < self.epoch < state.epoch:
+            self.is_over = True
+            raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
 
     def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
         """Read what was written since, also behind steps that are still open, `limit` at a time.

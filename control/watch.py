@@ -1,8 +1,8 @@
 """What the log says of a job, for a process that neither decides nor is asked often.
 
-Guarantees that what it answers is committed. Reads the job's log from its oldest event at the first
-question, and on from there at the next ones. Threads may share it: none waits for another one's
-answer.
+Guarantees that what it answers is committed. Begins at the job's newest snapshot at the first
+question, and goes on from there at the next ones. Threads may share it: none waits for another
+one's answer.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from threading import Lock
 from typing import TypeVar
 
 from .clock import Deadline
-from .errors import Unavailable
+from .errors import Lost, Unavailable
 from .ids import JobId, ResultId
 from .ledger import Ledger
 from .log import EventLog, Follower
+from .recovery import take_up
 from .state import JobState
 
 _EVENTS_MAX = 500
@@ -40,9 +41,8 @@ class JobWatch:
             Unavailable: the log cannot be read, or not to its end before the deadline.
         """
         with self._lock:
-            follower = self._open()
-            end = follower.end()
-            while follower.position() < end:
+            end = self._open(deadline).end()
+            while (follower := self._open(deadline)).position() < end:
                 if deadline.passed:
                     raise Unavailable(f"the log of job {self._job} was not read to {end} in time")
                 self._poll(follower, min(_POLL_S, deadline.left_s))
@@ -56,7 +56,7 @@ class JobWatch:
         deadline, before = fresh(), None
         while True:
             with self._lock:
-                self._poll(self._open(), 0.0)
+                self._poll(self._open(deadline), 0.0)
                 state = self._ledger.state
             if (answer := found(state)) is not None:
                 return answer
@@ -68,17 +68,24 @@ class JobWatch:
 
     def close(self) -> None:
         with self._lock:
-            if self._follower is not None:
-                self._follower.close()
-                self._follower = None
+            self._close()
 
-    def _open(self) -> Follower:
+    def _open(self, deadline: Deadline) -> Follower:
         if self._follower is None:
-            self._ledger = Ledger(self._job)
-            self._follower = self._log.follow(self._job, None)
+            start = take_up(self._log, self._job, deadline)
+            self._ledger = Ledger(self._job, start.snapshot)
+            self._follower = start.follower
         return self._follower
 
     def _poll(self, follower: Follower, timeout_s: float) -> None:
-        for recorded in follower.poll(_EVENTS_MAX, timeout_s):
-            self._ledger.observe(recorded)
+        try:
+            for recorded in follower.poll(_EVENTS_MAX, timeout_s):
+                self._ledger.observe(recorded)
+        except Lost:  # away for longer than events are kept: the next look begins anew
+            self._close()
         self._ledger.settle()
+
+    def _close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None

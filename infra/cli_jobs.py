@@ -22,7 +22,7 @@ from ..storage.release import StorageRelease
 from . import doctor, views
 from .doctor import Target
 from .options import Job, out, targeted
-from .records import READ_S_MAX, known, read, states
+from .records import READ_S_MAX, known, read_news, states
 from .sweep import sweep
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def fsck(
         if repair:
             mender = Mender(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
             snapshots = known(log, job)
-            records = tuple(read(log, job, snapshots))
+            records = read_news(log, job, snapshots)
             mended = mender.mend(found, sound_jobs(records, target.store, snapshots))
             out.print(*views.mended(mended), sep="\n")
             left = mended.left
@@ -137,8 +137,8 @@ def run_sweep(target: Target, job: Job = "") -> None:
         now_ms = time_of(log, name, Deadline.after(READ_S_MAX))
         snapshots = known(log, job)
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
-        records = read(log, job, snapshots)
-        for found in list(neglected(records, snapshots, beats, now_ms)):
+        records = read_news(log, job, snapshots)
+        for found in list(neglected(records, snapshots, beats, now_ms, log.oldest)):
             if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
                 out.print(views.elsewhere_row(found))
                 continue

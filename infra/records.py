@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 
 from ..control.clock import Deadline
@@ -10,7 +10,7 @@ from ..control.errors import Invalid, Unavailable
 from ..control.events import Recorded
 from ..control.ids import JobId, job_id
 from ..control.log import EventLog
-from ..control.recovery import read_snapshots
+from ..control.recovery import follow_all, read_snapshots
 from ..control.replay import Snapshot
 from ..control.state import JobState
 from ..storage.fsck import fold
@@ -32,7 +32,7 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
     if not job:
         yield from log.read_all(deadline)
         return
-    with closing(log.follow(job_id(job), None)) as follower:
+    with closing(follow_all(log, job_id(job), deadline)) as follower:
         end, found = follower.end(), 0
         while follower.position() < end:
             if deadline.passed:
@@ -44,14 +44,23 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
         raise Invalid(f"the log has no events of job {job}")
 
 
+def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
+    """What the snapshots do not know of one job, or of all: no more is needed to know what is."""
+    if job:
+        yield from read(log, job, snapshots)
+        return
+    positions = {name: snapshot.position for name, snapshot in snapshots.items()}
+    yield from log.read_all(Deadline.after(READ_S_MAX), positions)
+
+
 def states(log: EventLog, job: str) -> tuple[JobState, ...]:
     snapshots = known(log, job)
-    return fold(read(log, job, snapshots), snapshots)
+    return fold(read_news(log, job, snapshots), snapshots)
 
 
 def follow(log: EventLog, job: str) -> Iterator[Recorded]:
     if not job:
         raise Invalid("--follow needs --job: jobs are ordered each by itself")
-    with closing(log.follow(job_id(job), None)) as follower:
+    with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
         while True:
             yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)

@@ -8,7 +8,7 @@ job's. May be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..control.author import Author
@@ -35,14 +35,26 @@ class Mended:
     left: tuple[Finding, ...]
 
 
-def sound_jobs(records: Sequence[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
+def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
     """The jobs whose logs are whole, or begin at a snapshot, and explain themselves, and that are
-    not in another store."""
-    sound = {one.job for one in audit(records, snapshots) if one.whole and not one.violation}
-    for event in (recorded.event for recorded in records):
-        if isinstance(event.body, JobRegistered) and event.body.store not in ("", store):
-            sound.discard(event.job)
-    return sound
+    not in another store. `records` need not have what the snapshots know."""
+    elsewhere: set[JobId] = set()
+
+    def seen(job: JobId, registered: JobRegistered | None) -> None:
+        if registered is not None and registered.store not in ("", store):
+            elsewhere.add(job)
+
+    def watched() -> Iterator[Recorded]:
+        for recorded in records:
+            if isinstance(body := recorded.event.body, JobRegistered):
+                seen(recorded.event.job, body)
+            yield recorded
+
+    for job, snapshot in snapshots.items():
+        seen(job, snapshot.registered)
+    audits = {one.job: one.whole and not one.violation for one in audit(watched(), snapshots)}
+    unheard = snapshots.keys() - audits.keys()
+    return {*unheard, *(job for job, is_sound in audits.items() if is_sound)} - elsewhere
 
 
 @dataclass(frozen=True, slots=True)

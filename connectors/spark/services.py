@@ -55,7 +55,7 @@ class Services:
         Raises:
             Invalid: it has, so that nothing that follows could be explained.
         """
-        if self.worker.kafka.embedded and self.log.first_offset(self.worker.job) > 0:
+        if self.worker.kafka.embedded and self.log.oldest(self.worker.job) > 0:
             raise Invalid(
                 "the embedded broker is full and has dropped the oldest events: attach again, or "
                 f"set {PREFIX}broker and {PREFIX}store"

@@ -18,6 +18,7 @@ from ...control.clock import Deadline
 from ...control.contract import ShuffleDescriptor
 from ...control.errors import Closed, HeadgateError, Invalid, Retryable, Unavailable
 from ...control.ids import JobId, PartitionId, ResultId
+from ...control.recovery import follow_all
 from ...control.why import Made, why
 from . import actions, explain
 from .answers import Answers
@@ -218,7 +219,7 @@ class Headgate:
         """
         self._require_open()
         deadline = Deadline.after(self._exchanger.means.settings.wait_ms / 1000)
-        with closing(self._services.log.follow(self.job, None)) as follower:
+        with closing(follow_all(self._services.log, self.job, deadline)) as follower:
             records, end = [], follower.end()
             while follower.position() < end:
                 if deadline.passed:

@@ -56,7 +56,9 @@ JOB = JobId("recovery")
 class Forgetful(KafkaEventLog):
     """The same log for a master that finds no snapshot."""
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
         return {}
 
 

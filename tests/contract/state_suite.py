@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, StateRecord
+from headgate.control.recovery import begin, follow_all, take_up
 
 from .event_log_suite import (
     LIMIT_S,
@@ -57,6 +59,21 @@ class StateBasics(EventLogBasics):
             assert_stands(log, one, {one: one.encode(), f"{one}/r": b"r"})
         everything = standing(log, None)
         assert {one: one.encode() for one in (job, *others)}.items() <= everything.items()
+
+    def test_a_job_begins_behind_what_others_did(self, log: EventLog, job: JobId) -> None:
+        """Its first driver keeps where that is, once; there its log is read from."""
+        other = same_partition(job, self.PARTITIONS)
+        last = [append(log, fact(other, f"fact {n}")) for n in range(20)][-1]
+        begin(log, job, Deadline.after(LIMIT_S))
+        first = append(log, fact(job, "first"))
+        begin(log, job, Deadline.after(LIMIT_S))
+        for start in range(2):
+            deadline = Deadline.after(LIMIT_S)
+            with closing(take_up(log, job, deadline, whole=bool(start)).follower) as follower:
+                assert last < follower.position() <= first
+                assert ["first"] == names(read(follower, 1))
+            with closing(follow_all(log, job, deadline)) as follower:
+                assert last < follower.position() <= first
 
     @staticmethod
     def keep(decisions: Decisions, state: dict[str, bytes | None]) -> None:
@@ -109,6 +126,24 @@ class StateSuite(StateBasics, EventLogSuite):
             assert_stands(log, job, {job: b"1", f"{job}/r": b"r1"})
             self.keep(decisions, {job: b"3"})
             assert_stands(log, job, {job: b"3", f"{job}/r": b"r1"})
+
+    def test_what_an_open_step_hides_is_waited_for(self, log: EventLog, job: JobId) -> None:
+        """Another job's step is open where ours was committed behind it: who wants the whole state
+        has it when that step has ended."""
+        other = same_partition(job, self.PARTITIONS)
+        with (
+            closing(log.open_decisions(other)) as theirs,
+            closing(log.open_decisions(job)) as ours,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            theirs.begin()
+            theirs.keep(StateRecord(other, b"theirs"))
+            SYSTEM_CLOCK.sleep_s(0.2)  # handed over, and on its way
+            self.keep(ours, {job: b"ours"})
+            found = pool.submit(log.read_state, job, Deadline.after(LIMIT_S), True)
+            SYSTEM_CLOCK.sleep_s(0.5)
+            theirs.commit(0)
+            assert {job: b"ours"} == found.result(LIMIT_S)
 
     def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
         """With a step's decisions its state stands too."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -229,11 +230,18 @@ class Watched:
     def join(self, slot: str, holder: Holder) -> Membership:
         raise AssertionError("no executor decides")
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
-        return self.world.log.read_all(deadline)
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        return self.world.log.read_all(deadline, known)
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
-        raise AssertionError("no executor takes a job up")
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
+        return self.world.log.read_state(job, deadline)
+
+    def oldest(self, job: JobId) -> int:
+        raise AssertionError("no executor asks what is left of a log")
 
     def beat(self, job: JobId) -> Receipt:
         raise AssertionError("no executor speaks for a job")

@@ -8,9 +8,10 @@ without an answer is settled by whoever opens the decisions next, and dropped wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
@@ -202,7 +203,12 @@ class SimLog:
         self.broker.show()
         return membership
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+    def oldest(self, job: JobId) -> int:
+        return self.broker.memory.oldest(job)
+
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
         self._visit("read state", "log unreadable")
         return self.broker.memory.read_state(job, deadline)
 
@@ -216,8 +222,10 @@ class SimLog:
         self._visit("read beats", "log unreadable")
         return self.broker.memory.read_beats(job, deadline)
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
-        return self.broker.memory.read_all(deadline)
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        return self.broker.memory.read_all(deadline, known)
 
     def close(self) -> None:
         """The broker is everybody's."""

@@ -41,7 +41,7 @@ class Sweeper:
         now_ms = time_of(self._log, JobId(self.process.name), self._deadline())
         beats = self._log.read_beats(None, self._deadline())
         records = list(self._log.read_all(self._deadline()))
-        for found in neglected(records, {}, beats, now_ms):
+        for found in neglected(records, {}, beats, now_ms, self._log.oldest):
             if found.job == JOB:
                 self._end(found)
 

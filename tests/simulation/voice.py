@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
+from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Retryable, Unavailable
 from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered, JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.ledger import Ledger
+from headgate.control.recovery import begin
 from headgate.control.state import JobState
 
 from .broker import SimFollower, SimLog
@@ -64,6 +66,8 @@ class Voice:
 
     def register(self) -> None:
         """Become the job's driver."""
+        if self._mode == SESSION:
+            begin(self.log, self._author.job, Deadline.after(WAIT_S, self._clock))
         answer = self.ask(JobRegistered(self._mode, "0", self._name, "", self._lease_ms))
         assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
         self.epoch = answer[0].epoch

@@ -158,8 +158,8 @@ def test_embedded_broker_that_forgot(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the embedded broker has dropped events, the next exchange says so in one sentence."""
-    assert hg._services.log.first_offset(hg.job) == 0
-    monkeypatch.setattr(type(hg._services.log), "first_offset", lambda log, job: 7)
+    assert hg._services.log.oldest(hg.job) == 0
+    monkeypatch.setattr(type(hg._services.log), "oldest", lambda log, job: 7)
     with pytest.raises(Invalid, match="the embedded broker is full"):
         hg.repartition(orders(spark), 4, "k")
 

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import HeadgateError, Unavailable
@@ -91,12 +92,19 @@ class FaultyLog:
         self.raise_before("join")
         return FaultyMembership(self.inner.join(slot, holder), self)
 
-    def read_all(self, deadline: Deadline) -> Iterator[Recorded]:
-        return self.inner.read_all(deadline)
+    def oldest(self, job: JobId) -> int:
+        return self.inner.oldest(job)
 
-    def read_state(self, job: JobId | None, deadline: Deadline) -> dict[str, bytes]:
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        return self.inner.read_all(deadline, known)
+
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
         self.raise_before("read_state")
-        return self.inner.read_state(job, deadline)
+        return self.inner.read_state(job, deadline, whole)
 
     def beat(self, job: JobId) -> Receipt:
         fault = self.meet("beat")

@@ -393,7 +393,7 @@ def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
     """A job that could not be registered leaves nothing behind, and may be registered later."""
     deaf = Deaf(stack.inner)
     with stack.master(deaf) as master:
-        with pytest.raises(Unavailable, match=f"before JobRegistered of job {JOB}"):
+        with pytest.raises(Unavailable, match=f"that job {JOB} begins: nobody answers"):
             master.register_job(Job())
         with pytest.raises(Invalid, match=str(JOB)):
             master.state(JOB)

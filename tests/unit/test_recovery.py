@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -26,7 +27,7 @@ from headgate.control.events import (
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog, StateRecord
 from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import read_snapshots, take_up
+from headgate.control.recovery import begin, read_snapshots, take_up
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
 
@@ -288,3 +289,60 @@ def test_snapshots_of_all_jobs_are_found() -> None:
     assert {JOB} == found.keys()
     assert found == read_snapshots(log, JOB, Deadline.after(1.0))
     assert {} == read_snapshots(log, JobId("other"), Deadline.after(1.0))
+
+
+def crowded() -> MemoryEventLog:
+    """A log in which others have done much."""
+    log = MemoryEventLog(1)
+    other = Author(JobId("other"), "somebody")
+    for _ in range(100):
+        log.append(other.fact(REGISTERED))
+    return log
+
+
+@pytest.mark.parametrize("open_steps", [JobSteps.open, JobSteps.follow])
+def test_a_new_job_is_not_looked_for_among_others(open_steps: Callable[..., JobSteps]) -> None:
+    """Its first driver keeps that nothing stands of it, and nobody reads what was before. A second
+    one changes nothing of that, also when the first has registered and was not answered."""
+    log = crowded()
+    begin(log, JOB, Deadline.after(1.0))
+    kept, at = standing(log), position(log)
+    assert 100 <= at
+    assert {} == read_snapshots(log, None, Deadline.after(1.0))
+    state_facts(log, replace(REGISTERED, mode=""), by="first")
+    log.append(Author(JobId("other"), "somebody").fact(REGISTERED))
+    begin(log, JOB, Deadline.after(1.0))
+    assert (kept, at) == (standing(log), position(log))
+    with closing(open_steps(log, Author(JOB, "second"), OFTEN)) as steps:
+        assert at == steps._follower.position()
+
+
+def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
+    """Its first event is its own, not where it was begun: an audit replays all of it."""
+    log = crowded()
+    begin(log, JOB, Deadline.after(1.0))
+    state = live(log, LIFE, 2)
+    snapshot = read_snapshots(log, JOB, Deadline.after(1.0))[JOB]
+    assert events(log)[0].offset == snapshot.first < snapshot.position
+    assert audited(log).state == state
+    with closing(JobSteps.follow(log, Author(JOB, "driver"), OFTEN, whole=True)) as steps:
+        assert snapshot.first == steps._follower.position()
+
+
+def test_who_begins_late_undoes_nothing() -> None:
+    """A driver that was held up while another one began and registered keeps nothing of its own."""
+    log = MemoryEventLog()
+    looks = count()
+
+    class Slow(FaultyLog):
+        def read_state(
+            self, job: JobId | None, deadline: Deadline, whole: bool = False
+        ) -> dict[str, bytes]:
+            found = log.read_state(job, deadline)
+            if next(looks) == 1:
+                begin(log, JOB, deadline)
+                state_facts(log, *LIFE)
+            return found
+
+    begin(Slow(log), JOB, Deadline.after(1.0))
+    assert 0 == position(log)

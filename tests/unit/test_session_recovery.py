@@ -33,6 +33,7 @@ from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.snapshots import Standing
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps
+from headgate.control.term import Term
 from headgate.storage.fsck import audit
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
@@ -283,10 +284,29 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
     whole = audited(log, JOBS[0]).state
     for before in (0, 1, snapshot.position):
         log.expire(JOBS[0], before)
-        with closing(JobSteps.follow(log, Author(JOBS[0], "driver", CLOCK), OFTEN)) as steps:
+        author = Author(JOBS[0], "driver", CLOCK)
+        with closing(JobSteps.follow(log, author, OFTEN, whole=True)) as steps:
             assert (snapshot.position if before else 0) == steps._follower.position()
             states = [steps.step(0.0).state for _ in range(30)]
         assert whole == states[-1]
+
+
+def test_a_successor_is_seen_behind_a_snapshot() -> None:
+    """A driver that was cut off until the log had lost its successor's first words is fenced."""
+    log, term = MemoryEventLog(1), Term("driver")
+    author = Author(JOBS[0], "driver", CLOCK)
+    log.append(author.fact(LIFE[0]))
+    live(log, LIFE[1:], JOBS[0], said="early")
+    with closing(JobSteps.follow(log, author, OFTEN, term, whole=True)) as steps:
+        for _ in range(30):
+            steps.step(0.0)
+    assert 1 == term.epoch
+    live(log, LIFE, JOBS[0], said="successor")
+    snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
+    log.expire(JOBS[0], snapshot.position)
+    steps = JobSteps.follow(log, author, OFTEN, term)
+    with closing(steps), pytest.raises(Fenced, match="a later driver speaks for job"):
+        [steps.step(0.0) for _ in range(30)]
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [

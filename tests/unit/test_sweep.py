@@ -117,7 +117,7 @@ class World:
         snapshots = read_snapshots(self.log, None, deadline)
         beats = self.log.read_beats(None, deadline)
         records = self.log.read_all(deadline)
-        return list(neglected(records, snapshots, beats, self.clock.at_ms))
+        return list(neglected(records, snapshots, beats, self.clock.at_ms, self.log.oldest))
 
 
 @pytest.fixture

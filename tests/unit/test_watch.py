@@ -16,6 +16,11 @@ from headgate.control.replay import Derived
 from headgate.control.state import JobState
 from headgate.control.watch import JobWatch
 
+from .test_loop import JOB as LOOP_JOB
+from .test_loop import RESULT as LOOP_RESULT
+from .test_loop import produced
+from .test_recovery import LIFE, live, position
+
 JOB, RESULT, OTHER = JobId("j"), ResultId("r1"), ResultId("r2")
 WAIT_S = 5.0
 
@@ -91,3 +96,19 @@ def test_a_wait_ends_with_nothing_when_nothing_comes(world: World) -> None:
     """Without news of its result a wait ends at its deadline, with nothing."""
     world.register(OTHER)
     assert world.watch.wait(RESULT, lambda state: None, lambda: Deadline.after(0.1)) is None
+
+
+def test_a_look_begins_at_the_newest_snapshot() -> None:
+    """However much of the log is gone, also of what was not read yet, what the job is is known."""
+    log = MemoryEventLog(1)
+    state = live(log, LIFE, 2)
+    start = position(log)
+    log.expire(LOOP_JOB, start)
+    watch = JobWatch(log, LOOP_JOB)
+    assert state.results == watch.state(Deadline.after(WAIT_S)).results
+    live(log, (produced(0, 9), produced(0, 10)), 1)
+    log.expire(LOOP_JOB, position(log))
+    assert start < position(log)
+    found = watch.state(Deadline.after(WAIT_S))
+    before, after = (one.results[LOOP_RESULT].written for one in (state, found))
+    assert before.superseded + 2 == after.superseded
