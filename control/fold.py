@@ -37,8 +37,10 @@ from .events import (
 )
 from .ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
-from .state import JobState, Reads, ResultState, Written, is_fenced
+from .state import Forgotten, JobState, Reads, ResultState, Written, is_fenced
 from .values import changed
+
+_GONE_MAX = 200  # results that a job remembers; decisions rest on it: it is that in all versions
 
 
 def apply(state: JobState, body: Body) -> JobState:
@@ -69,8 +71,10 @@ def apply(state: JobState, body: Body) -> JobState:
             return _change(state, body.attempt.partition.result, body)
         case PartitionAccepted() | ResultComplete() | Reproduce() | TrackingStopped():
             return _change(state, body.result, body)
-        case Promoted() | Released() | Consumed() | Deleted():
+        case Promoted() | Consumed():
             return _change(state, body.result, body)
+        case Released() | Deleted():
+            return _retire(_change(state, body.result, body), body.result)
         case _:
             assert_never(body)
 
@@ -86,11 +90,49 @@ def _waits(result: ResultState, lost: Lost) -> bool:
 def _accept(state: JobState, epoch: int) -> JobState:
     """Another driver speaks: nobody of the former one's waits any more."""
     results = {n: changed(r, waiting=PersistentSet()) for n, r in state.results.items()}
-    return JobState(state.job, epoch, PersistentMap(results))
+    fresh = JobState(state.job, epoch, PersistentMap(results))
+    return changed(fresh, gone=state.gone, forgotten=state.forgotten)
 
 
 def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
     return changed(state, results=PersistentMap.of(state.results).having(name, result))
+
+
+def _retire(state: JobState, name: ResultId) -> JobState:
+    """Of a result of which nothing is stored any more what it came to is enough, and of those that
+    went long ago the sum: a job of any length needs no more than its last ones."""
+    result = state.results.get(name)
+    if result is None or result.released is None or result.attempts:
+        return state
+    left = ResultState(
+        changed(result.registered, schema=""),
+        written=result.written,
+        reads=result.reads,
+        completions=result.completions,
+        complete=result.complete,
+        released=result.released,
+        deleted=result.deleted,
+    )
+    gone = (*(one for one in state.gone if one != name), name)
+    state = changed(_put(state, name, left), gone=gone[-_GONE_MAX:])
+    for oldest in gone[:-_GONE_MAX]:
+        state = _forget_result(state, oldest)
+    return state
+
+
+def _forget_result(state: JobState, name: ResultId) -> JobState:
+    """What has begun again since it was gone goes again before it is forgotten."""
+    result, before = state.results[name], state.forgotten
+    if result.attempts:
+        return state
+    forgotten = Forgotten(
+        before.results + 1,
+        before.written + result.written,
+        before.reads + result.reads,
+        before.deleted + result.deleted,
+    )
+    results = PersistentMap.of(state.results).without((name,))
+    return changed(state, results=results, forgotten=forgotten)
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
@@ -205,13 +247,7 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
 
 
 def _sum(before: Written, produced: Produced) -> Written:
-    return Written(
-        before.partitions + 1,
-        before.segments + len(produced.segments),
-        before.rows + produced.rows,
-        before.stored_bytes + produced.size_bytes,
-        before.superseded,
-    )
+    return before + Written(1, len(produced.segments), produced.rows, produced.size_bytes)
 
 
 def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
@@ -237,14 +273,10 @@ def _lose_host(state: JobState, host: str) -> JobState:
 
 
 def _consume(result: ResultState, body: Consumed) -> ResultState:
-    reads = Reads(
-        result.reads.rows + body.rows,
-        result.reads.read_bytes + body.read_bytes,
-        result.reads.requests + body.requests,
-    )
     last = min(body.first + body.count, result.registered.subpartitions)
-    read = range(max(0, body.first), last)
-    return changed(result, consumed=PersistentSet.of(result.consumed).having(read), reads=reads)
+    consumed = PersistentSet.of(result.consumed).having(range(max(0, body.first), last))
+    more = Reads(body.rows, body.read_bytes, body.requests, len(consumed) - len(result.consumed))
+    return changed(result, consumed=consumed, reads=result.reads + more)
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:

@@ -45,7 +45,11 @@ def is_available(state: JobState, result: ResultId, partition: int | None = None
 def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
     """The complete results that nobody needs: not in use, no input of one that is or that is still
     written, and not kept for other jobs."""
-    unfinished = {name for name, result in state.results.items() if not result.complete}
+    unfinished = {
+        name
+        for name, result in state.results.items()
+        if not result.complete and result.released is None
+    }
     needed = _with_inputs(state, unfinished.union(in_use))
     return tuple(
         name

@@ -22,11 +22,20 @@ from .persistent import PersistentMap, PersistentSet
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What readers have taken, every reading counted."""
+    """What readers have taken, every reading counted, and how many subpartitions were read."""
 
     rows: int = 0
     read_bytes: int = 0
     requests: int = 0
+    subpartitions: int = 0
+
+    def __add__(self, other: Reads) -> Reads:
+        return Reads(
+            self.rows + other.rows,
+            self.read_bytes + other.read_bytes,
+            self.requests + other.requests,
+            self.subpartitions + other.subpartitions,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,15 @@ class Written:
     rows: int = 0
     stored_bytes: int = 0
     superseded: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(
+            self.partitions + other.partitions,
+            self.segments + other.segments,
+            self.rows + other.rows,
+            self.stored_bytes + other.stored_bytes,
+            self.superseded + other.superseded,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +107,26 @@ class ResultState:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What results came to that were released so long ago that nothing else is known of them."""
+
+    results: int = 0
+    written: Written = Written()
+    reads: Reads = Reads()
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
+    """`gone` are the results that were released and deleted last, in that order."""
+
     job: JobId
     epoch: int = 0
     results: Mapping[ResultId, ResultState] = field(default_factory=PersistentMap)
     closed: str | None = None
     failed: str | None = None
+    gone: tuple[ResultId, ...] = ()
+    forgotten: Forgotten = Forgotten()
 
     @property
     def registered(self) -> bool:

@@ -88,4 +88,4 @@ def sweep(
 
 
 def _deleted(state: JobState) -> int:
-    return sum(result.deleted for result in state.results.values())
+    return state.forgotten.deleted + sum(result.deleted for result in state.results.values())

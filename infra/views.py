@@ -291,6 +291,8 @@ def state_table(state: JobState) -> Table:
     """A job at one place of its log, a row per result."""
     ended = "open" if state.closed is None else f"ended ({state.closed})"
     title = f"job {state.job}, epoch {state.epoch}, {ended}"
+    if state.forgotten.results:
+        title += f"; {_count(state.forgotten.results, 'earlier result')} released"
     numbers = ("partitions", "writing", "consumable", "superseded", "consumed", "deleted")
     table = _table(("result", "what"), numbers, title)
     table.add_column("released")
@@ -307,8 +309,8 @@ def _state_row(result: ResultState) -> tuple[str, ...]:
         f"{registered.partitions} x {registered.subpartitions}",
         str(len(set(writing) - result.superseded)),
         f"{len(result.winners)} of {registered.partitions}",
-        str(len(result.superseded)),
-        f"{len(result.consumed)} of {registered.subpartitions}",
+        str(result.written.superseded),
+        f"{result.reads.subpartitions} of {registered.subpartitions}",
         f"{result.deleted} objects" if result.deleted else "-",
         result.released or "-",
     )

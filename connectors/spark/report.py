@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...control.ids import ResultId
-from ...control.state import JobState, ResultState
+from ...control.state import Forgotten, JobState, ResultState
 
 PUT_USD = 0.005 / 1000
 GET_USD = 0.0004 / 1000
@@ -32,41 +32,50 @@ class ResultReport:
 
     @property
     def price_usd(self) -> float:
-        return self.puts * PUT_USD + self.gets * GET_USD
+        return price_usd(self.puts, self.gets)
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """All exchanges of a job; `native` is what this driver left to Spark: why, and how often."""
+    """The exchanges of a job; `native` is what this driver left to Spark: why, and how often. The
+    sums are of all exchanges, also of those that were released so long ago that only their sum,
+    `forgotten`, is known."""
 
     job: str
     results: tuple[ResultReport, ...]
     native: Mapping[str, int]
+    forgotten: Forgotten
 
     @property
     def puts(self) -> int:
-        return sum(result.puts for result in self.results)
+        return self.forgotten.written.segments + sum(result.puts for result in self.results)
 
     @property
     def gets(self) -> int:
-        return sum(result.gets for result in self.results)
+        return self.forgotten.reads.requests + sum(result.gets for result in self.results)
 
     @property
     def stored_bytes(self) -> int:
-        return sum(result.stored_bytes for result in self.results)
+        before = self.forgotten.written.stored_bytes
+        return before + sum(result.stored_bytes for result in self.results)
 
     @property
     def read_bytes(self) -> int:
-        return sum(result.read_bytes for result in self.results)
+        before = self.forgotten.reads.read_bytes
+        return before + sum(result.read_bytes for result in self.results)
 
     @property
     def price_usd(self) -> float:
-        return sum(result.price_usd for result in self.results)
+        return price_usd(self.puts, self.gets)
+
+
+def price_usd(puts: int, gets: int) -> float:
+    return puts * PUT_USD + gets * GET_USD
 
 
 def job_report(state: JobState, native: Mapping[str, int]) -> JobReport:
     results = tuple(_report(name, state.results[name]) for name in state.results)
-    return JobReport(state.job, results, native)
+    return JobReport(state.job, results, native, state.forgotten)
 
 
 def _report(name: ResultId, result: ResultState) -> ResultReport:
@@ -76,7 +85,7 @@ def _report(name: ResultId, result: ResultState) -> ResultReport:
         partitions=result.registered.partitions,
         subpartitions=result.registered.subpartitions,
         consumable=result.written.partitions,
-        consumed=len(result.consumed),
+        consumed=result.reads.subpartitions,
         rows=result.written.rows,
         stored_bytes=result.written.stored_bytes,
         superseded=result.written.superseded,

@@ -1,0 +1,126 @@
+"""A job of very many exchanges: what is known of it stays small, and its sums stay right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.control import fold, snapshots
+from headgate.control.events import (
+    AttemptStarted,
+    Consumed,
+    Decision,
+    Deleted,
+    Fact,
+    JobRegistered,
+    PartitionRegistered,
+    Produced,
+    Released,
+    ReleaseRequested,
+    ResultRegistered,
+    SegmentSummary,
+    Superseded,
+)
+from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.lifecycle import step
+from headgate.control.replay import Snapshot
+from headgate.control.snapshots import Standing
+from headgate.control.state import JobState
+
+JOB = JobId("long")
+REMEMBERED = fold._GONE_MAX
+
+
+def exchange(number: int) -> Iterator[Fact]:
+    """All that is said of one exchange until it is released."""
+    name = ResultId(f"1-{number:04d}")
+    yield ResultRegistered(name, 2, 4, '{"fields": []}' * 20, "repartition")
+    yield PartitionRegistered(name, 0, 2)
+    for index in range(2):
+        yield Produced(attempt(number, index), (SegmentSummary(0, 100, 10, 1, b"index"),))
+    yield Consumed(name, 0, 4, 1, 20, 200, 4)
+    yield ReleaseRequested(name, "asked for")
+
+
+def attempt(number: int, index: int, task: int = 1) -> AttemptId:
+    return AttemptId(PartitionId(ResultId(f"1-{number:04d}"), index), 1, task)
+
+
+def said(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
+    """The state behind a fact, and behind the deletions that follow from it."""
+    state, decisions = step(state, fact)
+    for decision in decisions:
+        if isinstance(decision, Released):
+            gone = Deleted(decision.result, decision.attempts, len(decision.attempts))
+            state, _ = step(state, gone)
+    return state, decisions
+
+
+def run(exchanges: int, start: int = 0, state: JobState | None = None) -> JobState:
+    state = state or step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
+    for number in range(start, start + exchanges):
+        for fact in exchange(number):
+            state, _ = said(state, fact)
+    return state
+
+
+def test_old_results_are_a_sum() -> None:
+    """However many exchanges a job had, it knows the last ones, and what all came to."""
+    state = run(REMEMBERED + 700)
+    assert REMEMBERED == len(state.results) == len(state.gone)
+    assert (700, 1_400) == (state.forgotten.results, state.forgotten.deleted)
+    assert 700 * 20 == state.forgotten.written.rows == state.forgotten.reads.rows
+    (newest,) = {r.written for r in state.results.values()}
+    assert (2, 20, 200) == (newest.partitions, newest.rows, newest.stored_bytes)
+    (reads,) = {r.reads for r in state.results.values()}
+    assert (4, 4) == (reads.requests, reads.subpartitions)
+
+
+def test_what_stands_in_the_log_stays_small() -> None:
+    """A snapshot of a job of many exchanges is no larger than one of fewer, and is read back."""
+    sizes = []
+    for exchanges in (REMEMBERED, 2 * REMEMBERED):
+        state = run(exchanges)
+        records, _ = snapshots.write(Snapshot(state, (), 9, 1), Standing())
+        stored = {one.key: one.body for one in records if one.body is not None}
+        assert state == snapshots.read(JOB, stored)[0].state
+        sizes.append(sum(map(len, stored.values())))
+    assert sizes[1] < 1.05 * sizes[0] < 4_000 * REMEMBERED
+
+
+def test_who_comes_late_writes_nothing_that_stays() -> None:
+    """An attempt at a result that is gone is ordered to go, and again when it speaks again; what is
+    stored meanwhile is not forgotten with the result."""
+    state = run(3)
+    late = attempt(0, 0, 7)
+    for fact in (AttemptStarted(late, "host"), Produced(late, ())):
+        state, decisions = step(state, fact)
+        assert (Superseded(late, "the result is released"),) == decisions or not decisions
+        assert (late,) == state.results[late.partition.result].doomed
+    state = run(REMEMBERED + 5, 3, state)
+    assert (late,) == state.results[late.partition.result].doomed
+    state, _ = step(state, Deleted(late.partition.result, (late,), 1))
+    assert late.partition.result == state.gone[-1]
+    state = run(REMEMBERED, 2 * REMEMBERED, state)
+    assert late.partition.result not in state.results
+    assert (REMEMBERED + 8) * 2 + 1 == state.forgotten.deleted
+
+
+def test_an_epoch_goes_on_with_what_is_forgotten() -> None:
+    """Another driver of the job knows what it came to."""
+    state = run(REMEMBERED + 10)
+    later, _ = step(state, JobRegistered("per-job", "0", "tests"))
+    assert (2, state.gone, state.forgotten) == (later.epoch, later.gone, later.forgotten)
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
+    """Only what was released and deleted is."""
+    state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
+    for fact in list(exchange(0))[: None if released else -1]:
+        state, _ = step(state, fact)  # its objects are not deleted
+    state = run(REMEMBERED + 10, 1, state)
+    result = state.results[ResultId("1-0000")]
+    assert 2 == len(result.attempts)
+    assert released is (result.released is not None)
