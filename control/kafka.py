@@ -25,7 +25,7 @@ from .kafka_errors import translate, translate_delivery
 from .kafka_group import KafkaMembership
 from .kafka_records import Place, decoded, job_of, produce, taken_ms
 from .kafka_settings import KafkaSettings, TopicSettings
-from .kafka_state import produce_beat, read_beats, read_state
+from .kafka_state import Beats, produce_beat, read_state
 from .log import Holder, Rejected
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
@@ -42,6 +42,7 @@ class KafkaEventLog:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._clients = KafkaClients(settings)
+        self._beats = Beats(self._clients)
         self._closed = False
 
     def prepare(self, deadline: Deadline) -> None:
@@ -126,7 +127,7 @@ class KafkaEventLog:
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         found: dict[JobId, int] = {}
         for place in self._scanned(self._settings.heartbeats_topic, job, deadline):
-            found |= read_beats(self._clients, place, deadline)
+            found |= self._beats.read(place, deadline)
         return {name: at for name, at in found.items() if job in (None, name)}
 
     def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from threading import Lock
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -17,6 +18,7 @@ from .ids import JobId
 from .kafka_clients import KafkaClients
 from .kafka_errors import translate
 from .kafka_records import Place
+from .kafka_settings import BEATS_MS
 from .log import StateRecord, job_of
 
 _SCAN_LIMIT = 500
@@ -61,16 +63,36 @@ def read_state(
     return found
 
 
-def read_beats(clients: KafkaClients, place: Place, deadline: Deadline) -> dict[JobId, int]:
-    """When the broker has last heard of each job of one partition."""
-    scanned = _scan(clients, place, deadline)
-    return {JobId(key): message.timestamp()[1] for key, message in scanned}
+class Beats:
+    """When the broker has last heard of each job; every beat is read once."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._heard: dict[Place, dict[JobId, int]] = {}
+        self._positions: dict[Place, int] = {}
+        self._lock = Lock()
+
+    def read(self, place: Place, deadline: Deadline) -> dict[JobId, int]:
+        """Of the jobs of one partition, those that were heard while beats are kept."""
+        if not self._lock.acquire(timeout=deadline.left_s):
+            raise Unavailable(f"{place} was not read in time")
+        try:
+            heard, start = self._heard.setdefault(place, {}), self._positions.get(place, 0)
+            for key, message in _scan(self._clients, place, deadline, start=start):
+                heard[JobId(key)] = message.timestamp()[1]
+                self._positions[place] = (message.offset() or 0) + 1
+            oldest_ms = max(heard.values(), default=0) - BEATS_MS
+            kept = {job: at for job, at in heard.items() if at >= oldest_ms}
+            self._heard[place] = kept
+            return dict(kept)
+        finally:
+            self._lock.release()
 
 
 def _scan(
-    clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0
+    clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0, start: int = 0
 ) -> Iterator[tuple[str, Message]]:
-    start = clients.first_offset(place)
+    start = max(start, clients.first_offset(place))
     with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
         with clients.translated(f"reading {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from headgate.control import kafka_state
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced, Invalid, Unavailable
 from headgate.control.ids import JobId
@@ -77,6 +79,25 @@ class KafkaFaults:
         assert isinstance(log, KafkaEventLog)
         place = place_of(log, job, self.PARTITIONS)
         produce_garbage(log._settings, place, header, record)
+
+    def test_a_beat_is_read_once(
+        self, log: EventLog, job: JobId, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However often somebody asks: else many drivers' beats would be read by each of them."""
+        read: list[int | None] = []
+        to_end = kafka_state._to_end
+
+        def watched(*asked: Any) -> Iterator[Message]:
+            for message in to_end(*asked):
+                read.append(message.offset())
+                yield message
+
+        monkeypatch.setattr(kafka_state, "_to_end", watched)
+        for _ in range(5):
+            log.beat(job).offset(Deadline.after(LIMIT_S))
+            while job not in log.read_beats(job, Deadline.after(LIMIT_S)):
+                pass
+        assert len(set(read)) == len(read)
 
 
 @pytest.mark.real
