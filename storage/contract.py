@@ -15,6 +15,8 @@ from .manifest import Manifest
 from .means import Means
 from .segment import Longs
 
+SEGMENT_BYTES_MAX = 1 << 30  # Arrow's columns of text and an index have no more than 31 and 32 bits
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

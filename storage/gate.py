@@ -1,7 +1,8 @@
 """The consuming side: fetches ahead in parallel, checks every slice, streams batches in order.
 
-Guarantees: every row of every partition once, or an error; bytes on their way and in wait stay
-under `Limits.fetch_bytes`, except that one slice is always let through. What is known is read while
+Guarantees: every row of every partition once, or an error; bytes on their way, with the neighbours
+that come along, and in wait stay under `Limits.fetch_bytes`, except that one slice is always let
+through. What is known is read while
 the rest is waited for: a partition that nobody has announced is never taken for an empty one.
 """
 
@@ -86,7 +87,7 @@ class SegmentGate:
         while receipt is None or self._ready:
             while following is not None and self._has_room(following):
                 ahead.append((following, self._fetch(following)))
-                self._held_bytes += following.span.length
+                self._held_bytes += following.window.length
                 following = self._next()
             while ahead and (self._is_partial(ahead[0][0]) or ahead[0][1].done()):
                 self._take(*ahead.popleft())
@@ -114,7 +115,7 @@ class SegmentGate:
 
     def _has_room(self, piece: Slice) -> bool:
         held_bytes = self._held_bytes
-        return not held_bytes or held_bytes + piece.span.length <= self._limits.fetch_bytes
+        return not held_bytes or held_bytes + piece.window.length <= self._limits.fetch_bytes
 
     def _is_partial(self, piece: Slice) -> bool:
         """Whether nothing should be handed out before this slice is here: while no row of a part
@@ -122,10 +123,12 @@ class SegmentGate:
         return not self._ready or self._ready[0][0].part == piece.part
 
     def _take(self, piece: Slice, window: Future[memoryview]) -> None:
-        """Wait for a slice, and have it ready."""
-        self._held_bytes -= piece.span.length
+        """Wait for a slice, and have it ready, without neighbours that are most of what came."""
+        self._held_bytes -= piece.window.length
         checked = self._checked(piece, window)
         if checked is not None:
+            if 2 * checked[0].span.length < checked[0].window.length:
+                checked = checked[0], memoryview(bytes(checked[1]))
             self._ready.append(checked)
             self._held_bytes += checked[0].span.length
             self._rows += checked[0].rows

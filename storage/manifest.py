@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,8 @@ from ..control.state import ResultState
 from .blobs import BlobStore, ByteRange
 from .layout import Layout
 from .segment import Longs, SegmentIndex, Sums, fetch_index
+
+_FETCHES_AT_ONCE = 16  # of indexes that are too large for an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,20 @@ def gather(
     store: BlobStore,
 ) -> Manifest:
     """The manifest of some partitions, all of which are whole."""
-    sources = tuple(
-        locate(produced.attempt, segment, layout, descriptor.subpartitions, store)
+    segments = [
+        (produced.attempt, segment)
         for produced in map(state.produced, partitions)
         for segment in produced.segments
-    )
+    ]
+
+    def located(one: tuple[AttemptId, SegmentSummary]) -> Source:
+        return locate(*one, layout, descriptor.subpartitions, store)
+
+    if all(segment.index for _, segment in segments):
+        sources = tuple(map(located, segments))
+    else:
+        with ThreadPoolExecutor(_FETCHES_AT_ONCE, "headgate-index") as pool:
+            sources = tuple(pool.map(located, segments))
     return Manifest(
         descriptor.job, descriptor.result, descriptor.epoch, 0, descriptor.subpartitions, sources
     )

@@ -9,7 +9,7 @@ client. One store object serves all threads of a process and keeps their connect
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,9 +125,13 @@ class S3BlobStore:
             place = {"ContinuationToken": page["NextContinuationToken"]}
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        place: dict[str, str] = {}  # no prefix in the request: MinIO then finds nothing
+        named = {"Prefix": prefix}
+        place: dict[str, str] = {}
         while True:
-            page = self._page("list_multipart_uploads", place)
+            page = self._page("list_multipart_uploads", named | place)
+            if named and _is_minio(page):  # by a prefix it finds nothing: look at all of them
+                named = {}
+                continue
             for found in page.get("Uploads", ()):
                 if found["Key"].startswith(prefix):
                     yield PendingUpload(found["Key"], found["UploadId"])
@@ -199,3 +203,8 @@ class S3BlobStore:
             return self._cold.ask(request, **options)
 
         return self._retrier.run(request, page)
+
+
+def _is_minio(page: Mapping[str, Any]) -> bool:
+    headers = page.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("server", "")).lower().startswith("minio")

@@ -31,6 +31,7 @@ _MAGIC_BYTES = 8
 _TAIL_BYTES = 10
 _ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 _HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
+_SIZE_MAX = (1 << 32) - 1
 _START_MAX = 1 << 40  # 1 TiB: far more than any schema takes
 _INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
@@ -65,7 +66,14 @@ class SegmentIndex:
         return self.start + np.concatenate(([0], np.cumsum(self.sizes)[:-1]))
 
     def entries(self) -> bytes:
-        """The index as stored: only what is not empty, at a length known before the bytes are."""
+        """The index as stored: only what is not empty, at a length known before the bytes are.
+
+        Raises:
+            Invalid: a subpartition takes more than an index can state.
+        """
+        largest = int(self.sizes.max(initial=0))
+        if largest > _SIZE_MAX:
+            raise Invalid(f"a subpartition takes {largest} bytes of a segment, over {_SIZE_MAX}")
         filled = np.flatnonzero(self.rows)
         packed = np.empty(len(filled), _ENTRY)
         packed["subpartition"] = filled

@@ -26,7 +26,7 @@ from ..control.events import (
 )
 from ..control.log import Receipt
 from .blobs import BlobStore
-from .contract import Limits, ResultPartitionDeployment
+from .contract import SEGMENT_BYTES_MAX, Limits, ResultPartitionDeployment
 from .fingerprint import Fingerprint
 from .layout import Layout
 from .means import Means
@@ -82,6 +82,8 @@ class SegmentWriter:
             raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
         if not batch.num_rows:
             return
+        if self._held_bytes and self._held_bytes + batch.nbytes > SEGMENT_BYTES_MAX:
+            self._flush()
         self._batches.append(batch)
         self._targets.append(subpartitions)
         self._held_bytes += batch.nbytes

@@ -15,16 +15,19 @@ from typing import Any
 from ...control.contract import PER_JOB, SESSION
 from ...control.errors import Invalid
 from ...control.kafka_settings import BEATS_MS
+from ...storage.contract import SEGMENT_BYTES_MAX
 
 PREFIX = "spark.headgate."
 PASSED_ON = ("kafka.", "s3.")
 
 
-def _at_least(low: int) -> Callable[[str], int]:
+def _at_least(low: int, high: int | None = None) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text)
         if number < low:
             raise ValueError(f"at least {low}")
+        if high is not None and number > high:
+            raise ValueError(f"at most {high}")
         return number
 
     return read
@@ -118,8 +121,8 @@ class Settings:
     segment_bytes: int = _key(
         "segment.bytes",
         64 * _MIB,
-        _at_least(_MIB),
-        "a map task sorts and stores its rows in pieces of this size; it holds about three",
+        _at_least(_MIB, SEGMENT_BYTES_MAX),
+        "a map task stores its rows in pieces of this size, 1 GiB at most; it holds about three",
     )
     fetch_bytes: int = _key(
         "fetch.bytes", 64 * _MIB, _at_least(_MIB), "bytes a reader may have fetched ahead"
