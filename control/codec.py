@@ -17,12 +17,15 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from . import avro
 from .errors import Corrupt, Invalid
-from .events import Body, Event, SegmentSummary
-from .ids import AttemptId, PartitionId
+from .events import Body, Event, ResultRegistered, SegmentSummary
+from .ids import AttemptId, PartitionId, is_name
 
 RECORD_BYTES_MAX = 512 * 1024
+PARTS_MAX = 1 << 20  # partitions of a result, or subpartitions
 VERSION = 3
 
+_TIME_MS_MAX = 1 << 47
+_is_name = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
 _PARTS = (SegmentSummary, AttemptId, PartitionId)
@@ -51,8 +54,10 @@ def encode(event: Event) -> bytes:
     """The event's record.
 
     Raises:
-        Invalid: the record would be larger than the log takes.
+        Invalid: the record would be larger than the log takes, or says what no reader takes.
     """
+    if wrong := _beyond(event):
+        raise Invalid(f"{event.kind} {event.id}: {wrong}")
     out = bytearray(_PREFIX)
     _write(out, event)
     if len(out) > RECORD_BYTES_MAX:
@@ -75,7 +80,27 @@ def decode(record: bytes) -> Event:
         raise Corrupt(f"event cannot be decoded: {type(exc).__name__}") from exc
     if end != len(record):
         raise Corrupt(f"{len(record) - end} bytes after the event")
-    return cast(Event, event)
+    found = cast(Event, event)
+    if wrong := _beyond(found):
+        raise Corrupt(f"an event of bounds that it may not have: {wrong}")
+    return found
+
+
+def _beyond(event: Event) -> str:
+    """What of an event is beyond all bounds: names go into keys and objects, and what has so many
+    parts takes so much memory of whoever reads it."""
+    if not _is_name(event.job):
+        return f"job {event.job!r} is no name"
+    if not 0 <= event.time_ms < _TIME_MS_MAX:
+        return f"{event.time_ms} ms is no time"
+    body = event.body
+    if not isinstance(body, ResultRegistered):
+        return ""
+    if not _is_name(body.result):
+        return f"result {body.result!r} is no name"
+    if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
+        return f"{body.partitions} x {body.subpartitions} is more than {PARTS_MAX} at a side"
+    return ""
 
 
 def trace_id(event: Event) -> str:

@@ -22,12 +22,16 @@ def job_id(text: str) -> JobId:
     Raises:
         Invalid: the name has other characters or is too long.
     """
-    if not _NAME.fullmatch(text):
+    if not is_name(text):
         raise Invalid(
             f"job id {text!r}: use 1 to 100 letters, digits, '_', '.' or '-', "
             "the first a letter or digit"
         )
     return JobId(text)
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, order=True)

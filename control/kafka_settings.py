@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from .errors import Invalid
 from .ids import JobId
+from .secrets import has_password
 
 _DAY_MS = 24 * 60 * 60 * 1000
 BEATS_MS = 2 * _DAY_MS  # for how long a driver's sign of life is kept
@@ -36,6 +37,9 @@ _OWNED_WHY = {
     "topics are created with explicit settings": "allow.auto.create.topics",
     "the door collects the client's errors": "error_cb logger log_cb",
     "the embedded stack is chosen elsewhere": "test.mock.num.brokers test.mock.broker.rtt",
+    "a secret would stand in the clear: use sasl.oauthbearer.method=oidc and its options": (
+        "sasl.oauthbearer.config"
+    ),
     "a secret would stand in the clear: name a file in ssl.key.location": "ssl.key.pem",
     "a secret would stand in the clear: use sasl.oauthbearer.assertion.private.key.file": (
         "sasl.oauthbearer.assertion.private.key.pem "
@@ -65,7 +69,7 @@ sasl.kerberos.min.time.before.relogin sasl.kerberos.principal sasl.kerberos.serv
 sasl.mechanism sasl.mechanisms sasl.oauthbearer.assertion.algorithm
 sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
 sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.client.id
-sasl.oauthbearer.client.secret sasl.oauthbearer.config sasl.oauthbearer.extensions
+sasl.oauthbearer.client.secret sasl.oauthbearer.extensions
 sasl.oauthbearer.grant.type sasl.oauthbearer.method sasl.oauthbearer.scope
 sasl.oauthbearer.token.endpoint.url sasl.password sasl.username security.protocol
 socket.connection.setup.timeout.ms socket.keepalive.enable socket.max.fails
@@ -78,7 +82,7 @@ ssl.truststore.location statistics.interval.ms topic.metadata.refresh.interval.m
 """
 
 _MASTERS = "masters"
-_SECRET_PARTS = ("password", "secret", "passphrase", "pem", "oauthbearer.config")
+_SECRET_PARTS = ("password", "secret", "passphrase", "pem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,8 @@ class KafkaSettings:
         for name in self.options:
             if name in OWNED:
                 raise Invalid(f"Kafka option {name} cannot be set: {OWNED[name]}")
+            if has_password(self.options[name]):
+                raise Invalid(f"Kafka option {name} has a password in its address: leave it out")
 
     @property
     def events_topic(self) -> str:

@@ -44,7 +44,6 @@ from .ids import AttemptId, ResultId, in_parts
 from .state import JobState, ResultState, is_fenced
 
 _AGAIN = "it was superseded before"
-_PARTITIONS_MAX = 1 << 20  # of a result: a foreign record must not fill a master's memory
 
 
 def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
@@ -102,9 +101,7 @@ def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Deci
     result = state.results.get(fact.result)
     if result is None or result.released is not None or not state.registered:
         return ()
-    if fact.first < 0 or not 0 <= fact.count <= _PARTITIONS_MAX:
-        return ()
-    if fact.first + fact.count > min(result.registered.partitions, _PARTITIONS_MAX):
+    if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
         return ()
     accepted = PartitionAccepted(fact.result, fact.first, fact.count, state.epoch)
     done = result.registered.partitions == 0 and not result.complete

@@ -53,7 +53,7 @@ class Target:
     broker: str
     store: str
     prefix: str
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     s3: Mapping[str, str] = field(default_factory=dict)
 
 

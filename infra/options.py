@@ -5,18 +5,39 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from ..control.errors import Invalid
 from . import stack
 from .doctor import Target
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(highlight=False, soft_wrap=True, stderr=True)
+_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Terminal(Console):
+    """Shows what others have written into the log as it is, and does nothing that it asks for."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else one._replace(text=_CONTROLS.sub(_spelled, one.text))
+
+
+def _spelled(found: re.Match[str]) -> str:
+    return repr(found[0])[1:-1]
+
+
+out, err = Terminal(), Terminal(stderr=True)
 
 Job = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
 

@@ -81,7 +81,7 @@ def concerns(body: ev.Body, partition: str) -> bool:
         return False
     match body:
         case ev.PartitionRegistered() | ev.PartitionAccepted():
-            return index in map(str, range(body.first, body.first + body.count))
+            return index.isdecimal() and body.first <= int(index) < body.first + body.count
         case ev.Released() | ev.Deleted():
             return any(index == str(one.partition.index) for one in body.attempts)
         case _:

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from ..control.errors import Invalid
+from ..control.secrets import has_password
 from .retries import RetrySettings
 
 MIB = 1 << 20
@@ -155,6 +156,11 @@ def _refuse_unknown(options: Mapping[str, str], known: frozenset[str]) -> None:
             raise Invalid(
                 f"s3 option {key!r} would put a secret into the configuration: remove it and use "
                 "the AWS chain (environment, profile, web identity or instance role)"
+            )
+        if has_password(options[key]):
+            raise Invalid(
+                f"s3 option {key!r} has a password in its address, which Spark would show: leave "
+                "it out, and name a proxy that needs one in the environment, as HTTPS_PROXY"
             )
         if key not in known:
             near = get_close_matches(key, sorted(known), n=1, cutoff=0.0)

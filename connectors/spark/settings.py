@@ -155,7 +155,7 @@ class Settings:
     attach_ms: int = _key(
         "attach.ms", 10_000, _at_least(1_000), "longest wait for broker and store when attaching"
     )
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     s3: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -304,12 +304,3 @@ def test_a_stream_that_fails_restarts_its_readers() -> None:
         assert {NAMES[0]: {0}, NAMES[1]: {0, 1}} == again(decisions)
         assert TrackingStopped in map(type, decisions)
         assert at_work in [d.attempt for d in decisions if isinstance(d, Superseded)]
-
-
-def test_a_result_without_measure_is_refused() -> None:
-    """More partitions than any job has are not taken into memory."""
-    job = Job([])
-    job.take(ResultRegistered(NAMES[0], 2**31 - 1, 1, "", ""))
-    assert job.take(PartitionRegistered(NAMES[0], 0, 2**31 - 1)) == ()
-    assert job.take(PartitionRegistered(NAMES[0], 2**31 - 2, 1)) == ()
-    assert job.state.results[NAMES[0]].accepted == frozenset()

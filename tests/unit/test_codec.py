@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -85,10 +85,20 @@ BODIES: tuple[Body, ...] = (
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 st.register_type_strategy(int, INTS)
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", fullmatch=True)
+PARTS = st.integers(0, codec.PARTS_MAX)
+BUILT = [
+    st.builds(kind, result=NAMES, partitions=PARTS, subpartitions=PARTS)
+    if kind is ResultRegistered
+    else st.builds(kind)
+    for kind in get_args(Body)
+]
 events = st.builds(
     Event,
+    job=NAMES,
+    time_ms=st.integers(0, 2**47 - 1),
     basis=st.none() | st.integers(0, 2**63 - 1),
-    body=st.one_of([st.builds(kind) for kind in get_args(Body)]),
+    body=st.one_of(BUILT),
 )
 
 
@@ -221,3 +231,28 @@ def test_one_exchange_is_one_trace() -> None:
     assert len({codec.trace_id(event(body)) for body in same}) == 1
     other = codec.trace_id(event(ResultComplete(ResultId("result-2"))))
     assert other != codec.trace_id(event(ResultComplete(RESULT)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        replace(event(Tick(1)), job=JobId("other/job")),
+        replace(event(Tick(1)), job=JobId("..")),
+        replace(event(Tick(1)), time_ms=2**60),
+        replace(event(Tick(1)), time_ms=-1),
+        event(ResultRegistered(ResultId("../r"), 1, 1, "", "")),
+        event(ResultRegistered(RESULT, 1, 2**40, "", "")),
+        event(ResultRegistered(RESULT, 2**40, 1, "", "")),
+        event(ResultRegistered(RESULT, -1, 1, "", "")),
+    ],
+    ids=lambda wrong: f"{wrong.job} {wrong.time_ms} {wrong.kind}",
+)
+def test_what_is_beyond_all_bounds_is_no_event(wrong: Event) -> None:
+    """Nobody here states it, and nobody takes it from whoever does: it would fill a master's memory
+    or name what is another job's."""
+    with pytest.raises(Invalid):
+        codec.encode(wrong)
+    out = bytearray(codec._PREFIX)
+    codec._write(out, wrong)
+    with pytest.raises(Corrupt):
+        codec.decode(bytes(out))

@@ -20,6 +20,7 @@ from confluent_kafka import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headgate.connectors.spark.settings import read_settings
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
     Fenced,
@@ -37,7 +38,9 @@ from headgate.control.kafka_decisions import KafkaTransactions
 from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka_records import Place
 from headgate.control.kafka_settings import OWNED
+from headgate.storage.s3_settings import s3_settings
 
+_ADDRESS = "http://me:hunter2@host"
 NOWHERE = "127.0.0.1:1"
 CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
 
@@ -124,6 +127,24 @@ def test_options_stay_out_of_reprs() -> None:
     settings = KafkaSettings(NOWHERE, options={"sasl.password": "hunter2"})
     assert "hunter2" not in repr(settings)
     assert settings == pickle.loads(pickle.dumps(settings))
+
+
+def test_an_address_with_a_password_is_refused() -> None:
+    """Spark hides values by the names of their keys, and shows addresses."""
+    with pytest.raises(Invalid, match="password in its address") as caught:
+        KafkaSettings(NOWHERE, options={"sasl.oauthbearer.token.endpoint.url": _ADDRESS})
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(Invalid, match="password in its address") as caught:
+        s3_settings("bucket", {"proxy_url": _ADDRESS})
+    assert "hunter2" not in str(caught.value)
+    assert "http://host:80/" == s3_settings("bucket", {"endpoint": "http://host:80/"}).endpoint
+
+
+def test_a_sessions_settings_do_not_show_options() -> None:
+    """Nor do those of a session, which whoever debugs prints."""
+    read = read_settings({"spark.headgate.kafka.sasl.password": "hunter2"})
+    assert "hunter2" == read.kafka["sasl.password"]
+    assert "hunter2" not in repr(read)
 
 
 def test_secrets_are_taken_out_of_the_clients_words() -> None:
