@@ -70,6 +70,7 @@ _BY_NAME = f"{_SQL}legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY = f"{_SQL}execution.pandas.convertToArrowArraySafely"
 _DECIMALS = f"{_SQL}execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _NULLABLE = f"{_SQL}execution.pythonUDF.pandas.preferIntExtensionDtype"
+_ENCRYPTED = "spark.io.encryption.enabled"
 _BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
@@ -125,6 +126,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     made = node.func()
     function, kind = made.func(), made.evalType()
     own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
+    own = own or conf.get(_ENCRYPTED, "false") == "true"  # files of ours would not be
     if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
     rows = [one.given for one in shuffles]

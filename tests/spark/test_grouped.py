@@ -62,6 +62,16 @@ def test_keys_by_a_collation(hg: Headgate, df: DataFrame) -> None:
         same(hg, df.groupBy(key).applyInArrow(counted, COUNTED), here=False)
 
 
+def test_what_spark_encrypts_is_called_there(
+    spark: SparkSession, hg: Headgate, df: DataFrame
+) -> None:
+    """What does not fit waits in files, which are not encrypted here."""
+    may_be_set = {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false"}
+    encrypted = {"spark.io.encryption.enabled": "true"}
+    with setting(spark, may_be_set), setting(spark, encrypted):
+        same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
+
+
 def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
     """Spark's plan has them twice, as keys and among the columns."""
     for keys in (["k"], ["q", "k"]):
