@@ -178,8 +178,10 @@ _KEPT_BYTES = 512 << 20
 
 
 def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
-    """This process's environment for a job, made at its first task."""
+    """This process's environment for a job, made at its first task; that which was used longest ago
+    makes room."""
     found = _ENVIRONMENTS.get(settings.key) or _make_environment(settings)
+    _ENVIRONMENTS.move_to_end(settings.key)
     _freeze()
     _forget_zips()
     return found

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import struct
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
+from headgate.connectors.spark import worker
 from headgate.connectors.spark.exchange import check_rows
 from headgate.connectors.spark.worker import Frames
 from headgate.control.events import Produced, ResultRegistered, SegmentSummary
@@ -48,3 +52,32 @@ def test_an_attempt_of_other_rows_is_found() -> None:
     check_rows(state, [7, 7])
     with pytest.raises(Corrupt, match=r"r/1/1-1 has announced 7 rows.* wrote 8"):
         check_rows(state, [7, 8])
+
+
+def test_the_environment_that_was_used_longest_ago_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process serves more jobs than it keeps clients for; what its current job uses stays."""
+    closed: list[str] = []
+
+    class Environment:
+        def __init__(self, job: str, *_: object) -> None:
+            self.job = job
+
+        def close(self) -> None:
+            closed.append(self.job)
+
+    def serve(job: str) -> None:
+        given: Any = SimpleNamespace(
+            key=job, job=job, store="", s3={}, kafka=None, limits=None, wait_s=1.0
+        )
+        worker.environment(given)
+
+    monkeypatch.setattr(worker, "_ENVIRONMENTS", OrderedDict())
+    monkeypatch.setattr(worker, "ObjectStoreEnvironment", Environment)
+    monkeypatch.setattr(worker, "open_store", lambda *_: (None, ""))
+    monkeypatch.setattr(worker, "KafkaEventLog", lambda _: None)
+    monkeypatch.setattr(worker, "keep_memory", lambda: None)
+    for job in ("a", "b", "a", "c", "a", "d", "a", "e", "a", "f"):
+        serve(job)
+    assert ["b", "c"] == closed
