@@ -90,6 +90,11 @@ class LogTidings:
             self.close()
             self._clock.sleep_s(timeout_s)
             return []
+        except Lost as exc:
+            raise Lost(
+                f"the log has forgotten what was said of result {self._fold.result} since this "
+                f"reader was to begin: {exc}"
+            ) from exc
         return [told for record in records for told in self._fold.observe(record)]
 
     def close(self) -> None:
@@ -107,7 +112,7 @@ class Fold:
     """
 
     def __init__(self, deployment: InputGateDeployment) -> None:
-        self._result = deployment.manifest.result
+        self.result = deployment.manifest.result
         self._pipelined = any(one.pipelined for one in deployment.unknown)
         self._unknown = {one.partition for one in deployment.unknown}
         self._consumable = {told.attempt for told in deployment.told}
@@ -122,17 +127,17 @@ class Fold:
         """
         body = recorded.event.body
         match body:
-            case Released() if body.result == self._result:
-                raise self._over(recorded, f"result {self._result} was released: {body.reason}")
+            case Released() if body.result == self.result:
+                raise self._over(recorded, f"result {self.result} was released: {body.reason}")
             case JobFailed():
                 raise self._over(recorded, f"the job failed: {body.reason}")
-            case TrackingStopped() if self._pipelined and body.result == self._result:
+            case TrackingStopped() if self._pipelined and body.result == self.result:
                 self._check_taken(recorded, body)
                 return ()
-            case ResultComplete() if body.result == self._result:
+            case ResultComplete() if body.result == self.result:
                 return self._whole_at(recorded.event.basis)
             case SegmentProduced() | Produced() | Consumable() | Superseded():
-                ours = body.attempt.partition.result == self._result
+                ours = body.attempt.partition.result == self.result
                 return self._of_attempt(body, recorded.offset) if ours else ()
             case _:
                 return ()
@@ -172,5 +177,5 @@ class Fold:
         return (PartitionInfo(attempt, segments),)
 
     def _over(self, recorded: Recorded, why: str) -> Lost:
-        waited = f"partitions of result {self._result} were waited for when "
+        waited = f"partitions of result {self.result} were waited for when "
         return Lost(waited + why, (recorded.offset,))

@@ -20,6 +20,7 @@ from headgate.control.events import Event, Fact, JobFailed, JobRegistered, Recor
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
 from headgate.control.memory import MemoryEventLog
+from headgate.control.recovery import read_snapshots
 
 from .faults import Chaos
 from .group import OPEN_MS_MAX, SimMembership
@@ -28,6 +29,7 @@ from .scheduler import Process, Scheduler, Signal, SimClock
 
 REQUEST_MS = 8_000.0
 OTHER = JobId("other")
+KEPT_MS = 30_000  # for how long the log keeps an event that no snapshot needs
 
 
 class Broker:
@@ -75,6 +77,20 @@ class Broker:
         """Somebody says to the job how late it is."""
         self.say(Tick(now_ms), "clock")
         self.scheduler.note(f"tick {now_ms}")
+
+    def forget_head(self) -> None:
+        """Retention takes what is old, and never what the job's newest snapshot does not know."""
+        found = read_snapshots(self.memory, JOB, Deadline.after(0.0))
+        if JOB not in found:
+            return
+        before = found[JOB].needed if self.mode == SESSION else found[JOB].position
+        held = self.memory.read_all(Deadline.after(0.0))
+        fresh = [one.offset for one in held if one.at_ms > self.now_ms() - KEPT_MS]
+        before = min([before, *fresh])
+        if self.memory.oldest(JOB) < before:
+            self.show()
+            self.memory.expire(JOB, before)
+            self.scheduler.note(f"forgotten before {before}")
 
     def say(self, body: Fact, by: str) -> None:
         """Somebody who is no part of the job states a fact of it."""

@@ -48,6 +48,7 @@ RATES = {
     "process frozen": 0.001,
     "process cut off": 0.001,
     "clock jump": 0.002,
+    "head forgotten": 0.1,
     "second attempt": 0.25,
     "second master": 0.05,
     "second driver": 0.05,

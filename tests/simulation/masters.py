@@ -43,10 +43,10 @@ class Master:
 
     def run(self) -> None:
         """Decide; whatever fails for a while is begun again."""
-        again: tuple[type[Exception], ...] = (Retryable, OutcomeUnknown)
+        again: tuple[type[Exception], ...] = (Retryable, OutcomeUnknown, Lost)
         decide = self._decide
         if self.world.mode == SESSION:
-            again, decide = (*again, Fenced, Lost), self._decide_session
+            again, decide = (*again, Fenced), self._decide_session
         while True:
             try:
                 decide()

@@ -10,6 +10,7 @@ from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.events import LeaseExpired
 from headgate.control.ids import JobId
 from headgate.control.leases import Neglected, neglected, time_of
+from headgate.control.recovery import read_snapshots
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
 from headgate.storage.release import StorageRelease
@@ -40,8 +41,10 @@ class Sweeper:
         """
         now_ms = time_of(self._log, JobId(self.process.name), self._deadline())
         beats = self._log.read_beats(None, self._deadline())
-        records = list(self._log.read_all(self._deadline()))
-        for found in neglected(records, {}, beats, now_ms, self._log.oldest):
+        snapshots = read_snapshots(self._log, None, self._deadline())
+        positions = {job: one.position for job, one in snapshots.items()}
+        records = list(self._log.read_all(self._deadline(), positions))
+        for found in neglected(records, snapshots, beats, now_ms, self._log.oldest):
             if found.job == JOB:
                 self._end(found)
 

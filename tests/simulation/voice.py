@@ -10,14 +10,15 @@ from typing import TypeVar
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
-from headgate.control.errors import Fenced, OutcomeUnknown, Retryable, Unavailable
+from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
 from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered, JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.ledger import Ledger
-from headgate.control.recovery import begin
+from headgate.control.log import Follower
+from headgate.control.recovery import begin, take_up
 from headgate.control.state import JobState
 
-from .broker import SimFollower, SimLog
+from .broker import SimLog
 from .machines import WAIT_S, World
 from .scheduler import Process, SimClock
 
@@ -48,7 +49,7 @@ class Voice:
         self._author = Author(job, process.name, self._clock)
         self._ledger = Ledger(job)
         self._answers: dict[str, tuple[Decision, ...]] = {}
-        self._follower: SimFollower | None = None
+        self._follower: Follower | None = None
         self._unsettled: deque[int] = deque()  # where the facts stand that are not settled
 
     @property
@@ -67,7 +68,7 @@ class Voice:
     def register(self) -> None:
         """Become the job's driver."""
         if self._mode == SESSION:
-            begin(self.log, self._author.job, Deadline.after(WAIT_S, self._clock))
+            begin(self.log, self._author.job, Deadline.after(self._patience_s, self._clock))
         answer = self.ask(JobRegistered(self._mode, "0", self._name, "", self._lease_ms))
         assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
         self.epoch = answer[0].epoch
@@ -117,8 +118,11 @@ class Voice:
         """Read on in the log."""
         try:
             if self._follower is None:
-                self._follower = self.log.follow(self._author.job, None)
+                self._follower = self._take_up()
             records = self._follower.poll(50, timeout_s)
+        except Lost:
+            self._follower = None
+            return
         except Retryable:
             self._clock.sleep_s(0.5)
             return
@@ -131,15 +135,20 @@ class Voice:
             if answer.by == self._name:
                 self._answers[answer.cause] = answer.decisions
 
+    def _take_up(self) -> Follower:
+        job = self._author.job
+        start = take_up(self.log, job, Deadline.after(WAIT_S, self._clock), whole=True)
+        self._ledger = Ledger(job, start.snapshot)
+        self._unsettled.clear()
+        return start.follower
+
     def catch_up(self) -> None:
         """Read what the log has by now."""
-        self.wait(lambda _: self._follower, "the log")
-        assert self._follower is not None, "just waited for"
         end = None
-        while end is None or self._follower.position() < end:
+        while end is None or self.position < end:
             self.take(0.2)
             with suppress(Retryable):
-                end = end or self._follower.end()
+                end = end or (self._follower.end() if self._follower else None)
             self.check_fence()
 
     def check_fence(self) -> None:

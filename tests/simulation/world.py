@@ -13,6 +13,7 @@ from headgate.control.errors import HeadgateError
 from headgate.control.events import Lost
 from headgate.control.ids import JobId
 from headgate.control.recovery import read_snapshots
+from headgate.control.state import JobState
 from headgate.storage.fsck import audit, fold
 from headgate.storage.release import StorageRelease
 
@@ -90,6 +91,8 @@ class Operator:
             self._sweep()
             if self.world.stream_at is not None and self.world.chaos.strikes("object reported"):
                 self._report()
+            if self.world.chaos.strikes("head forgotten"):
+                self.world.broker.forget_head()
             if scheduler.random.random() < TICK_SHARE:
                 self.world.broker.tick(self.world.broker.now_ms())
             scheduler.pause("watch", 500.0 + 1000.0 * scheduler.random.random())
@@ -102,8 +105,7 @@ class Operator:
         if not all(job.finished for job in self._beside):
             self.world.oracle.violated("a job beside it has come to no end")
         storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
-        records = self.world.broker.memory.read_all(Deadline.after(1.0))
-        self.left = sum(storage.sweep(state) for state in fold(records) if state.job == JOB)
+        self.left = sum(storage.sweep(one) for one in _folded(self.world) if one.job == JOB)
 
     def _settle(self) -> None:
         until_ms = self.world.scheduler.now_ms + SETTLE_MS
@@ -303,10 +305,16 @@ def _check_end(world: World) -> None:
             oracle.violated(f"{name} was touched")
     snapshots = read_snapshots(world.broker.memory, JOB, Deadline.after(1.0))
     events = list(world.broker.memory.read_all(Deadline.after(1.0)))
-    ended = [state for state in fold(events) if state.job == JOB]
+    ended = [state for state in _folded(world) if state.job == JOB]
     kept = [snapshot.state for snapshot in snapshots.values()]
     if oracle.closed and ended != kept:  # unless a late record has opened it again
         oracle.violated(f"the last snapshot is not the end: {snapshots}")
-    for audited in audit(events):
+    for audited in audit(events, read_snapshots(world.broker.memory, None, Deadline.after(1.0))):
         if audited.job != OTHER and (audited.violation or audited.due):
             oracle.violated(f"audit: {audited}")
+
+
+def _folded(world: World) -> tuple[JobState, ...]:
+    """What the log and its snapshots say of every job."""
+    log, deadline = world.broker.memory, Deadline.after(1.0)
+    return fold(log.read_all(deadline), read_snapshots(log, None, deadline))
