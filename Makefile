@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries fuzz simulate chaos lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -123,6 +123,11 @@ START ?= 0
 
 simulate: $(INSTALLED)  ## whole jobs under faults, one for each seed (SEEDS=1000 START=0)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --start $(START) $(ARGS)
+
+INPUTS ?= 10000000
+
+fuzz: $(INSTALLED)  ## damaged bytes for all that reads bytes (INPUTS=10000000)
+	@$(BIN)/python -m tests.property.fuzz --inputs $(INPUTS) $(ARGS)
 
 QUERIES ?= 2000
 

@@ -55,12 +55,35 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
     try:
         found = fastavro.reader(io.BytesIO(body), return_record_name=True)
         check(found.metadata)
+        _check_size(found.writer_schema, {})
         (raw,) = found
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
     except Corrupt:
         raise
     except Exception as exc:  # fastavro raises whatever its parser stumbles over
         raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
+
+
+def _check_size(node: Any, named: dict[str, bool]) -> bool:
+    """Whether each value of a foreign schema takes a byte. Few bytes must not say much: so what
+    takes none stands in no list, and nothing holds itself. `named` are the records that are whole.
+
+    Raises:
+        Corrupt: the schema is no such.
+    """
+    match node:
+        case list():
+            return all([_check_size(branch, named) is not None for branch in node])
+        case str() if node in _SCALARS.values():
+            return node != "null"
+        case str() if node in named:
+            return True
+        case {"type": "record", "name": name, "fields": fields}:
+            if any([_check_size(field["type"], named) for field in fields]):
+                return named.setdefault(name, True)
+        case {"type": "array", "items": items} if _check_size(items, named):
+            return True
+    raise Corrupt(f"a schema that is none of ours, at {str(node)[:100]}")
 
 
 @cache

@@ -7,6 +7,7 @@ so that a release can delete them by name.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,7 +120,20 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(body: memoryview | bytes, result: ResultId) -> tuple[Source, ...]:
-    rows = ipc.open_stream(pa.py_buffer(body)).read_all().to_pylist()
+    """The sources in a shard's bytes.
+
+    Raises:
+        Corrupt: they are none.
+    """
+    try:
+        table = ipc.open_stream(pa.py_buffer(body)).read_all()
+        table.validate(full=True)
+        return _sources(table.cast(_SCHEMA).to_pylist(), result)
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as exc:
+        raise Corrupt(f"a manifest of result {result} cannot be read: {exc}") from exc
+
+
+def _sources(rows: list[dict[str, Any]], result: ResultId) -> tuple[Source, ...]:
     return tuple(
         Source(
             AttemptId(PartitionId(result, row["partition"]), row["epoch"], row["task"]),

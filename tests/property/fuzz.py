@@ -1,0 +1,181 @@
+"""Many damaged inputs for everything that reads bytes: `python -m tests.property.fuzz`.
+
+Each input is what a writer of ours made, damaged in a way that a seed chooses. A reader gives a
+value or an error of ours, soon, and within memory that is given here: Python gets no more. Prints
+inputs a second for each reader; ends with 1 at the first input that does otherwise, and prints it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import xxhash
+
+from headgate.control import codec, shapes, snapshots
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.errors import HeadgateError
+from headgate.control.ids import JobId
+from headgate.control.replay import Snapshot
+from headgate.control.snapshots import Standing
+from headgate.control.state import ResultState
+from headgate.storage import segment, shards
+from headgate.storage.memory import MemoryBlobStore
+
+from ..unit.test_codec import BODIES, GOLDEN, event
+from .lifecycle_model import JOB, OPENING, RESULTS, run
+from .test_damage import SUBPARTITIONS, sound
+from .test_segments import RESULT
+
+ROOM_BYTES = 256 << 20  # on top of what the process has when it begins
+INPUT_S_MAX = 2.0
+BLOCK = 2_000
+ODD = (0x00, 0x01, 0x7F, 0x80, 0xFF)
+LARGE = b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"  # the longest of Avro's numbers
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads, and sound inputs for it."""
+
+    name: str
+    read: Callable[[bytes], object]
+    sound: Sequence[bytes]
+
+
+def readers() -> Iterator[Reader]:
+    golden = [
+        bytes.fromhex(text)
+        for path in sorted(GOLDEN.glob("*.json"))
+        for text in json.loads(path.read_text()).values()
+    ]
+    yield Reader("event", codec.decode, [*golden, *(codec.encode(event(b)) for b in BODIES)])
+    written = sound("none")
+    index = written.state.produced(0).segments[0].index
+    yield Reader("index", lambda raw: segment.SegmentIndex.unpacked(raw, SUBPARTITIONS), [index])
+    plain = segment.SegmentIndex.unpacked(index, SUBPARTITIONS).entries()
+
+    def sealed(raw: bytes) -> object:
+        digest = xxhash.xxh3_64_intdigest(raw).to_bytes(8, "little")
+        return segment.SegmentIndex.from_entries(digest + raw, SUBPARTITIONS)
+
+    yield Reader("sealed index", sealed, [plain[8:]])
+    yield from _snapshot_readers()
+    source = written.manifest.sources[0]
+    body, attempt = written.objects[source.name][0], source.attempt
+
+    def footer(raw: bytes) -> object:
+        store = MemoryBlobStore({"o": (raw, "w")})
+        return segment.fetch_index(store, "o", len(body), attempt, SUBPARTITIONS)
+
+    yield Reader("footer", footer, [body])
+    shard = shards.encode(written.manifest)
+    yield Reader("manifest", lambda raw: shards.decode(raw, RESULT), [shard])
+
+
+def _snapshot_readers() -> Iterator[Reader]:
+    """Each record of a snapshot, beside the others as they were written; and what its checksum
+    vouches for, as somebody else may have written that."""
+    state = run(list(OPENING))[0]
+    records, _ = snapshots.write(Snapshot(state, (), 9, 1), Standing())
+    stored = {one.key: one.body for one in records if one.body is not None}
+    frame_bytes = snapshots._FRAME.size
+    for key, kind in ((JOB, snapshots.Index), (f"{JOB}/{RESULTS[0]}", ResultState)):
+
+        def parse(raw: bytes, kind: type[object] = kind) -> object:
+            return shapes.unpack(raw, kind, lambda notes: None)
+
+        yield Reader(f"sealed snapshot {key}", parse, [stored[key][frame_bytes:]])
+    for key in stored:
+
+        def read(raw: bytes, key: str = key) -> object:
+            return snapshots.read(JobId(JOB), {**stored, key: raw})
+
+        yield Reader(f"snapshot {key}", read, [stored[key]])
+
+
+def damaged(dice: Random, whole: bytes, other: bytes) -> bytes:
+    """One to four things done to sound bytes."""
+    raw = bytearray(whole)
+    for _ in range(dice.choice((1, 1, 1, 2, 4))):
+        at, size = dice.randrange(len(raw) + 1), dice.choice((1, 1, 2, 4, 8, 100))
+        match dice.randrange(9):
+            case 0 if at < len(raw):
+                raw[at] ^= 1 << dice.randrange(8)
+            case 1 if at < len(raw):
+                raw[at] = dice.choice(ODD)
+            case 2:
+                del raw[at:]
+            case 3:
+                del raw[at : at + size]
+            case 4:
+                raw[at:at] = dice.randbytes(size)
+            case 5:
+                raw[at : at + size] = dice.randbytes(size)
+            case 6:
+                raw[at:at] = raw[max(0, at - size) : at] * dice.choice((1, 2, 50))
+            case 7:
+                raw[at : at + size] = LARGE
+            case _:
+                raw[at:] = other[dice.randrange(len(other) + 1) :]
+    return bytes(raw)
+
+
+def fuzz(reader: Reader, inputs: int, seed: int) -> tuple[int, str]:
+    """How many inputs gave a value, and which was the first that did what none may."""
+    for raw in reader.sound:
+        reader.read(raw)
+    fine = 0
+    for block in range(0, inputs, BLOCK):
+        dice = Random(f"{seed} {reader.name} {block}")
+        for _ in range(min(BLOCK, inputs - block)):
+            raw = damaged(dice, dice.choice(reader.sound), dice.choice(reader.sound))
+            began_s = SYSTEM_CLOCK.monotonic_s()
+            try:
+                reader.read(raw)
+                fine += 1
+            except HeadgateError:
+                pass
+            except BaseException as exc:
+                return fine, f"{type(exc).__name__}: {exc}: {raw.hex()}"
+            if SYSTEM_CLOCK.monotonic_s() - began_s > INPUT_S_MAX:
+                return fine, f"more than {INPUT_S_MAX} s: {raw.hex()}"
+    return fine, ""
+
+
+def confine() -> None:
+    """From here on this process gets only so much more memory."""
+    with open("/proc/self/statm") as pages:
+        held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (held_bytes + ROOM_BYTES, hard))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.property.fuzz", description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of all readers together")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    found = list(readers())
+    confine()
+    tried = Counter[str]()
+    for reader in found:
+        began_s, each = SYSTEM_CLOCK.monotonic_s(), given.inputs // len(found)
+        fine, wrong = fuzz(reader, each, given.seed)
+        tried[reader.name] = each
+        rate = each / (SYSTEM_CLOCK.monotonic_s() - began_s)
+        print(f"{each:>12,} {reader.name:<24} {fine:>10,} read {rate:>9,.0f}/s", flush=True)
+        if wrong:
+            print(f"{reader.name}: {wrong}")
+            return 1
+    print(f"{tried.total():,} inputs: errors of ours, or values")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,45 @@
+"""Damaged inputs for everything that reads bytes; many more by `make fuzz`."""
+
+from __future__ import annotations
+
+import io
+
+import fastavro
+import pytest
+
+from headgate.control import shapes, snapshots
+from headgate.control.errors import Corrupt
+
+from .fuzz import Reader, fuzz, readers
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
+
+INPUTS = 1_500
+READERS = tuple(readers())
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+def test_damaged_bytes_give_a_value_or_an_error_of_ours(reader: Reader) -> None:
+    assert "" == fuzz(reader, INPUTS, seed=7)[1]
+
+
+NOTHING = {"type": "record", "name": "N", "fields": []}
+NULLS = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "null"}]}
+
+
+@pytest.mark.parametrize("item", ["null", NOTHING, NULLS], ids=["null", "nothing", "nulls"])
+def test_a_few_bytes_never_say_much(item: object) -> None:
+    """A list of a billion things that take no byte is refused before it is read."""
+    listed = {"name": "l", "type": {"type": "array", "items": item}}
+    schema = {"type": "record", "name": "Index", "fields": [listed]}
+    out = io.BytesIO()
+    fastavro.writer(out, schema, [{"l": []}])
+    head, sync = out.getvalue()[: -16 - 3], out.getvalue()[-16:]
+    number = b"\x80\x94\xeb\xdc\x03"  # 500,000,000
+    body = number + b"\x00"
+    with pytest.raises(Corrupt, match="none of ours"):
+        shapes.unpack(
+            head + b"\x02" + bytes([2 * len(body)]) + body + sync,
+            snapshots.Index,
+            lambda notes: None,
+        )
