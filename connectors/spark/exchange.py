@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.types import StructField, StructType
 
 from ...control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
 from ...control.errors import Corrupt, HeadgateError, Invalid, Unavailable
@@ -35,6 +36,9 @@ from .worker import MapTask, ReadTask, WorkerSettings
 _DESCRIPTION = "spark.job.description"
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ZONE = "spark.sql.session.timeZone"
+_REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
+_JAVAS = ("&&", "[[")
+_HIDDEN = "*********(redacted)"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
@@ -125,7 +129,11 @@ class Exchanger:
         """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
         whoever reads them by their name gets to see. The caller carries the settings; what is
         lost is made again with the same."""
-        means, label = self.means, label[:_LABEL_CHARS]
+        means, hide = self.means, hiding(self.spark.conf)
+        label = hide(label)[:_LABEL_CHARS]
+        named = StructType(
+            [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
+        )
         with self._described(f"headgate: write {result}, {label}"):
             lineage = road.lineage()
             inputs, ordered = means.known.inputs(lineage)
@@ -237,6 +245,24 @@ class Exchanger:
             yield
         finally:
             context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
+    """Takes out of a text what Spark would take out of its plans, as it is told."""
+    asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
+    try:
+        if any(odd in text for text in asked for odd in _JAVAS):
+            raise re.error("sets of sets")
+        patterns = [re.compile(one) for one in asked]
+    except re.error:  # what Java may read otherwise hides all
+        return lambda text: _HIDDEN
+
+    def hide(text: str) -> str:
+        for pattern in patterns:
+            text = pattern.sub(_HIDDEN, text)
+        return text
+
+    return hide
 
 
 def _public(column: str | Column) -> str:

@@ -13,7 +13,7 @@ from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
 from headgate.connectors.spark import worker
-from headgate.connectors.spark.exchange import check_rows
+from headgate.connectors.spark.exchange import check_rows, hiding
 from headgate.connectors.spark.worker import Frames
 from headgate.control.events import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
@@ -81,3 +81,17 @@ def test_the_environment_that_was_used_longest_ago_makes_room(
     for job in ("a", "b", "a", "c", "a", "d", "a", "e", "a", "f"):
         serve(job)
     assert ["b", "c"] == closed
+
+
+def test_what_spark_hides_is_hidden() -> None:
+    """As its session is told; all of it where Python does not read a pattern as Java does."""
+
+    def hide(text: str, **asked: str) -> str:
+        conf: Any = SimpleNamespace(get=lambda key, default: asked.get(key.split(".")[1], default))
+        return hiding(conf)(text)
+
+    assert "repartition(2, k)" == hide("repartition(2, k)")
+    assert "repartition(2, *********(redacted))" == hide("repartition(2, key42)", sql="key[0-9]+")
+    assert "*********(redacted) *********(redacted)" == hide("a1 b2", redaction="a.", sql="b.")
+    for java in ("[a-z&&[^a]]", "[[a]b]", "(?<x>a)"):
+        assert "*********(redacted)" == hide("anything", sql=java)
