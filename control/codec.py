@@ -117,7 +117,7 @@ def _digest(text: str) -> str:
 
 
 def headers(event: Event) -> list[tuple[str, bytes]]:
-    """What lets a reader skip a record undecoded."""
+    """What other tools may tell a record by, undecoded."""
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
     named = {

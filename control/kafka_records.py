@@ -43,9 +43,9 @@ def produce(
 
 
 def job_of(message: Message) -> bytes | None:
-    """The job that a record's headers name, None for a foreign record."""
-    found = dict(message.headers() or ()).get("headgate-job")
-    return found.encode() if isinstance(found, str) else found
+    """The job whose record it is by its key, None for a foreign record."""
+    key = message.key()
+    return key.encode() if isinstance(key, str) else key
 
 
 def taken_ms(message: Message) -> int:
@@ -55,15 +55,15 @@ def taken_ms(message: Message) -> int:
 
 
 def decoded(message: Message, job: bytes | None) -> Event:
-    """The event of a record whose headers name this job.
+    """The event of a record with this key.
 
     Raises:
-        Corrupt: it is none, or the one of another job than its headers say.
+        Corrupt: it is none, or the one of another job than its key says.
     """
     record = message.value()
     if job is None or record is None:
-        raise Corrupt("record has no headers")
+        raise Corrupt("record has no key")
     event = codec.decode(record)
     if event.job.encode() != job:
-        raise Corrupt(f"record of {event.job} has the headers of another job")
+        raise Corrupt(f"record of {event.job} has the key of another job")
     return event

@@ -166,8 +166,8 @@ def event_of(entry: Entry) -> Event:
         Corrupt: it is none.
     """
     if entry.job is None or entry.record is None:
-        raise Corrupt("record has no headers")
+        raise Corrupt("record has no key")
     event = codec.decode(entry.record)
     if event.job != entry.job:
-        raise Corrupt(f"record of {event.job} has the headers of {entry.job}")
+        raise Corrupt(f"record of {event.job} has the key of {entry.job}")
     return event

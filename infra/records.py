@@ -15,7 +15,7 @@ from ..control.replay import Snapshot
 from ..control.state import JobState
 from ..storage.fsck import fold
 
-READ_S_MAX = 60.0
+READ_S_MAX = 300.0
 _POLL_S = 0.5
 _POLL_EVENTS_MAX = 500
 

@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 
 from . import (
+    among,
     check,
     core,
     exchange,
@@ -43,12 +44,14 @@ def main() -> None:
         console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
     if "recovery" in chosen.tables:
         console.print(recovery.run(chosen.events))
+    if "among" in chosen.tables:
+        console.print(among.run(chosen.events))
     if "master" in chosen.tables:
         console.print(master.run(chosen.rounds, chosen.places))
         console.print(core.by_type())
         if "real" in chosen.places:
             console.print(master.small_jobs(chosen.rounds))
-    if set(chosen.tables) <= {"transfer", "recovery", "master"}:
+    if set(chosen.tables) <= {"transfer", "recovery", "among", "master"}:
         return
     spark = session()
     for pair in chosen.conf:

@@ -160,7 +160,7 @@ class EventLogBasics:
             assert follower.rejected == 0
 
     @pytest.mark.parametrize(
-        ("own", "record"), [(True, b"no event"), (True, b""), (False, b"no headers")]
+        ("own", "record"), [(True, b"no event"), (True, b""), (False, b"no key")]
     )
     def test_garbage_is_counted_and_skipped(
         self, log: EventLog, job: JobId, own: bool, record: bytes

@@ -25,11 +25,10 @@ from .state_suite import StateBasics, StateSuite
 
 
 def produce_garbage(
-    settings: KafkaSettings, place: TopicPartition, header: str | None, record: bytes
+    settings: KafkaSettings, place: TopicPartition, key: str | None, record: bytes
 ) -> None:
     producer = Producer({"bootstrap.servers": settings.bootstrap})
-    headers: list[tuple[str, str | bytes | None]] = [("headgate-job", header)] if header else []
-    producer.produce(place.topic, record, partition=place.partition, headers=headers)
+    producer.produce(place.topic, record, key, partition=place.partition)
     assert producer.flush(LIMIT_S) == 0
 
 

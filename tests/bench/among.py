@@ -1,0 +1,155 @@
+"""What a job costs that begins among many events of others, and whoever looks through all of them.
+
+One partition of a real broker in which a hundred other jobs have stated facts, each with a snapshot
+behind the last of them, as their masters leave it. Measured twice: before there are any, and behind
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+
+from confluent_kafka.admin import AdminClient
+from rich.table import Table
+
+from headgate.control import codec, snapshots
+from headgate.control.author import Author
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Unavailable
+from headgate.control.events import Consumed, JobRegistered
+from headgate.control.ids import JobId, ResultId
+from headgate.control.kafka import KafkaEventLog
+from headgate.control.kafka_records import produce
+from headgate.control.kafka_settings import KafkaSettings, TopicSettings
+from headgate.control.leases import neglected
+from headgate.control.master import DriverMaster, Speaker
+from headgate.control.recovery import read_snapshots
+from headgate.control.replay import Snapshot
+from headgate.control.snapshots import Standing
+from headgate.control.state import JobState, ResultState
+from headgate.control.watch import JobWatch
+from headgate.infra import stack
+from headgate.storage.fsck import fold
+
+OTHERS = 100
+LIMIT_S = 3_600.0
+
+
+class Context:
+    """A job that is registered and asks for nothing more."""
+
+    application = "bench"
+
+    def __init__(self, job: JobId) -> None:
+        self.job_id = job
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        raise AssertionError("nothing is lost here")
+
+
+class Untouched:
+    """There are no objects."""
+
+    def delete(self, job: JobId, result: ResultState, attempts: object) -> int:
+        return 0
+
+    def sweep(self, closed: JobState) -> int:
+        return 0
+
+
+def run(events: int) -> Table:
+    found = stack.status()
+    assert found is not None, "start the stack first: make stack"
+    prefix, topic = f"bench-{time.time_ns()}", TopicSettings(1, 1, 86_400_000)
+    settings = KafkaSettings(found.bootstrap, prefix, topic)
+    table = Table("seconds for", "without others", "among them")
+    table.title = (
+        f"among {events:,} events of {OTHERS} jobs; load average before {os.getloadavg()[0]:.1f}"
+    )
+    try:
+        with closing(KafkaEventLog(settings)) as log:
+            log.prepare(Deadline.after(LIMIT_S))
+            before = measured(settings, "before")
+            fill(log, events)
+            for what, took_s in measured(settings, "behind").items():
+                table.add_row(what, f"{before[what]:.2f}", f"{took_s:.2f}")
+    finally:
+        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+            deleted.result(LIMIT_S)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    table.caption = f"peak of this process: {peak_mib:.0f} MiB"
+    return table
+
+
+def fill(log: KafkaEventLog, events: int) -> None:
+    """Each job's events in a row, then its snapshot."""
+    producer, each = log._clients.producer(), events // OTHERS
+    for number in range(OTHERS):
+        job = JobId(f"other-{number}")
+        author, place = Author(job, "bench"), log._clients.place(job)
+        registered = JobRegistered("per-job", "0", "bench")
+        log.append(author.fact(registered)).offset(Deadline.after(LIMIT_S))
+        fact = author.fact(Consumed(ResultId("1-0000"), 0, 1, 1, 50_000, 1 << 20, 8))
+        record = codec.encode(fact)
+        for _ in range(each):
+            while not _handed_over(partial(produce, producer, place, fact, record, None)):
+                producer.poll(0.01)
+        producer.flush(LIMIT_S)
+        position = log.written(job)
+        state = JobState(job, 1)
+        kept = Snapshot(state, (), position, 0, "per-job", registered, author.now_ms())
+        with closing(log.open_decisions(job)) as decisions:
+            decisions.begin()
+            for one in snapshots.write(kept, Standing())[0]:
+                decisions.keep(one)
+            decisions.commit(position)
+
+
+def _handed_over(hand_over: partial[None]) -> bool:
+    try:
+        hand_over()
+    except Unavailable:  # the client's queue is full
+        return False
+    return True
+
+
+def measured(settings: KafkaSettings, name: str) -> dict[str, float]:
+    """Each by clients of its own, as it is in a process that begins."""
+    job, took_s = JobId(name), dict[str, float]()
+    wide = MasterSettings(wait_ms=int(LIMIT_S * 1000))
+    with closing(KafkaEventLog(settings)) as log:
+        log.prepare(Deadline.after(LIMIT_S))
+        driver = DriverMaster(log, Untouched(), wide, Speaker("driver", "0"))
+        with closing(driver):
+            began_s = time.perf_counter()
+            driver.register_job(Context(job))
+            took_s["a driver to begin its job"] = time.perf_counter() - began_s
+        with closing(DriverMaster(log, Untouched(), wide, Speaker("next", "0"))) as successor:
+            began_s = time.perf_counter()
+            successor.register_job(Context(job))
+            took_s["the next driver to take it over"] = time.perf_counter() - began_s
+    with closing(KafkaEventLog(settings)) as log, closing(JobWatch(log, job)) as watch:
+        began_s = time.perf_counter()
+        watch.state(Deadline.after(LIMIT_S))
+        took_s["a task's first look at it"] = time.perf_counter() - began_s
+    with closing(KafkaEventLog(settings)) as log:
+        began_s = time.perf_counter()
+        known = read_snapshots(log, None, Deadline.after(LIMIT_S))
+        positions = {one: snapshot.position for one, snapshot in known.items()}
+        assert fold(log.read_all(Deadline.after(LIMIT_S), positions), known)
+        took_s["the states of all jobs, as fsck has them"] = time.perf_counter() - began_s
+        began_s = time.perf_counter()
+        news = log.read_all(Deadline.after(LIMIT_S), positions)
+        list(neglected(news, known, {}, time.time_ns() // 1_000_000, log.oldest))
+        took_s["who is to be swept"] = time.perf_counter() - began_s
+    return took_s
