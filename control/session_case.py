@@ -99,6 +99,12 @@ class Case:
         """Whether something follows from this time."""
         return not self.broken and bool(decide(self.ledger.state, Tick(now_ms)))
 
+    @property
+    def minds_time(self) -> bool:
+        """Whether a lease or a promoted result ends some day."""
+        results = self.ledger.state.results.values()
+        return self._lease_ms > 0 or any(r.expires_ms and not r.released for r in results)
+
     def seems_silent(self, now_ms: int) -> bool:
         """Whether it is time to ask when the driver was heard."""
         self._watch.hear(self.ledger.heard_ms)

@@ -18,7 +18,7 @@ from itertools import count, islice
 from types import MappingProxyType
 
 from .author import Author
-from .clock import Clock
+from .clock import Clock, Deadline
 from .contract import SESSION, MasterSettings
 from .deletion import Clearing, Deletion
 from .errors import Fenced, Invalid, Unavailable
@@ -34,6 +34,7 @@ from .snapshots import Standing
 from .state import JobState
 
 _LOG = logging.getLogger(__name__)
+_ASKED_S = 300.0  # for how long one's own clock is trusted to go on with the log's
 _KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
 
 
@@ -80,6 +81,8 @@ class SessionSteps:
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
+        self._heard: tuple[int, float] | None = None  # how late it was by the log's clock, and when
+        self._asked_last = Deadline.after(0.0, speaking.clock)
         self._membership = log.join(speaking.slot, self)
 
     def granted(self, grant: Grant) -> int:
@@ -129,17 +132,22 @@ class SessionSteps:
     def look(self) -> bool:
         """Have the next step keep what was not kept for long; whether time seems to have brought
         something, so that it should be asked what time it is and when drivers were heard."""
-        now_ms, due = self._speaking.clock.now_ms(), False
+        now_ms, late = self._about_ms(), self._asked_last.passed
+        due = False
         for held in self._recovered():
             held.touched.update(held.jobs)
             for case in held.jobs.values():
                 due |= case.seems_silent(now_ms) or case.waits_for(now_ms)
+                due |= late and case.minds_time
         return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
         """State the time where something waits for it, and end the leases of drivers that are
         silent for too long, by the log's clock alone."""
-        now_ms = beats.get(MASTERS, 0)
+        now_ms, clock = beats.get(MASTERS, 0), self._speaking.clock
+        if now_ms:
+            self._heard = now_ms, clock.monotonic_s()
+            self._asked_last = Deadline.after(_ASKED_S, clock)
         for held in self._recovered():
             for job, case in held.jobs.items():
                 if case.waits_for(now_ms):
@@ -147,6 +155,14 @@ class SessionSteps:
                 if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
                     self._say(case, LeaseExpired(reason, case.ledger.state.epoch))
+
+    def _about_ms(self) -> int:
+        """How late it is by the log's clock, as far as is known here: one's own may be days off."""
+        clock = self._speaking.clock
+        if self._heard is None:
+            return clock.now_ms()
+        at_ms, at_s = self._heard
+        return at_ms + round(1000 * (clock.monotonic_s() - at_s))
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""

@@ -241,9 +241,9 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         begin_at_what_is_left: 2,
         end_promoted_results_too: 4,
         forget_the_time: 4,
-        forget_who_was_heard: 17,
+        forget_who_was_heard: 41,
         read_on_from_another_attempt: 59,
         take_the_last_segment_for_the_end: 13,
-        take_each_stream_for_whole: 17,
+        take_each_stream_for_whole: 3,
     }
 )
