@@ -18,14 +18,14 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from . import avro
 from .errors import Corrupt, Invalid
 from .events import Body, Event, ResultRegistered, SegmentSummary
-from .ids import AttemptId, PartitionId, is_name
+from .ids import NAME_CHARS_MAX, AttemptId, PartitionId, is_name
 
 RECORD_BYTES_MAX = 512 * 1024
-PARTS_MAX = 1 << 20  # partitions of a result, or subpartitions
+PARTS_MAX = 1 << 17  # partitions of a result, or subpartitions
 VERSION = 3
 
 _TIME_MS_MAX = 1 << 47
-_is_name = lru_cache(4096)(is_name)
+_known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
 _PARTS = (SegmentSummary, AttemptId, PartitionId)
@@ -86,18 +86,22 @@ def decode(record: bytes) -> Event:
     return found
 
 
+def _is_name(text: str) -> bool:
+    return len(text) <= NAME_CHARS_MAX and _known_names(text)
+
+
 def _beyond(event: Event) -> str:
     """What of an event is beyond all bounds: names go into keys and objects, and what has so many
     parts takes so much memory of whoever reads it."""
     if not _is_name(event.job):
-        return f"job {event.job!r} is no name"
+        return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
         return f"{event.time_ms} ms is no time"
     body = event.body
     if not isinstance(body, ResultRegistered):
         return ""
     if not _is_name(body.result):
-        return f"result {body.result!r} is no name"
+        return f"result {body.result[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
         return f"{body.partitions} x {body.subpartitions} is more than {PARTS_MAX} at a side"
     return ""

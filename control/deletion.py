@@ -106,7 +106,9 @@ class Orders:
     def _hand_out(self, state: JobState, results: Iterable[ResultId]) -> tuple[Deletion, ...]:
         found: list[Deletion] = []
         for name in results:
-            result = state.results[name]
+            result = state.results.get(name)
+            if result is None:  # all of it is gone, and forgotten by now
+                continue
             attempts = [a for a in result.doomed if a not in self._handed_out]
             self._handed_out.update(attempts)
             parts = in_parts(attempts)

@@ -274,7 +274,8 @@ def _lose_host(state: JobState, host: str) -> JobState:
 
 def _consume(result: ResultState, body: Consumed) -> ResultState:
     last = min(body.first + body.count, result.registered.subpartitions)
-    consumed = PersistentSet.of(result.consumed).having(range(max(0, body.first), last))
+    read = range(max(0, body.first), last if result.released is None else 0)
+    consumed = PersistentSet.of(result.consumed).having(read)
     more = Reads(body.rows, body.read_bytes, body.requests, len(consumed) - len(result.consumed))
     return changed(result, consumed=consumed, reads=result.reads + more)
 

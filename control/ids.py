@@ -13,7 +13,8 @@ JobId = NewType("JobId", str)
 ResultId = NewType("ResultId", str)
 
 _NAMED_MAX = 4_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+NAME_CHARS_MAX = 100
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 def job_id(text: str) -> JobId:

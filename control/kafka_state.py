@@ -12,8 +12,8 @@ from threading import Lock
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from .clock import Deadline
-from .errors import Unavailable
+from .clock import SYSTEM_CLOCK, Deadline
+from .errors import Lost, Unavailable
 from .ids import JobId
 from .kafka_clients import KafkaClients
 from .kafka_errors import translate
@@ -68,7 +68,7 @@ class Beats:
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
-        self._heard: dict[Place, dict[JobId, int]] = {}
+        self._heard: dict[Place, dict[JobId, tuple[int, float]]] = {}  # and when that was read
         self._positions: dict[Place, int] = {}
         self._lock = Lock()
 
@@ -77,16 +77,23 @@ class Beats:
         if not self._lock.acquire(timeout=deadline.left_s):
             raise Unavailable(f"{place} was not read in time")
         try:
-            heard, start = self._heard.setdefault(place, {}), self._positions.get(place, 0)
-            for key, message in _scan(self._clients, place, deadline, start=start):
-                heard[JobId(key)] = message.timestamp()[1]
-                self._positions[place] = (message.offset() or 0) + 1
-            oldest_ms = max(heard.values(), default=0) - BEATS_MS
-            kept = {job: at for job, at in heard.items() if at >= oldest_ms}
-            self._heard[place] = kept
-            return dict(kept)
+            try:
+                self._read_on(place, deadline)
+            except Lost:  # the topic was made anew
+                del self._heard[place], self._positions[place]
+                self._read_on(place, deadline)
+            oldest_s = SYSTEM_CLOCK.monotonic_s() - BEATS_MS / 1000
+            heard = self._heard[place]
+            self._heard[place] = {job: one for job, one in heard.items() if one[1] >= oldest_s}
+            return {job: at_ms for job, (at_ms, _) in self._heard[place].items()}
         finally:
             self._lock.release()
+
+    def _read_on(self, place: Place, deadline: Deadline) -> None:
+        heard, start = self._heard.setdefault(place, {}), self._positions.setdefault(place, 0)
+        for key, message in _scan(self._clients, place, deadline, start=start):
+            heard[JobId(key)] = message.timestamp()[1], SYSTEM_CLOCK.monotonic_s()
+            self._positions[place] = (message.offset() or 0) + 1
 
 
 def _scan(

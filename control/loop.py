@@ -183,11 +183,20 @@ class JobLoop:
 
     def _open(self) -> JobSteps:
         if self._settings.mode == SESSION:
-            waiting = bool(self._asked)  # a snapshot has no answers
-            return JobSteps.follow(
-                self._log, self._author, self._settings, self._term, whole=waiting
-            )
+            return self._follow()
         return JobSteps.open(self._log, self._author, self._settings, self._term)
+
+    def _follow(self) -> JobSteps:
+        """A snapshot has no answers: who waits for some reads what was said since then."""
+        with self._changed:
+            waiting = dict(self._asked)
+        known = 0 if waiting else self._term.position
+        steps = JobSteps.follow(self._log, self._author, self._settings, self._term, known)
+        if steps.knows_answers_from:
+            for event, answer in waiting.items():
+                self._asked.pop(event, None)
+                answer.set_exception(OutcomeUnknown("the log has forgotten what was decided"))
+        return steps
 
     def _look(self) -> None:
         """State the time now and then while something waits for it. Nobody waits for the fact: one

@@ -70,7 +70,8 @@ class DriverMaster:
         was there before."""
         job = context.job_id
         self._drop(job)
-        begin(self._log, job, Deadline.after(self._settings.wait_ms / 1000))
+        deadline = Deadline.after(self._settings.wait_ms / 1000)
+        begin(self._log, job, deadline, is_new=context.application == job)
         author = Author(job, self._speaker.name)
         loop = JobLoop(context, self._log, self._storage, self._settings, author)
         self._loops[job] = loop

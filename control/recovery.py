@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from . import snapshots
 from .clock import Deadline
 from .contract import SESSION
-from .errors import Corrupt, Fenced, OutcomeUnknown, Retryable, Unavailable
+from .errors import Fenced, OutcomeUnknown, Retryable, Unavailable
 from .ids import JobId
 from .keeping import is_over
 from .log import EventLog, Follower, Grant, job_of
@@ -67,31 +67,36 @@ def take_up_partition(grant: Grant) -> Resumption:
     return Resumption(found, standings, max(needed, first))
 
 
-def begin(log: EventLog, job: JobId, deadline: Deadline) -> None:
-    """Where nothing stands of a job keep that, before its first driver states anything: so nobody
-    has to look for its events in what the log held before.
+def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
+    """Where nothing is known of a job keep that, before its first driver states anything: so nobody
+    has to look for its events in what the log held before. A name that nobody had before `is_new`;
+    of another the log is looked through once.
 
     Raises:
         Unavailable: it was not kept in time.
     """
+    pause_s = _PAUSE_S
     while True:
         try:
-            return _begin(log, job, deadline)
+            return _begin(log, job, deadline, is_new)
         except (Retryable, OutcomeUnknown, Fenced) as exc:
             if deadline.passed:
                 raise Unavailable(
                     f"the log did not keep in time that job {job} begins: {exc}"
                 ) from exc
-            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))
+            deadline.clock.sleep_s(min(pause_s, deadline.left_s))
+            pause_s *= 2  # drivers that begin at once fence each other until one is quick enough
 
 
-def _begin(log: EventLog, job: JobId, deadline: Deadline) -> None:
+def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
     """A driver that is held up here until another one has begun is fenced."""
     if log.read_state(job, deadline):
         return
     with closing(log.open_decisions(job)) as decisions:
         position = log.written(job)
         if log.read_state(job, deadline, whole=True):
+            return
+        if not is_new and _has_spoken(log.follow(job, None), position, deadline):
             return
         nothing = Snapshot(JobState(job), (), position, position)
         decisions.begin()
@@ -100,8 +105,20 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline) -> None:
         decisions.commit(position)
 
 
-def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) -> Start:
-    """Read a job's state, and follow its log from there on; with `whole` from the job's first event
+def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
+    """Whether there is an event of the job before `end`."""
+    with closing(follower):
+        while follower.position() < end:
+            if follower.poll(1, deadline.left_s):
+                return True
+            if deadline.passed:
+                raise Unavailable("the log was not read to its end in time")
+    return False
+
+
+def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = None) -> Start:
+    """Read a job's state, and follow its log from there on. Who has to see all that stands behind
+    the offset `known` follows from the job's first event where the snapshot is newer than that,
     unless the log has lost it.
 
     Raises:
@@ -112,9 +129,10 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) 
     with ExitStack() as opening:
         follower = log.follow(job, None)
         opening.callback(follower.close)
-        if snapshot is not None and _check_log(snapshot, follower.end()) is None:
+        if snapshot is not None and _check_log(snapshot, log.written(job)) is None:
             snapshot, standing = None, Standing(frozenset(stored))
-        if snapshot is not None and whole and follower.position() <= snapshot.first:
+        newer = snapshot is not None and known is not None and known < snapshot.position
+        if snapshot is not None and newer and follower.position() <= snapshot.first:
             return Start(log.follow(job, snapshot.first), None, standing)
         if snapshot is None or follower.position() >= snapshot.position:
             if snapshot is not None:
@@ -147,28 +165,28 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     """
     with closing(log.open_decisions(job)) as decisions:
         start = take_up(log, job, deadline)
-        with closing(start.follower) as follower:
-            while follower.position() < log.written(job):
-                if follower.poll(1, deadline.left_s):
-                    return False
-                if deadline.passed:
-                    raise Unavailable(f"the log of job {job} was not read to its end in time")
-            decisions.begin()
-            for record in snapshots.end(start.standing):
-                decisions.keep(record)
-            decisions.commit(follower.position())
+        end = log.written(job)
+        if _has_spoken(start.follower, end, deadline):
+            return False
+        decisions.begin()
+        for record in snapshots.end(start.standing):
+            decisions.keep(record)
+        decisions.commit(end)
     return True
 
 
 def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:
-    """The newest snapshot of a job, or with None of every job that has one.
+    """The newest snapshot of a job, or with None of every job that has one, and has begun. One that
+    does not belong to the log is none.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    return {name: one for name, one in found.items() if one is not None and one.state.epoch}
+    begun = {name: one for name, one in found.items() if one is not None and one.state.epoch}
+    checked = {name: _check_log(one, log.written(name)) for name, one in begun.items()}
+    return {name: one for name, one in checked.items() if one is not None}
 
 
 def _by_job(stored: Mapping[str, bytes]) -> dict[JobId, dict[str, bytes]]:
@@ -183,7 +201,7 @@ def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Sta
         return None, Standing()
     try:
         return snapshots.read(job, stored)
-    except Corrupt as exc:
+    except Exception as exc:  # somebody else's records may be of any form
         _pass_over(job, str(exc))
         return None, Standing(frozenset(stored))
 

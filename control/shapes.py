@@ -25,6 +25,7 @@ from .persistent import PersistentMap, PersistentSet
 _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
 )
+_DEPTH_MAX = 50
 _MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # of the container
 
 T = TypeVar("T")
@@ -55,7 +56,9 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
     try:
         found = fastavro.reader(io.BytesIO(body), return_record_name=True)
         check(found.metadata)
-        _check_size(found.writer_schema, {})
+        if found.metadata.get("avro.codec", "null") != "null":
+            raise Corrupt("it is compressed, as none of ours is")
+        _check_size(found.writer_schema, {}, 0)
         (raw,) = found
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
     except Corrupt:
@@ -64,26 +67,33 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
         raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
 
 
-def _check_size(node: Any, named: dict[str, bool]) -> bool:
-    """Whether each value of a foreign schema takes a byte. Few bytes must not say much: so what
-    takes none stands in no list, and nothing holds itself. `named` are the records that are whole.
+def _check_size(node: Any, named: dict[str, int], depth: int) -> int:
+    """How deep the values of a foreign schema are. Few bytes must not say much, so each of them
+    takes a byte: null is only one of several, a record has a field, and nothing holds itself.
+    `named` are the records that are whole, and how deep they are.
 
     Raises:
         Corrupt: the schema is no such.
     """
+    deep = depth
     match node:
         case list():
-            return all([_check_size(branch, named) is not None for branch in node])
-        case str() if node in _SCALARS.values():
-            return node != "null"
+            several = [one for one in node if one != "null"]
+            deep = max([_check_size(one, named, depth + 1) for one in several], default=depth)
         case str() if node in named:
-            return True
-        case {"type": "record", "name": name, "fields": fields}:
-            if any([_check_size(field["type"], named) for field in fields]):
-                return named.setdefault(name, True)
-        case {"type": "array", "items": items} if _check_size(items, named):
-            return True
-    raise Corrupt(f"a schema that is none of ours, at {str(node)[:100]}")
+            deep = depth + named[node]
+        case str() if node in _SCALARS.values() and node != "null":
+            pass
+        case {"type": "record", "name": name, "fields": [_, *_] as fields}:
+            deep = max([_check_size(field["type"], named, depth + 1) for field in fields])
+            named[name] = deep - depth
+        case {"type": "array", "items": items}:
+            deep = _check_size(items, named, depth + 1)
+        case _:
+            raise Corrupt(f"a schema that is none of ours, at {str(node)[:100]}")
+    if deep > _DEPTH_MAX:
+        raise Corrupt(f"a schema of values that hold each other more than {_DEPTH_MAX} times")
+    return deep
 
 
 @cache

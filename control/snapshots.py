@@ -95,6 +95,8 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     """
     index = shapes.unpack(_joined(job, stored)[0], Index, _check_notes)
     standing: dict[ResultId, tuple[ResultState, Entry]] = {}
+    if len({entry.result for entry in index.entries}) < len(index.entries):
+        raise Corrupt(f"the state of job {job} names a result twice")
     for entry in index.entries:
         body, checksum = _joined(_key(job, entry.result), stored)
         if checksum != entry.checksum:

@@ -62,6 +62,7 @@ class JobSteps:
         self._mode = None if start.snapshot is None else start.snapshot.mode
         self._ledger = Ledger(author.job, start.snapshot)
         position = start.follower.position()
+        self._answers_from = 0 if start.snapshot is None else position
         self._keeper = Keeper(settings, start.standing, position, author.now_ms())
         self._failed: deque[Deletion] = deque()
         self._orders = Orders(author, self._failed)
@@ -97,17 +98,18 @@ class JobSteps:
         author: Author,
         settings: MasterSettings,
         term: Term | None = None,
-        whole: bool = False,
+        known: int | None = None,
     ) -> Self:
-        """Leave the deciding to others. Start from the newest snapshot; with `whole`, so that what
-        was asked earlier is answered, from the job's first event unless the log has lost it.
+        """Leave the deciding to others. Start from the newest snapshot; so that what was asked
+        behind the offset `known` is answered, from the job's first event where that is newer, and
+        the log has it.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
         with ExitStack() as opening:
             deadline = Deadline.after(settings.wait_ms / 1000)
-            start = take_up(log, author.job, deadline, whole)
+            start = take_up(log, author.job, deadline, known)
             opening.callback(start.follower.close)
             end = start.follower.end()
             steps = cls(author, None, start, settings, end, term or Term(author.by))
@@ -148,6 +150,11 @@ class JobSteps:
         ordered = self._ordered(state, answers, recovering) if self._decisions else ()
         may_part = self._decisions is None or self._keeper.may_part
         return Outcome(state, self._ledger.unsettled, may_part, own, ordered)
+
+    @property
+    def knows_answers_from(self) -> int:
+        """Facts before this offset are not answered here any more."""
+        return self._answers_from
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
@@ -217,5 +224,5 @@ class JobSteps:
             if self._decisions is None:
                 self._term.hear(one)
         if self._decisions is None:
-            self._term.check_epoch(self._ledger.state)
+            self._term.check_epoch(self._ledger.state, self._recovered)
         return answers

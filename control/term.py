@@ -59,13 +59,14 @@ class Term:
             if isinstance(decision, JobAccepted) and answer.by == self.by:
                 self.epoch = decision.epoch
 
-    def check_epoch(self, state: JobState) -> None:
-        """Where others decide, it is the epoch that fences a driver, wherever it is met.
+    def check_epoch(self, state: JobState, recovered: bool) -> None:
+        """Where others decide, it is the epoch that fences a driver, wherever it is met. Behind the
+        end of the log it is its own, or the job has begun anew without it.
 
         Raises:
             Fenced: a later driver was accepted.
         """
-        if 0 < self.epoch < state.epoch:
+        if 0 < self.epoch < state.epoch or (recovered and self.epoch not in (0, state.epoch)):
             self.is_over = True
             raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
 

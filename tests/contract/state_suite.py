@@ -67,9 +67,9 @@ class StateBasics(EventLogBasics):
         begin(log, job, Deadline.after(LIMIT_S))
         first = append(log, fact(job, "first"))
         begin(log, job, Deadline.after(LIMIT_S))
-        for start in range(2):
+        for start in (None, 0):
             deadline = Deadline.after(LIMIT_S)
-            with closing(take_up(log, job, deadline, whole=bool(start)).follower) as follower:
+            with closing(take_up(log, job, deadline, start).follower) as follower:
                 assert last < follower.position() <= first
                 assert ["first"] == names(read(follower, 1))
             with closing(follow_all(log, job, deadline)) as follower:

@@ -137,7 +137,7 @@ class Voice:
 
     def _take_up(self) -> Follower:
         job = self._author.job
-        start = take_up(self.log, job, Deadline.after(WAIT_S, self._clock), whole=True)
+        start = take_up(self.log, job, Deadline.after(WAIT_S, self._clock), known=0)
         self._ledger = Ledger(job, start.snapshot)
         self._unsettled.clear()
         return start.follower

@@ -325,7 +325,7 @@ def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
     snapshot = read_snapshots(log, JOB, Deadline.after(1.0))[JOB]
     assert events(log)[0].offset == snapshot.first < snapshot.position
     assert audited(log).state == state
-    with closing(JobSteps.follow(log, Author(JOB, "driver"), OFTEN, whole=True)) as steps:
+    with closing(JobSteps.follow(log, Author(JOB, "driver"), OFTEN, known=0)) as steps:
         assert snapshot.first == steps._follower.position()
 
 

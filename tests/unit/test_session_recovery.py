@@ -285,7 +285,7 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
     for before in (0, 1, snapshot.position):
         log.expire(JOBS[0], before)
         author = Author(JOBS[0], "driver", CLOCK)
-        with closing(JobSteps.follow(log, author, OFTEN, whole=True)) as steps:
+        with closing(JobSteps.follow(log, author, OFTEN, known=0)) as steps:
             assert (snapshot.position if before else 0) == steps._follower.position()
             states = [steps.step(0.0).state for _ in range(30)]
         assert whole == states[-1]
@@ -297,7 +297,7 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
     author = Author(JOBS[0], "driver", CLOCK)
     log.append(author.fact(LIFE[0]))
     live(log, LIFE[1:], JOBS[0], said="early")
-    with closing(JobSteps.follow(log, author, OFTEN, term, whole=True)) as steps:
+    with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
         for _ in range(30):
             steps.step(0.0)
     assert 1 == term.epoch
