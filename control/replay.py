@@ -155,7 +155,7 @@ def _without_reason(body: Body) -> Body:
 
 
 def _say(event: Event) -> str:
-    return f"{event.body} with id {event.id} on basis {event.basis}, caused by {event.cause}"
+    return f"{event.body} with id {event.id!r} on basis {event.basis}, caused by {event.cause!r}"
 
 
 def _say_derived(derived: Derived | None) -> str:

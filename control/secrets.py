@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-_WITH_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]*@")
+_WITH_USER = re.compile(r"[^?#]*@")
 
 
-def has_password(text: str) -> bool:
-    """Whether an address among the text names a password, as in `http://user:word@host`."""
-    return _WITH_PASSWORD.search(text) is not None
+def has_password(address: str) -> bool:
+    """Whether an address has anything in front of its host, as in `http://user:word@host`."""
+    return _WITH_USER.match(address) is not None

@@ -22,7 +22,7 @@ from ..storage.release import StorageRelease
 from . import doctor, views
 from .doctor import Target
 from .options import Job, out, targeted
-from .records import READ_S_MAX, known, read_news, states
+from .records import READ_S_MAX, known, read, read_news, states
 from .sweep import sweep
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def fsck(
         if repair:
             mender = Mender(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
             snapshots = known(log, job)
-            records = read_news(log, job, snapshots)
+            records = read(log, job, snapshots)
             mended = mender.mend(found, sound_jobs(records, target.store, snapshots))
             out.print(*views.mended(mended), sep="\n")
             left = mended.left

@@ -54,7 +54,7 @@ class Target:
     store: str
     prefix: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    s3: Mapping[str, str] = field(default_factory=dict)
+    s3: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def open_log(target: Target) -> KafkaEventLog:

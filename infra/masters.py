@@ -17,6 +17,7 @@ from ..control.session_master import SessionMaster
 from ..control.session_steps import Speaking
 from ..storage.release import StorageRelease
 from .doctor import Target, open_bucket, open_log
+from .spelling import Spelling
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 STEP_EVENTS_MAX = 5_000
@@ -40,7 +41,7 @@ def run(target: Target, slot: str) -> None:
     if not _SLOT.fullmatch(slot):
         raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
     told = logging.StreamHandler(sys.stderr)
-    told.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    told.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("headgate").addHandler(told)
     logging.getLogger("headgate").setLevel(logging.INFO)
     spare_collector()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
@@ -16,8 +15,7 @@ from rich.segment import Segment
 from ..control.errors import Invalid
 from . import stack
 from .doctor import Target
-
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from .spelling import spelled
 
 
 class Terminal(Console):
@@ -30,11 +28,7 @@ class Terminal(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         for one in super().render(renderable, options):
-            yield one if one.control else one._replace(text=_CONTROLS.sub(_spelled, one.text))
-
-
-def _spelled(found: re.Match[str]) -> str:
-    return repr(found[0])[1:-1]
+            yield one if one.control else one._replace(text=spelled(one.text, lines=True))
 
 
 out, err = Terminal(), Terminal(stderr=True)
@@ -98,5 +92,5 @@ def _environment(prefix: str, separator: str) -> dict[str, str]:
 def _pairs(given: list[str] | None) -> dict[str, str]:
     for pair in given or ():
         if "=" not in pair:
-            raise Invalid(f"{pair!r} must be key=value")
+            raise Invalid("an option is not key=value; its text is not shown, it may be a secret")
     return dict(pair.split("=", 1) for pair in given or ())

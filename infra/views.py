@@ -27,6 +27,7 @@ from ..control.why import Made
 from ..storage.fsck import Audit, Findings, Kind
 from ..storage.mending import Mended
 from .doctor import Outcome, Verdict
+from .spelling import spelled
 from .stack import StackState
 from .sweep import Swept
 
@@ -97,8 +98,8 @@ def event_row(recorded: ev.Recorded) -> Text:
         (f"{recorded.offset:>5} ", "dim"),
         f"{at} ",
         (f"{event.kind:<19} ", _STYLES.get(event.kind, "" if event.basis is None else "cyan")),
-        f"{what:<16} {amount:>20}  ",
-        (f"{event.by:<15} ", "dim"),
+        f"{spelled(what):<16} {spelled(amount):>20}  ",
+        (f"{spelled(event.by):<15} ", "dim"),
         ("" if event.basis is None else f"←{event.basis}", "dim"),
     )
 

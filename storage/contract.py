@@ -34,6 +34,11 @@ class Limits:
     group_bytes: int = 512 << 20
     readers: int = 1
 
+    @property
+    def window_bytes(self) -> int:
+        """How many bytes neighbours are read together: so few that all requests find room."""
+        return min(self.join_bytes, self.fetch_bytes // (2 * self.fetch_parallel))
+
     def task_bytes(self, inputs: int, outputs: int) -> int:
         """What a task may hold that reads so many gates at once and writes so many partitions: a
         partition holds one segment that fills, one that is sorted and one on its way."""

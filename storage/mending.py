@@ -37,24 +37,18 @@ class Mended:
 
 def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
     """The jobs whose logs are whole, or begin at a snapshot, and explain themselves, and that are
-    not in another store. `records` need not have what the snapshots know."""
+    not in another store. Nobody vouches for a job of which nothing was read."""
     elsewhere: set[JobId] = set()
-
-    def seen(job: JobId, registered: JobRegistered | None) -> None:
-        if registered is not None and registered.store not in ("", store):
-            elsewhere.add(job)
 
     def watched() -> Iterator[Recorded]:
         for recorded in records:
-            if isinstance(body := recorded.event.body, JobRegistered):
-                seen(recorded.event.job, body)
+            body = recorded.event.body
+            if isinstance(body, JobRegistered) and body.store not in ("", store):
+                elsewhere.add(recorded.event.job)
             yield recorded
 
-    for job, snapshot in snapshots.items():
-        seen(job, snapshot.registered)
-    audits = {one.job: one.whole and not one.violation for one in audit(watched(), snapshots)}
-    unheard = snapshots.keys() - audits.keys()
-    return {*unheard, *(job for job, is_sound in audits.items() if is_sound)} - elsewhere
+    audits = audit(watched(), snapshots)
+    return {one.job for one in audits if one.whole and not one.violation} - elsewhere
 
 
 @dataclass(frozen=True, slots=True)

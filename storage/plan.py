@@ -62,18 +62,19 @@ def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     last = deployment.first - manifest.first + deployment.count - 1
     following = (last // group + 1) * group
     if group > 1 and 2 * (last % group) >= group and following < manifest.count:
-        yield from _slices(manifest, following, group, limits)
+        found = _slices(manifest, following, group, limits)
+        yield from (one for one in found if one.window != one.span)  # what is alone waits its turn
 
 
 def group_of(manifest: Manifest, limits: Limits) -> int:
-    """How many neighbours to read with each subpartition: as many as fill about `join_bytes` of an
-    object and, in all objects together, no more than half the cache."""
+    """How many neighbours to read with each subpartition: as many as fill about `window_bytes` of
+    an object and, in all objects together, no more than half the cache."""
     stored_bytes = sum(source.range_of(0, manifest.count).length for source in manifest.sources)
     row_bytes = max(1, stored_bytes // manifest.count)
     slice_bytes = max(1, row_bytes // max(1, len(manifest.sources)))
     if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
         return 1
-    fits = min(limits.join_bytes // slice_bytes, limits.cache_bytes // 2 // row_bytes)
+    fits = min(limits.window_bytes // slice_bytes, limits.cache_bytes // 2 // row_bytes)
     return max(1, min(manifest.count, fits))
 
 
@@ -88,7 +89,7 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
 def _slices(manifest: Manifest, at: int, group: int, limits: Limits) -> Iterator[Slice]:
     for source in manifest.sources:
         if source.sizes[at]:
-            window = _window(source, at, group, limits.join_bytes)
+            window = _window(source, at, group, limits.window_bytes)
             yield Slice(source, at, manifest.first + at, source.range_of(at, 1), window)
 
 

@@ -129,8 +129,8 @@ class S3BlobStore:
         place: dict[str, str] = {}
         while True:
             page = self._page("list_multipart_uploads", named | place)
-            if named and _is_minio(page):  # by a prefix it finds nothing: look at all of them
-                named = {}
+            if named and not page.get("Uploads") and not _is_amazon(page):
+                named = {}  # MinIO, which may be behind a proxy, finds nothing by a prefix
                 continue
             for found in page.get("Uploads", ()):
                 if found["Key"].startswith(prefix):
@@ -205,6 +205,6 @@ class S3BlobStore:
         return self._retrier.run(request, page)
 
 
-def _is_minio(page: Mapping[str, Any]) -> bool:
+def _is_amazon(page: Mapping[str, Any]) -> bool:
     headers = page.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    return str(headers.get("server", "")).lower().startswith("minio")
+    return bool(headers.get("server") == "AmazonS3")

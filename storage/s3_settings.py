@@ -75,7 +75,7 @@ class S3Settings:
     bucket: str
     endpoint: str | None = None
     region: str = "us-east-1"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
     request_timeout_s: float = 60.0
     retries: RetrySettings = field(default_factory=RetrySettings)
     multipart: MultipartSettings = field(default_factory=MultipartSettings)
@@ -85,8 +85,10 @@ class S3Settings:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if not self.bucket or self.request_timeout_s <= 0:
             raise Invalid("s3 needs a bucket and a request_timeout_s above 0")
+        if "@" in self.bucket or has_password(self.service_url):
+            raise Invalid("an s3 bucket or endpoint has a user or a password in its address")
         if not self.service_url.startswith(("http://", "https://")):
-            raise Invalid(f"s3 endpoint {self.endpoint!r} must begin with http:// or https://")
+            raise Invalid("an s3 endpoint must begin with http:// or https://")
 
     @property
     def path_style(self) -> bool:
@@ -157,7 +159,7 @@ def _refuse_unknown(options: Mapping[str, str], known: frozenset[str]) -> None:
                 f"s3 option {key!r} would put a secret into the configuration: remove it and use "
                 "the AWS chain (environment, profile, web identity or instance role)"
             )
-        if has_password(options[key]):
+        if key in ("endpoint", "proxy_url") and has_password(options[key]):
             raise Invalid(
                 f"s3 option {key!r} has a password in its address, which Spark would show: leave "
                 "it out, and name a proxy that needs one in the environment, as HTTPS_PROXY"

@@ -71,9 +71,9 @@ class SegmentIndex:
         Raises:
             Invalid: a subpartition takes more than an index can state.
         """
-        largest = int(self.sizes.max(initial=0))
+        largest = int(max(self.sizes.max(initial=0), self.rows.max(initial=0)))
         if largest > _SIZE_MAX:
-            raise Invalid(f"a subpartition takes {largest} bytes of a segment, over {_SIZE_MAX}")
+            raise Invalid(f"a subpartition has {largest} bytes or rows, over {_SIZE_MAX}")
         filled = np.flatnonzero(self.rows)
         packed = np.empty(len(filled), _ENTRY)
         packed["subpartition"] = filled

@@ -82,11 +82,12 @@ class SegmentWriter:
             raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
         if not batch.num_rows:
             return
-        if self._held_bytes and self._held_bytes + batch.nbytes > SEGMENT_BYTES_MAX:
+        size_bytes = max(batch.nbytes, batch.num_rows)  # rows of nothing are many too
+        if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
             self._flush()
         self._batches.append(batch)
         self._targets.append(subpartitions)
-        self._held_bytes += batch.nbytes
+        self._held_bytes += size_bytes
         self._unsorted_rows += batch.num_rows
         if self._unsorted_rows >= _RUN_ROWS:
             self._sort()

@@ -126,7 +126,8 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     made = node.func()
     function, kind = made.func(), made.evalType()
     own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
-    own = own or conf.get(_ENCRYPTED, "false") == "true"  # files of ours would not be
+    encrypted = conf.get(_ENCRYPTED, "false").strip().lower() == "true"  # files of ours are not
+    own = own or encrypted
     if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
     rows = [one.given for one in shuffles]

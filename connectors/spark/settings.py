@@ -156,7 +156,7 @@ class Settings:
         "attach.ms", 10_000, _at_least(1_000), "longest wait for broker and store when attaching"
     )
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    s3: Mapping[str, str] = field(default_factory=dict)
+    s3: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def keys() -> tuple[Field[Any], ...]:

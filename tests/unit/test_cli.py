@@ -347,7 +347,7 @@ def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_option_without_a_value_is_refused(log: KeptLog) -> None:
     """`--kafka name` says what form it takes."""
     code, _, said = ran("events", "--kafka", "client.id")
-    assert (code, said) == (2, "error: 'client.id' must be key=value\n")
+    assert (code, "an option is not key=value" in said) == (2, True)
 
 
 def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headgate.control.events import Event, ExecutorLost, JobRegistered, Lost, Reproduce
+from headgate.control.events import (
+    Event,
+    ExecutorLost,
+    JobRegistered,
+    JobUnregistered,
+    Lost,
+    Reproduce,
+)
 from headgate.control.ids import AttemptId, JobId
 from headgate.storage.memory import Objects
 
@@ -70,10 +77,13 @@ def iter_attempts(log: KeptLog) -> Iterator[AttemptId]:
 def test_what_is_in_the_log_does_nothing_to_a_terminal(log: KeptLog, objects: Objects) -> None:
     """Whoever may write the log may not clear a screen, hide a line or style it."""
     hostile = "\x1b[2J\x9b1A\u202eevil [bold]text[/nowhere] :smile:"
+    forged = "oom\n    8 00:00:01.000 Released            1-0001 swept"
+    fact = JobUnregistered(forged)
+    log.append(Event("z", JobId("new"), "", 0, forged, None, fact))
     log.append(Event("x", JobId("new"), "", 0, "t", None, JobRegistered("per-job", "0", hostile)))
     log.append(Event("y", JobId("new"), "", 0, "t\r", None, ExecutorLost(hostile, hostile)))
     for arguments in (["events"], ["events", "--json"], ["state", "--job", "new"]):
         code, lines, _ = ran(*arguments)
         assert 0 == code
-        assert all(line.isprintable() for line in lines)
+        assert all(line.isprintable() and not line.startswith("    8") for line in lines)
     assert "\\x1b[2J\\x9b1A\\u202eevil [bold]text[/nowhere] :smile:" in "".join(ran("events")[1])

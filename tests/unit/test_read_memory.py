@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 SCHEMA = pa.schema([("n", pa.int64())])
 MAPS, SUBPARTITIONS, HOT_ROWS = 40, 64, 64 * 1024
-LIMITS = Limits(4 << 20, fetch_bytes=4 << 20, join_bytes=1 << 20, cache_bytes=4 << 20)
+LIMITS = Limits(4 << 20, 4 << 20, fetch_parallel=2, join_bytes=1 << 20, cache_bytes=4 << 20)
 
 
 @dataclass
