@@ -24,9 +24,16 @@ from headgate.control.events import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.lifecycle import step
+from headgate.control.memory import MemoryEventLog
 from headgate.control.replay import Snapshot
 from headgate.control.snapshots import Standing
 from headgate.control.state import JobState
+
+from .test_deletions import stored
+from .test_loop import JOB as OTHER_JOB
+from .test_loop import audited, state_facts
+
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 JOB = JobId("long")
 REMEMBERED = fold._GONE_MAX
@@ -124,3 +131,15 @@ def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
     result = state.results[ResultId("1-0000")]
     assert 2 == len(result.attempts)
     assert released is (result.released is not None)
+
+
+def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing it orders more results to go at once than it remembers, also such without objects."""
+    monkeypatch.setattr(fold, "_GONE_MAX", 5)
+    log = MemoryEventLog()
+    driver = stored(log, 12)
+    for number in range(8):
+        state_facts(log, ResultRegistered(ResultId(f"bare{number}"), 1, 1, "", ""))
+    driver.unregister_job(OTHER_JOB)
+    state = audited(log).state
+    assert (5, 15) == (len(state.gone), state.forgotten.results)

@@ -22,10 +22,11 @@ from headgate.control.events import (
     Fact,
     JobAccepted,
     JobUnregistered,
+    PromoteRequested,
     ReleaseRequested,
 )
 from headgate.control.ids import JobId
-from headgate.control.log import EventLog, StateRecord
+from headgate.control.log import EventLog, Follower, StateRecord
 from headgate.control.memory import MemoryEventLog
 from headgate.control.recovery import begin, read_snapshots, take_up
 from headgate.control.state import JobState
@@ -346,3 +347,65 @@ def test_who_begins_late_undoes_nothing() -> None:
 
     begin(Slow(log), JOB, Deadline.after(1.0))
     assert 0 == position(log)
+
+
+def test_a_name_that_was_had_before_is_looked_for() -> None:
+    """Where a job's state is gone and its events are not, the next driver goes on with its epochs,
+    and what it promoted stays promoted."""
+    log = crowded()
+    kept = (PromoteRequested(RESULT, 0, 1), JobUnregistered("closed", 1))
+    state = live_by(log, HOURLY, (*LIFE, *kept))
+    assert state.results[RESULT].kept
+    with closing(log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        for key in standing(log):
+            decisions.keep(StateRecord(key, None))
+        decisions.commit(0)
+    begin(log, JOB, Deadline.after(1.0))
+    assert {} == standing(log)
+    again = live_by(log, HOURLY, (REGISTERED,))
+    assert (2, True) == (again.epoch, again.results[RESULT].kept)
+
+
+def live_by(log: EventLog, settings: MasterSettings, facts: Sequence[Fact]) -> JobState:
+    with closing(opened(log, settings)) as steps:
+        state_facts(log, *facts, by=f"driver {len(facts)}")
+        return last_state(drive(steps, log, OrderedStorage(log)))
+
+
+def test_a_new_name_is_not_looked_for() -> None:
+    log = crowded()
+    looked: list[JobId] = []
+
+    class Watched(FaultyLog):
+        def follow(self, job: JobId, position: int | None = 0) -> Follower:
+            looked.append(job)
+            return super().follow(job, position)
+
+    begin(Watched(log), JOB, Deadline.after(1.0), is_new=True)
+    assert [] == looked
+    begin(Watched(log), JobId("another"), Deadline.after(1.0))
+    assert ["another"] == looked
+
+
+def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever looks through all jobs passes it over as the job's master does."""
+    old, log = MemoryEventLog(), MemoryEventLog()
+    live(old, LIFE, 100)
+    with closing(log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        for key, body in standing(old).items():
+            decisions.keep(StateRecord(key, body))
+        decisions.commit(0)
+    assert {} == read_snapshots(log, None, Deadline.after(1.0))
+    assert "which is another" in caplog.text
+
+
+def test_only_older_snapshots_are_taken_by_who_asked() -> None:
+    """Who waits for an answer reads on from a snapshot before the question, else from the start."""
+    log = crowded()
+    live(log, LIFE, 100)
+    first, newest = events(log)[0].offset, position(log)
+    for known, expected in ((None, newest), (newest, newest), (newest - 1, first), (0, first)):
+        with closing(take_up(log, JOB, Deadline.after(1.0), known).follower) as follower:
+            assert expected == follower.position()

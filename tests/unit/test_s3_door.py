@@ -228,6 +228,9 @@ def test_secrets_stay_out_of_errors(act: str) -> None:
         ({"request_timeout_s": "0"}, "above 0"),
         ({"part_bytes": "1"}, "part_bytes"),
         ({"tries_max": "1.5"}, "whole number"),
+        ({"proxy_url": "user:word@host:3128"}, "password in its address"),
+        ({"proxy_url": "http:/user:word@host"}, "password in its address"),
+        ({"endpoint": "http://token@host"}, "password in its address"),
     ],
 )
 def test_options_are_checked(options: dict[str, str], says: str) -> None:
@@ -291,3 +294,33 @@ def test_the_url_of_a_bucket(options: dict[str, str], expected: str) -> None:
     """AWS has a host per bucket, an endpoint of one's own has paths, and both can be changed."""
     settings = s3_settings("b", {"region": "eu-west-1", **options})
     assert expected == settings.bucket_host_url
+
+
+_LISTED = "ListMultipartUploadsResult"
+_PAGE = f"<{_LISTED}><IsTruncated>false</IsTruncated>{{}}</{_LISTED}>"
+_ONE = "<Upload><Key>root/job/o</Key><UploadId>u</UploadId></Upload>"
+
+
+@pytest.mark.parametrize(
+    ("server", "pages", "requests"),
+    [
+        ("AmazonS3", ["", _ONE], 1),
+        ("nginx", ["", _ONE], 2),
+        ("", ["", _ONE], 2),
+        ("MinIO", ["", ""], 2),
+        ("SeaweedFS", [_ONE, ""], 1),
+    ],
+)
+def test_uploads_are_found_where_a_prefix_finds_none(
+    server: str, pages: list[str], requests: int
+) -> None:
+    """Only Amazon's word is taken for it that there are none: MinIO's name may be a proxy's."""
+    script = [
+        Scripted(200, body=_PAGE.format(page).encode(), headers={"server": server})
+        for page in pages
+    ]
+    with scripted(*script) as store:
+        found = list(store_at(store.endpoint).uploads("root/job/"))
+        assert requests == len(store.urls)
+        assert ("prefix=root" in store.urls[0], "prefix" in store.urls[-1]) == (True, requests == 1)
+    assert (server not in ("AmazonS3", "MinIO")) == (len(found) == 1)
