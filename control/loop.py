@@ -192,7 +192,7 @@ class JobLoop:
             waiting = dict(self._asked)
         known = 0 if waiting else self._term.position
         steps = JobSteps.follow(self._log, self._author, self._settings, self._term, known)
-        if steps.knows_answers_from:
+        if steps.answers_from:
             for event, answer in waiting.items():
                 self._asked.pop(event, None)
                 answer.set_exception(OutcomeUnknown("the log has forgotten what was decided"))

@@ -24,6 +24,7 @@ from .state import JobState
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_S = 0.2
+_EVENTS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Whether there is an event of the job before `end`."""
     with closing(follower):
         while follower.position() < end:
-            if follower.poll(1, deadline.left_s):
+            if follower.poll(_EVENTS_MAX, min(_PAUSE_S, deadline.left_s)):
                 return True
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")

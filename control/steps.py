@@ -41,7 +41,8 @@ class Outcome:
 
 
 class JobSteps:
-    """Without `decisions` it commits nothing and waits for what others do."""
+    """Without `decisions` it commits nothing and waits for what others do. Facts before
+    `answers_from` are answered no more."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class JobSteps:
         self._mode = None if start.snapshot is None else start.snapshot.mode
         self._ledger = Ledger(author.job, start.snapshot)
         position = start.follower.position()
-        self._answers_from = 0 if start.snapshot is None else position
+        self.answers_from = 0 if start.snapshot is None else position
         self._keeper = Keeper(settings, start.standing, position, author.now_ms())
         self._failed: deque[Deletion] = deque()
         self._orders = Orders(author, self._failed)
@@ -150,11 +151,6 @@ class JobSteps:
         ordered = self._ordered(state, answers, recovering) if self._decisions else ()
         may_part = self._decisions is None or self._keeper.may_part
         return Outcome(state, self._ledger.unsettled, may_part, own, ordered)
-
-    @property
-    def knows_answers_from(self) -> int:
-        """Facts before this offset are not answered here any more."""
-        return self._answers_from
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
