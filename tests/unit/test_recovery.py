@@ -83,6 +83,15 @@ def standing(log: EventLog) -> dict[str, bytes]:
     return log.read_state(JOB, Deadline.after(1.0))
 
 
+def carry_state(old: EventLog, log: EventLog) -> None:
+    """What stood of the job in another log stands in this one."""
+    with closing(log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        for key, body in standing(old).items():
+            decisions.keep(StateRecord(key, body))
+        decisions.commit(0)
+
+
 def position(log: EventLog) -> int:
     """Where a master starts to read now."""
     start = take_up(log, JOB, Deadline.after(1.0))
@@ -258,11 +267,7 @@ def test_a_snapshot_of_another_log_is_passed_over(caplog: pytest.LogCaptureFixtu
     """Events that were lost altogether, while the state was not: what the log holds is what was."""
     old, log = MemoryEventLog(), MemoryEventLog()
     live(old, LIFE, 100)
-    with closing(log.open_decisions(JOB)) as decisions:
-        decisions.begin()
-        for key, body in standing(old).items():
-            decisions.keep(StateRecord(key, body))
-        decisions.commit(0)
+    carry_state(old, log)
     with caplog.at_level(logging.WARNING):
         state = live(log, OPENING, 100)
     assert "which is another" in caplog.text
@@ -392,11 +397,7 @@ def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) 
     """Whoever looks through all jobs passes it over as the job's master does."""
     old, log = MemoryEventLog(), MemoryEventLog()
     live(old, LIFE, 100)
-    with closing(log.open_decisions(JOB)) as decisions:
-        decisions.begin()
-        for key, body in standing(old).items():
-            decisions.keep(StateRecord(key, body))
-        decisions.commit(0)
+    carry_state(old, log)
     assert {} == read_snapshots(log, None, Deadline.after(1.0))
     assert "which is another" in caplog.text
 
