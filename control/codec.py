@@ -91,8 +91,8 @@ def _is_name(text: str) -> bool:
 
 
 def _beyond(event: Event) -> str:
-    """What of an event is beyond all bounds: names go into keys and objects, and what has so many
-    parts takes so much memory of whoever reads it."""
+    """Return why an event is out of bounds, or nothing: names go into keys and objects, and a
+    result of many parts takes much memory of every reader."""
     if not _is_name(event.job):
         return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
@@ -121,7 +121,7 @@ def _digest(text: str) -> str:
 
 
 def headers(event: Event) -> list[tuple[str, bytes]]:
-    """What other tools may tell a record by, undecoded."""
+    """Return the headers by which other tools recognise a record without decoding it."""
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
     named = {

@@ -99,8 +99,8 @@ def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
 
 
 def _retire(state: JobState, name: ResultId) -> JobState:
-    """Of a result of which nothing is stored any more what it came to is enough, and of those that
-    went long ago the sum: a job of any length needs no more than its last ones."""
+    """Shrink a released result without objects to its sums, and old ones to a single sum: a job of
+    any length remembers only its last results."""
     result = state.results.get(name)
     if result is None or result.released is None or result.attempts:
         return state
@@ -121,7 +121,7 @@ def _retire(state: JobState, name: ResultId) -> JobState:
 
 
 def _forget_result(state: JobState, name: ResultId) -> JobState:
-    """What has begun again since it was gone goes again before it is forgotten."""
+    """Forget a result, unless a late attempt at it has begun: that has to be deleted first."""
     result, before = state.results[name], state.forgotten
     if result.attempts:
         return state

@@ -64,7 +64,7 @@ def read_state(
 
 
 class Beats:
-    """When the broker has last heard of each job; every beat is read once."""
+    """Reads every heartbeat once, and remembers when the broker took the last one of each job."""
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
@@ -73,7 +73,7 @@ class Beats:
         self._lock = Lock()
 
     def read(self, place: Place, deadline: Deadline) -> dict[JobId, int]:
-        """Of the jobs of one partition, those that were heard while beats are kept."""
+        """Return when each job of a partition was last heard, while heartbeats are kept."""
         if not self._lock.acquire(timeout=deadline.left_s):
             raise Unavailable(f"{place} was not read in time")
         try:

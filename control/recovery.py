@@ -107,7 +107,7 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
 
 
 def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
-    """Whether there is an event of the job before `end`."""
+    """Return whether the job has an event before `end`."""
     with closing(follower):
         while follower.position() < end:
             if follower.poll(_EVENTS_MAX, min(_PAUSE_S, deadline.left_s)):

@@ -1,4 +1,4 @@
-"""What must not stand in a configuration that Spark shows to whoever looks at a job."""
+"""The check that no address in a configuration, which Spark shows, has a password."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _WITH_USER = re.compile(r"[^?#]*@")
 
 
 def has_password(address: str) -> bool:
-    """Whether an address has anything in front of its host, as in `http://user:word@host`."""
+    """Return whether a user or a password stands before the host: `http://user:word@host`."""
     return _WITH_USER.match(address) is not None

@@ -101,7 +101,7 @@ class Case:
 
     @property
     def minds_time(self) -> bool:
-        """Whether a lease or a promoted result ends some day."""
+        """Return whether the job has a lease or a promoted result that ends some day."""
         results = self.ledger.state.results.values()
         return self._lease_ms > 0 or any(r.expires_ms and not r.released for r in results)
 

@@ -157,7 +157,7 @@ class SessionSteps:
                     self._say(case, LeaseExpired(reason, case.ledger.state.epoch))
 
     def _about_ms(self) -> int:
-        """How late it is by the log's clock, as far as is known here: one's own may be days off."""
+        """Estimate the log's time from its last answer: this machine's clock may be days off."""
         clock = self._speaking.clock
         if self._heard is None:
             return clock.now_ms()

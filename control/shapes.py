@@ -68,9 +68,9 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
 
 
 def _check_size(node: Any, named: dict[str, int], depth: int) -> int:
-    """How deep the values of a foreign schema are. Few bytes must not say much, so each of them
-    takes a byte: null is only one of several, a record has a field, and nothing holds itself.
-    `named` are the records that are whole, and how deep they are.
+    """Return how deep the values of a foreign schema are. Few bytes must not say much, so each
+    value takes a byte: null is only one of several, a record has a field, and nothing holds
+    itself. `named` are the records that are whole, and how deep they are.
 
     Raises:
         Corrupt: the schema is no such.

@@ -108,7 +108,7 @@ class ResultState:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What results came to that were released so long ago that nothing else is known of them."""
+    """The sums of results that were released so long ago that nothing else is remembered."""
 
     results: int = 0
     written: Written = Written()

@@ -45,7 +45,7 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
 
 
 def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
-    """What the snapshots do not know of one job, or of all: no more is needed to know what is."""
+    """Read the events of one job, or of all jobs, that are newer than the snapshots."""
     if job:
         yield from read(log, job, snapshots)
         return

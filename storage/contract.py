@@ -36,7 +36,7 @@ class Limits:
 
     @property
     def window_bytes(self) -> int:
-        """How many bytes neighbours are read together: so few that all requests find room."""
+        """Return how many bytes of neighbours one request reads, so that all requests fit."""
         return min(self.join_bytes, self.fetch_bytes // (2 * self.fetch_parallel))
 
     def task_bytes(self, inputs: int, outputs: int) -> int:
