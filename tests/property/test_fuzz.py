@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import fastavro
 import pytest
@@ -43,3 +44,21 @@ def test_a_few_bytes_never_say_much(item: object) -> None:
             snapshots.Index,
             lambda notes: None,
         )
+
+
+FORMS = [("deflate", 1, "compressed"), ("null", 60, "hold each other")]
+
+
+@pytest.mark.parametrize(("codec", "depth", "why"), FORMS)
+def test_foreign_forms_are_refused(codec: str, depth: int, why: str) -> None:
+    """Compressed bytes grow, and records that hold each other exhaust a reader's stack."""
+    kind: Any = "long"
+    for level in range(depth):
+        kind = {"type": "record", "name": f"N{level}", "fields": [{"name": "f", "type": kind}]}
+    value: object = 1
+    for _ in range(depth):
+        value = {"f": value}
+    out = io.BytesIO()
+    fastavro.writer(out, kind, [value], codec=codec)
+    with pytest.raises(Corrupt, match=why):
+        shapes.unpack(out.getvalue(), snapshots.Index, lambda notes: None)

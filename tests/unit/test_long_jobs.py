@@ -143,3 +143,11 @@ def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.unregister_job(OTHER_JOB)
     state = audited(log).state
     assert (5, 15) == (len(state.gone), state.forgotten.results)
+
+
+def test_a_late_reader_is_not_counted_twice() -> None:
+    """A reader that ends after the release adds rows, and no subpartition that was counted."""
+    state = run(1)
+    late = Consumed(ResultId("1-0000"), 0, 4, 9, 20, 200, 4)
+    reads = step(state, late)[0].results[ResultId("1-0000")].reads
+    assert (40, 4) == (reads.rows, reads.subpartitions)
