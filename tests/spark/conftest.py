@@ -17,6 +17,9 @@ from headgate.infra import stack
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
+# No JVM of a test lives long enough for more; Spark compiles more code than fits in C1's default.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -59,7 +62,7 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("headgate-tests")
     conf = {
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",

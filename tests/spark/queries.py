@@ -29,6 +29,7 @@ SHOWN_S = 30.0
 SHRUNK_MAX = 5
 UNANSWERED_MAX_PERCENT = 5
 REASON_CHARS = 80
+LASTING = "-XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
 
 
 def main() -> int:
@@ -39,7 +40,7 @@ def main() -> int:
     parser.add_argument("--planted", nargs="+", choices=[plant.__name__ for plant in PLANTED])
     given = parser.parse_args()
     seeds = range(given.start, given.start + given.queries)
-    spark = build_session(real_place(), "local[2]")
+    spark = build_session(real_place(), "local[2]", **{"spark.driver.extraJavaOptions": LASTING})
     try:
         tables(spark)
         with attach(spark) as hg:
