@@ -38,7 +38,8 @@ class Mended:
 def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
     """The jobs whose logs are whole, or begin at a snapshot, and explain themselves, and that are
     not in another store. Nobody vouches for a job of which nothing was read."""
-    elsewhere: set[JobId] = set()
+    known = ((job, one.registered) for job, one in snapshots.items())
+    elsewhere = {job for job, body in known if body and body.store not in ("", store)}
 
     def watched() -> Iterator[Recorded]:
         for recorded in records:

@@ -31,6 +31,7 @@ from headgate.control.events import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.memory import MemoryEventLog
+from headgate.control.replay import Snapshot
 from headgate.control.state import JobState
 from headgate.storage.blobs import PendingUpload
 from headgate.storage.fsck import Finding, Findings, Kind, Remedy, check, fold
@@ -308,6 +309,23 @@ def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
         Recorded(9, wrong),
     ]
     assert sound_jobs(records, "s3://a", {}) == {"silent", "here"}
+
+
+def test_the_store_of_a_job_is_known_from_its_snapshot() -> None:
+    """Where the log is read from a snapshot on, the job's registration is not read again."""
+    registered = {
+        JobId(name): JobRegistered("per-job", "0", "t", store=store)
+        for name, store in (("here", "s3://a"), ("away", "s3://b"))
+    }
+    snapshots = {
+        job: Snapshot(JobState(job, epoch=1), (), 5, 0, body.mode, body)
+        for job, body in registered.items()
+    }
+    said = [
+        Recorded(9, Event("9", job, "", 0, "t", None, JobUnregistered(""))) for job in snapshots
+    ]
+    assert sound_jobs(said, "s3://a", snapshots) == {"here"}
+    assert sound_jobs([], "s3://a", snapshots) == set()
 
 
 def test_a_stream_of_a_running_attempt_is_no_finding() -> None:
