@@ -67,7 +67,7 @@ def test_what_spark_encrypts_is_called_there(
 ) -> None:
     """What does not fit waits in files, which are not encrypted here."""
     may_be_set = {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false"}
-    encrypted = {"spark.io.encryption.enabled": "true"}
+    encrypted = {"spark.io.encryption.enabled": " TRUE"}
     with setting(spark, may_be_set), setting(spark, encrypted):
         same(hg, df.groupBy("k").applyInArrow(counted, COUNTED), here=False)
 

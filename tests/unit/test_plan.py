@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -88,3 +90,24 @@ def test_nothing_is_asked_ahead_without_neighbours() -> None:
     whole = manifest(40, 3 * MIB)
     assert 1 == group_of(whole, Limits())
     assert [] == list(read_on(deployment(whole, 20), Limits()))
+
+
+def test_what_is_large_by_itself_waits_for_its_reader() -> None:
+    """Of the next group only what comes along with neighbours is asked for ahead, not a slice that
+    takes a window of its own."""
+    whole, limits, group = manifest(40, 200_000), Limits(), 8
+    sizes = np.full(40, 150_000)
+    sizes[group] = 5 * MIB
+    hot = replace(whole.sources[0], starts=8 + np.cumsum(sizes) - sizes, sizes=sizes)
+    mixed = replace(whole, sources=(hot, whole.sources[1]))
+    assert group == group_of(mixed, limits)
+    found = read_on(deployment(mixed, group - 1), limits)
+    assert [mixed.sources[1].name] == [piece.source.name for piece in found]
+
+
+def test_windows_leave_room_for_all_requests() -> None:
+    """With few bytes on their way, windows are so small that requests go side by side."""
+    limits = Limits(fetch_bytes=4 * MIB, fetch_parallel=16)
+    windows = [piece.window for piece in plan(deployment(manifest(1_000, 1_000), 0), limits)]
+    assert windows
+    assert 16 * max(window.length for window in windows) <= limits.fetch_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -14,7 +14,7 @@ from headgate.control import keeping, snapshots
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
-from headgate.control.errors import HeadgateError, OutcomeUnknown, Unavailable
+from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
@@ -26,9 +26,10 @@ from headgate.control.events import (
     ReleaseRequested,
 )
 from headgate.control.ids import JobId
-from headgate.control.log import EventLog, Follower, StateRecord
+from headgate.control.log import Decisions, EventLog, Follower, StateRecord
 from headgate.control.memory import MemoryEventLog
 from headgate.control.recovery import begin, read_snapshots, take_up
+from headgate.control.replay import Derived
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
 
@@ -376,6 +377,46 @@ def live_by(log: EventLog, settings: MasterSettings, facts: Sequence[Fact]) -> J
     with closing(opened(log, settings)) as steps:
         state_facts(log, *facts, by=f"driver {len(facts)}")
         return last_state(drive(steps, log, OrderedStorage(log)))
+
+
+@dataclass
+class Sleeper(StoppedClock):
+    """Time that only those who wait move on."""
+
+    pauses: list[float] = field(default_factory=list)
+
+    def sleep_s(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.at_ms += round(1000 * seconds)
+
+
+def test_drivers_that_begin_at_once_make_way() -> None:
+    """Who is fenced by another one waits longer each time, and no longer than its deadline."""
+
+    class Crowded(FaultyLog):
+        def open_decisions(self, job: JobId) -> Decisions:
+            raise Fenced("another driver begins")
+
+    clock = Sleeper()
+    with pytest.raises(Unavailable, match="another driver begins"):
+        begin(Crowded(MemoryEventLog()), JOB, Deadline.after(4.0, clock))
+    assert [0.2, 0.4, 0.8, 1.6] == clock.pauses[:4]
+    assert 4.0 == pytest.approx(sum(clock.pauses))
+
+
+def test_a_job_may_begin_behind_a_step_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else's transaction hides the end of the log: what was kept behind it belongs to this
+    log all the same."""
+    log, other = crowded(), Author(JobId("other"), "somebody")
+    with closing(log.open_decisions(other.job)) as theirs:
+        theirs.begin()
+        theirs.write(other.decision(Derived(0, 0, "0", JobAccepted(1))))
+        begin(log, JOB, Deadline.after(1.0), is_new=True)
+        start = take_up(log, JOB, Deadline.after(1.0))
+        with closing(start.follower) as follower:
+            assert follower.end() < follower.position()
+    assert start.snapshot is not None
+    assert "which is another" not in caplog.text
 
 
 def test_a_new_name_is_not_looked_for() -> None:

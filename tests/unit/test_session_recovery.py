@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -12,16 +13,18 @@ import pytest
 from headgate.control import session_steps, snapshots
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings
+from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     Consumed,
+    Decision,
     Event,
     Fact,
     JobAccepted,
     JobRegistered,
     JobUnregistered,
+    Released,
     ReleaseRequested,
 )
 from headgate.control.ids import JobId
@@ -37,9 +40,11 @@ from headgate.control.term import Term
 from headgate.storage.fsck import audit
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import RESULT, attempt, produced
+from .test_loop import JOB, RESULT, attempt, in_a_hurry, looping, produced
 from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
 from .test_steps import CLOCK, StoppedClock
+
+__all__ = ["in_a_hurry"]
 
 OFTEN = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
 NEVER = replace(OFTEN, snapshot_events=1_000)
@@ -307,6 +312,55 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
     steps = JobSteps.follow(log, author, OFTEN, term)
     with closing(steps), pytest.raises(Fenced, match="a later driver speaks for job"):
         [steps.step(0.0) for _ in range(30)]
+
+
+def test_a_life_that_began_anew_is_anothers() -> None:
+    """A driver whose log was lost finds its job there at an earlier epoch, and is fenced."""
+    old, new, term = MemoryEventLog(1), MemoryEventLog(1), Term("driver")
+    author = Author(JOBS[0], "driver", CLOCK)
+    live(old, LIFE, JOBS[0], said="former")
+    old.append(author.fact(LIFE[0]))
+    live(old, (), said="")
+    with closing(JobSteps.follow(old, author, OFTEN, term, known=0)) as steps:
+        for _ in range(30):
+            steps.step(0.0)
+    assert 2 == term.epoch
+    live(new, OPENING, JOBS[0], said="somebody")
+    steps = JobSteps.follow(new, author, OFTEN, term)
+    with closing(steps), pytest.raises(Fenced, match="as epoch 1"):
+        [steps.step(0.0) for _ in range(30)]
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
+    """Nobody waits for an answer when it begins, the master answers, and keeps that in a snapshot
+    before the driver reads it."""
+    log, asked = MemoryEventLog(1), list[Future[tuple[Decision, ...]]]()
+
+    class Asking(FaultyLog):
+        def read_state(
+            self, job: JobId | None, deadline: Deadline, whole: bool = False
+        ) -> dict[str, bytes]:
+            if self.calls["read_state"]:
+                asked.append(loop.ask(ReleaseRequested(RESULT, "asked")))
+                drive(log, Storage(), steps)
+                assert read_snapshots(log, JOB, deadline)[JOB].position > before
+            return super().read_state(job, deadline, whole)
+
+    faulty, settings = Asking(log), replace(OFTEN, wait_ms=1_000, mode=SESSION)
+    with (
+        closing(joined(log, settings=OFTEN)) as steps,
+        looping(faulty, settings=settings) as loop,
+    ):
+        answer = loop.ask(LIFE[0])
+        drive(log, Storage(), steps)
+        assert 1 == len(answer.result(1.0))
+        state_facts(log, JOB, *LIFE[1:])
+        drive(log, Storage(), steps)
+        before = end(log)
+        faulty.fault = Fault("poll", faulty.calls["poll"] + 5, Unavailable("injected"))
+        loop.wait_for(lambda _: asked or None, "the driver that begins anew")
+        assert any(isinstance(one, Released) for one in asked[0].result(1.0))
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [
