@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from .errors import Invalid
 from .ids import AttemptId, JobId, PartitionId, ResultId
@@ -30,6 +30,13 @@ class MasterSettings:
     snapshot_ms: int = 3_600_000
     lease_ms: int = 0
     look_ms: int = 5_000
+
+    def within(self, retention_ms: int) -> Self:
+        """Return these for a log that keeps events for so long, below 0 for ever: its jobs are in
+        snapshots before it forgets."""
+        if retention_ms < 0:
+            return self
+        return replace(self, snapshot_ms=min(self.snapshot_ms, retention_ms // 4))
 
 
 @dataclass(frozen=True, slots=True)

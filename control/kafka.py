@@ -62,6 +62,10 @@ class KafkaEventLog:
             raise translate(exc.args[0], f"appending {fact.kind} {fact.id}") from exc
         return receipt
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        self._check_open()
+        return self._clients.retention_ms(deadline)
+
     def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
         self._check_open()
         return self._follow(self._settings.group(job), self._clients.place(job), job, position)

@@ -221,6 +221,13 @@ class KafkaClients:
                 raise translate(exc.args[0], f"looking for {name}") from exc
             return False
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        """Return how long the topic of events keeps one; as it would be made, where it is not."""
+        made, name = self.settings.topic.retention_ms, self.settings.events_topic
+        if self.settings.embedded or not self.exists(name, deadline):
+            return made
+        return int(self._configured(name, deadline)["retention.ms"])
+
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
         found = {"partitions": str(self._described(topic.name, deadline))}

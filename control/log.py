@@ -230,6 +230,13 @@ class EventLog(Protocol):
             Invalid: it refuses these settings, or exists with others.
         """
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        """Return how long the log keeps an event, below 0 for ever.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
     def append(self, fact: Event) -> Receipt:
         """Hand a fact to the log without waiting for it.
 

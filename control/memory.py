@@ -32,7 +32,10 @@ class _Receipt:
 class MemoryEventLog:
     """An event log for the threads of one process."""
 
-    def __init__(self, partitions: int = 4, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, partitions: int = 4, clock: Clock = SYSTEM_CLOCK, retention_ms: int = -1
+    ) -> None:
+        self._retention_ms = retention_ms
         self._clock = clock
         self._beats: dict[JobId, int] = {}
         self._partitions = [Partition(number) for number in range(partitions)]
@@ -43,6 +46,10 @@ class MemoryEventLog:
 
     def prepare(self, deadline: Deadline) -> None:
         """Nothing to make ready."""
+
+    def retention_ms(self, deadline: Deadline) -> int:
+        self._check_open()
+        return self._retention_ms
 
     def append(self, fact: Event) -> _Receipt:
         return _Receipt(self._put(fact.job, fact.job, codec.encode(fact)))

@@ -77,7 +77,8 @@ class SessionSteps:
         """
         self._speaking = speaking
         self._log = log
-        self._settings = settings
+        deadline = Deadline.after(settings.wait_ms / 1000, speaking.clock)
+        self._settings = settings.within(log.retention_ms(deadline))
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()

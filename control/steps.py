@@ -88,7 +88,8 @@ class JobSteps:
             term.check(log, author.job, settings.step_events_max, deadline)  # now nobody can come
             start = take_up(log, author.job, deadline)
             opening.callback(start.follower.close)
-            steps = cls(author, decisions, start, settings, log.written(author.job), term)
+            kept = settings.within(log.retention_ms(deadline))
+            steps = cls(author, decisions, start, kept, log.written(author.job), term)
             opening.pop_all()
             return steps
 

@@ -87,7 +87,10 @@ class Settings:
         "replicas of a topic that has to be created; -1: the broker's default",
     )
     topic_retention_ms: int = _key(
-        "topic.retention.ms", 7 * _DAY_MS, _at_least(60_000), "how long the audit is kept"
+        "topic.retention.ms",
+        7 * _DAY_MS,
+        _at_least(60_000),
+        "how long events are kept; the audit is as long",
     )
     lease_ms: int = _key(
         "lease.ms",

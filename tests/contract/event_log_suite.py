@@ -72,6 +72,7 @@ def same_partition(job: JobId, partitions: int) -> JobId:
 
 class EventLogBasics:
     PARTITIONS = 4
+    RETENTION_MS = 3_600_000
     TELLS_TIME = True
 
     @pytest.fixture
@@ -211,6 +212,9 @@ class EventLogBasics:
     def test_prepare_may_be_repeated(self, log: EventLog) -> None:
         """Preparing a log that exists with the same settings changes nothing and succeeds."""
         log.prepare(Deadline.after(LIMIT_S))
+
+    def test_the_log_says_how_long_it_keeps_events(self, log: EventLog) -> None:
+        assert log.retention_ms(Deadline.after(LIMIT_S)) == self.RETENTION_MS
 
     def test_a_closed_log_takes_nothing(self, log: EventLog, job: JobId) -> None:
         """After `close` every use raises `Closed`."""

@@ -58,7 +58,7 @@ def embedded() -> Iterator[EmbeddedStack]:
 class TestMemoryEventLog(StateSuite):
     @pytest.fixture
     def log(self) -> EventLog:
-        return MemoryEventLog(self.PARTITIONS)
+        return MemoryEventLog(self.PARTITIONS, retention_ms=self.RETENTION_MS)
 
     def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
         assert isinstance(log, MemoryEventLog)
@@ -253,8 +253,8 @@ class TestEmbeddedEventLog(KafkaFaults, StateBasics):
 
     @pytest.fixture
     def log(self, embedded: EmbeddedStack) -> Iterator[EventLog]:
-        settings = KafkaSettings(embedded.bootstrap, request_timeout_s=LIMIT_S, embedded=True)
-        log = KafkaEventLog(settings)
+        topic = TopicSettings(retention_ms=self.RETENTION_MS)
+        log = KafkaEventLog(KafkaSettings(embedded.bootstrap, topic=topic, embedded=True))
         log.prepare(Deadline.after(LIMIT_S))
         yield log
         log.close()

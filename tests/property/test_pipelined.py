@@ -221,6 +221,9 @@ class Watched:
     def prepare(self, deadline: Deadline) -> None:
         raise AssertionError("no executor does this")
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        raise AssertionError("no executor does this")
+
     def written(self, job: JobId) -> int:
         raise AssertionError("no executor decides")
 

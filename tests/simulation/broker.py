@@ -155,6 +155,9 @@ class SimLog:
     def prepare(self, deadline: Deadline) -> None:
         """Nothing to make ready."""
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        return -1  # what snapshots need is never forgotten here
+
     def append(self, fact: Event) -> SimReceipt:
         scheduler, chaos = self.broker.scheduler, self.broker.chaos
         scheduler.pause(f"append {fact.kind}")

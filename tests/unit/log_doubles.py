@@ -67,6 +67,9 @@ class FaultyLog:
     def prepare(self, deadline: Deadline) -> None:
         self.inner.prepare(deadline)
 
+    def retention_ms(self, deadline: Deadline) -> int:
+        return self.inner.retention_ms(deadline)
+
     def append(self, fact: Event) -> Receipt:
         fault = self.meet("append")
         if fault is None:

@@ -160,26 +160,29 @@ def test_what_has_ended_stands() -> None:
     assert {} != standing(log)
 
 
-def test_a_snapshot_follows_facts_or_time() -> None:
-    """None is written for fewer facts than told, until the time that is told has passed; then one
-    of an idle job too, so that its position stays in the log. An idle log brings none."""
-    log, clock = MemoryEventLog(1), StoppedClock()
+@pytest.mark.parametrize("retention_ms", [-1, 600_000])
+def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
+    """None is written for fewer facts than told, until the time that is told has passed, or a part
+    of what the log keeps; then one of an idle job too, so that its position stays in the log. An
+    idle log brings none."""
+    log, clock = MemoryEventLog(1, retention_ms=retention_ms), StoppedClock()
+    after_ms = HOURLY.snapshot_ms if retention_ms < 0 else retention_ms // 4
     with closing(opened(log, HOURLY, clock)) as steps:
         state_facts(log, *LIFE)
         drive(steps, log, OrderedStorage(log))
         assert {} == standing(log)
-        clock.at_ms += HOURLY.snapshot_ms
+        clock.at_ms += after_ms
         drive(steps, log, OrderedStorage(log))
         first = position(log)
         assert first == len(log._partitions[0].entries) > len(LIFE)
         log.append(Author(JobId("other"), "somebody", clock).fact(REGISTERED))
         drive(steps, log, OrderedStorage(log))
         assert first == position(log)
-        clock.at_ms += HOURLY.snapshot_ms
+        clock.at_ms += after_ms
         drive(steps, log, OrderedStorage(log))
         assert first + 1 == position(log)
         before = standing(log)
-        clock.at_ms += HOURLY.snapshot_ms
+        clock.at_ms += after_ms
         drive(steps, log, OrderedStorage(log))
         assert before == standing(log)
 
