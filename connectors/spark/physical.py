@@ -27,6 +27,7 @@ from .numbering import Numbering
 from .operators import callers, merging
 from .places import Places
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
+from .stated import Stated
 from .walk import TOP, Walk, is_grouped, joined, link
 
 _CLASSES = {
@@ -52,6 +53,7 @@ _CLASSES = {
     "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
+    "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
     "types": "org.apache.spark.sql.types.DataTypes",
     "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
     "bounds": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
@@ -268,30 +270,10 @@ class PlanDoor:
             root = self._fill(plan.root, scans)
             rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
-        columns = self._columns(plan, root)
+        stated = Stated(self._jvm, self._asked, plan.top)
+        columns = stated.columns(root)
         logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
-        return self._door.frame(self._limit(plan.top, logical)), str(root.toString())
-
-    def _columns(self, plan: Plan, root: Any) -> Any:
-        """What a root gives, as the user's query states it: Spark's optimizer loses sight of what
-        cannot be null."""
-        last = root if plan.top is None else plan.top
-        if last.schema().equals(self._asked.schema()):
-            return root.output()
-        given = last.projectList() if name_of(last) == TOP else root.output()
-        pairs = zip(self._jvm.items(given), self._jvm.items(self._asked.output()), strict=True)
-        asked = {one.exprId(): stated for one, stated in pairs}
-        columns = [
-            self._column(asked.get(one.exprId(), one), one)
-            for one in self._jvm.items(root.output())
-        ]
-        return self._jvm.seq(columns)
-
-    def _column(self, asked: Any, given: Any) -> Any:
-        kind, nulls, metadata = asked.dataType(), asked.nullable(), asked.metadata()
-        return self._jvm["column"](
-            asked.name(), kind, nulls, metadata, given.exprId(), given.qualifier()
-        )
+        return self._door.frame(stated.limited(logical)), str(root.toString())
 
     def _bytes(self, text: str | None) -> int:
         if text is None or text.startswith("-"):
@@ -453,22 +435,6 @@ class PlanDoor:
                 first = places.putIfAbsent(one.place, at)
                 found.setdefault(at if first is None else first, []).append(one)
         return list(found.values())
-
-    def _limit(self, top: Any, rows: Any) -> Any:
-        """The logical plan of the limit that was taken off a root."""
-        if top is None:
-            return rows
-        nothing, integer = self._jvm.nothing(), self._jvm["types"].IntegerType
-        if name_of(top) == TOP:
-            rows = self._jvm["sort"](top.sortOrder(), True, rows, nothing)
-        if top.limit() >= 0:
-            limit = self._jvm["literal"](top.limit(), integer)
-            rows = self._jvm["limit"](limit, self._jvm["local limit"](limit, rows))
-        if top.offset() > 0:
-            rows = self._jvm["offset"](self._jvm["literal"](top.offset(), integer), rows)
-        if name_of(top) == TOP:
-            rows = self._jvm["project"](top.projectList(), rows)
-        return rows
 
     def _ascending(self, expression: Any) -> Any:
         directions = self._jvm.only(_ASCENDING), self._jvm.only(_NULLS_FIRST)

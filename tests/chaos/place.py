@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from confluent_kafka.admin import AdminClient
@@ -28,13 +29,14 @@ SLOTS = ("a", "b")
 HEAP_MIB = 256
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for more
 ASK_S_MAX = 60.0
-_TOPIC = TopicSettings(TOPIC_PARTITIONS, -1, 7 * 86_400_000)
+WEEK_MS = 7 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Three brokers, a store and two masters, of this run alone."""
 
+    topic: TopicSettings
     settings: StackSettings
     state: StackState
     masters: Masters
@@ -49,22 +51,32 @@ class Place:
     def tables(self) -> Path:
         return self.folder / "tables"
 
-    def start(self, name: str, job: str, work: Work) -> Application:
+    @property
+    def log(self) -> KafkaSettings:
+        return KafkaSettings(self.state.bootstrap, PREFIX, self.topic)
+
+    def start(
+        self, name: str, job: str, work: Work, conf: Mapping[str, str], **more: Any
+    ) -> Application:
+        """Start an application; `conf` comes on top of what all of them have."""
         conf = {
             "broker": self.state.bootstrap,
             "store": f"s3://{self.state.bucket}/{PREFIX}",
             "s3.endpoint": self.state.endpoint,
             "topic.prefix": PREFIX,
             "topic.partitions": str(TOPIC_PARTITIONS),
+            "topic.retention.ms": str(self.topic.retention_ms),
             "segment.bytes": str(1 << 20),
             "job.id": job,
             "mode": work.mode,
+            **conf,
         }
         given = {
             "conf": {f"spark.headgate.{key}": value for key, value in conf.items()},
             "way": work.way,
             "queries": work.queries,
             "tables": str(self.tables),
+            **more,
         }
         return Application(work.application, given, self.folder / name, self.env)
 
@@ -77,7 +89,7 @@ class Place:
 
     def coordinator(self) -> str:
         """The node that coordinates the group of masters."""
-        group = KafkaSettings(self.state.bootstrap, PREFIX, _TOPIC).masters_group
+        group = self.log.masters_group
         admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
         found = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
         return f"kafka-{found.coordinator.id}"
@@ -98,27 +110,25 @@ class Place:
 
 
 @contextmanager
-def open_place(folder: Path) -> Iterator[Place]:
+def open_place(folder: Path, retention_ms: int = WEEK_MS) -> Iterator[Place]:
     """Start everything, and end it."""
+    topic = TopicSettings(TOPIC_PARTITIONS, -1, retention_ms)
     settings = StackSettings(home=folder / "stack", heap_mib=HEAP_MIB)
     with patch.dict(os.environ, JAVA_TOOL_OPTIONS=QUICK_JAVA), ExitStack() as opening:
         opening.callback(stack.down, settings=settings)
         state = stack.up(3, settings)
         keys = {"AWS_ACCESS_KEY_ID": state.access_key, "AWS_SECRET_ACCESS_KEY": state.secret_key}
         env = {**os.environ, **keys, "PYSPARK_PYTHON": sys.executable}
-        _make_topics(state)
         masters = Masters(_where(state), folder, env)
         opening.callback(masters.end)
+        place = Place(topic, settings, state, masters, folder, env)
+        with closing(KafkaEventLog(place.log)) as log:
+            log.prepare(Deadline.after(STARTED_S_MAX))
         for slot in SLOTS:
             masters.start(slot)
-        yield Place(settings, state, masters, folder, env)
+        yield place
 
 
 def _where(state: StackState) -> list[str]:
     store = ["--store", f"s3://{state.bucket}/{PREFIX}", "--s3", f"endpoint={state.endpoint}"]
     return ["--broker", state.bootstrap, "--prefix", PREFIX, *store]
-
-
-def _make_topics(state: StackState) -> None:
-    with closing(KafkaEventLog(KafkaSettings(state.bootstrap, PREFIX, _TOPIC))) as log:
-        log.prepare(Deadline.after(STARTED_S_MAX))

@@ -17,8 +17,8 @@ FAULTS = (
 )
 _OF_TASKS = ("executor", "worker")
 
-EXCHANGES, TPCDS = "exchanges", "tpcds"
-APPLICATIONS = (EXCHANGES, TPCDS)
+EXCHANGES, TPCDS, LONG = "exchanges", "tpcds", "long"
+APPLICATIONS = (EXCHANGES, TPCDS)  # of rounds
 OFFLOAD, ACTION = "offload", "action"
 QUERIES = tuple(TESTED)
 IN_TURN = ("first", "second", "third", "fourth")
@@ -27,6 +27,7 @@ IN_TURN = ("first", "second", "third", "fourth")
 PHASES = {
     EXCHANGES: ("attaching", "writing", "rewriting", "reading", "closing", "closed"),
     TPCDS: ("attaching", *IN_TURN, "closing", "closed"),
+    LONG: ("attaching", "working", "closing", "closed"),
 }
 
 AFTER_S_MAX = 3.0
@@ -35,6 +36,11 @@ LASTS_S = (1.0, 8.0)
 LASTS_LONG_S = (1.0, 14.0)
 BETWEEN_S = (3.0, 8.0)
 STRIKES_MAX = 12
+
+# What happens in hours.
+LINK, CUT = "link", "cut"
+SOAKED = (*((victim, how) for victim in VICTIMS for how in (KILLED, PAUSED)), (LINK, CUT))
+SOAKED_BETWEEN_S, SOAKED_LASTS_S = (5.0, 25.0), (1.0, 25.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +132,33 @@ def _phases(work: Work, victim: str) -> tuple[str, ...]:
     if victim in _OF_TASKS:
         return work.phases[1:-2]
     return work.phases[: -2 if work.application == TPCDS else -1]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A victim of the application of this number, what happens to it, and how long after the one
+    before."""
+
+    at: int
+    victim: str
+    how: str
+    between_s: float
+    lasts_s: float
+    choice: float
+
+
+def faults(seed: int, applications: int) -> Iterator[Fault]:
+    """Faults without end. Every other driver is never killed: its memory is looked at."""
+    chance = Random(seed)
+    while True:
+        at, (victim, how) = chance.randrange(applications), chance.choice(SOAKED)
+        if victim == "driver" and at % 2:
+            how = PAUSED
+        yield Fault(
+            at,
+            victim,
+            how,
+            chance.uniform(*SOAKED_BETWEEN_S),
+            chance.uniform(*SOAKED_LASTS_S),
+            chance.random(),
+        )

@@ -172,6 +172,9 @@ class Masters:
             process.wait()
         return process.pid
 
+    def pids(self) -> dict[str, int]:
+        return {slot: process.pid for slot, process in self._processes.items()}
+
     def fallen(self) -> list[str]:
         """Those that have ended by themselves, and are started again."""
         ended = [slot for slot, process in self._processes.items() if process.poll() is not None]

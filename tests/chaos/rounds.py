@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from headgate.infra import daemons, stack
 from . import tpcds
 from .exchanges import FIRST, SECOND
 from .place import TOPIC_PARTITIONS, Place
-from .plan import EXCHANGES, KILLED, REPLACED, TPCDS, Round, Strike
+from .plan import EXCHANGES, KILLED, REPLACED, TPCDS, Round, Strike, Work
 from .processes import STARTED_S_MAX, Application, Late, send, wait_for
 
 WORK_S_MAX = 400.0
@@ -32,19 +32,23 @@ class Victim:
 
 @dataclass
 class Scene:
-    """A round under way; the last application is the one whose rows count."""
+    """A job under way; the last application is the one whose rows count. Each gets `conf`, and what
+    is `given` to it when it starts."""
 
     place: Place
-    round: Round
+    work: Work
     job: str
+    conf: Mapping[str, str] = field(default_factory=dict)
+    given: Callable[[], Mapping[str, Any]] = dict
     applications: list[Application] = field(default_factory=list)
 
     def start(self) -> Application:
         name = f"{self.job}-{len(self.applications) + 1}"
-        self.applications.append(self.place.start(name, self.job, self.round.work))
-        return self.applications[-1]
+        started = self.place.start(name, self.job, self.work, self.conf, **self.given())
+        self.applications.append(started)
+        return started
 
-    def victim(self, choice: float) -> Victim:
+    def victim(self, kind: str, choice: float) -> Victim:
         choices = {
             "master": self._master,
             "driver": self._driver,
@@ -54,11 +58,14 @@ class Scene:
             "coordinator": self._coordinator,
             "store": self._store,
         }
-        return choices[self.round.victim]()
+        return choices[kind]()
+
+    def holder(self) -> str:
+        """Return the slot whose master decides for the job."""
+        return self.place.masters.holder(partition_of(JobId(self.job), TOPIC_PARTITIONS))
 
     def _master(self) -> Victim:
-        masters = self.place.masters
-        slot = masters.holder(partition_of(JobId(self.job), TOPIC_PARTITIONS))
+        masters, slot = self.place.masters, self.holder()
         return Victim(
             f"slot {slot}", lambda number: masters.send(slot, number), lambda: masters.start(slot)
         )
@@ -97,21 +104,21 @@ class Scene:
         )
 
 
-def strike_all(scene: Scene) -> Iterator[str]:
+def strike_all(scene: Scene, round: Round) -> Iterator[str]:
     """Do all that the round says, as long as somebody is there; give each victim and its phase."""
     first = scene.applications[-1]
-    for at, one in enumerate(scene.round.strikes):
+    for at, one in enumerate(round.strikes):
         first.await_phase(one.phase, WORK_S_MAX)
         SYSTEM_CLOCK.sleep_s(one.after_s)
         if at and first.is_over():
             return
-        yield strike(scene, one)
+        yield strike(scene, round.victim, round.how, one)
 
 
-def strike(scene: Scene, one: Strike) -> str:
-    """Do what the round says once; returns to whom, and in which phase."""
-    how, first = scene.round.how, scene.applications[-1]
-    victim = scene.victim(one.choice)
+def strike(scene: Scene, kind: str, how: str, one: Strike) -> str:
+    """Kill or pause once; returns whom, and in which phase."""
+    first = scene.applications[-1]
+    victim = scene.victim(kind, one.choice)
     struck = f"{victim.name}, {first.phase()}"
     if how == KILLED:
         victim.send(signal.SIGKILL)
@@ -122,7 +129,7 @@ def strike(scene: Scene, one: Strike) -> str:
     try:
         SYSTEM_CLOCK.sleep_s(one.lasts_s)
         if how == REPLACED:
-            scene.start().await_phase(scene.round.work.phases[2], WORK_S_MAX)
+            scene.start().await_phase(scene.work.phases[2], WORK_S_MAX)
     finally:
         victim.send(signal.SIGCONT)
     return struck
@@ -146,10 +153,10 @@ class Outcome:
 def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
     """Run the application of a round to its end, strike meanwhile, look what is left."""
     begun_s = SYSTEM_CLOCK.monotonic_s()
-    scene, struck, wrong = Scene(place, one, job), list[str](), list[str]()
+    scene, struck, wrong = Scene(place, one.work, job), list[str](), list[str]()
     try:
         scene.start()
-        struck.extend(strike_all(scene))
+        struck.extend(strike_all(scene, one))
         last = scene.applications[-1]
         wait_for(last.is_over, WORK_S_MAX, f"the application's end, it is {last.phase()}")
     except Late as exc:
@@ -174,7 +181,7 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
     if last.exit_code() != 0 or not last.has_reached("closed"):
         wrong.append(f"ended with {last.exit_code()} while {last.phase()}: {last.complaint()}")
     wrong += [f"ran in Spark: {one['native']}" for one in last.told() if one.get("native")]
-    if len(scene.applications) > 1 and scene.round.work.application == EXCHANGES:
+    if len(scene.applications) > 1 and scene.work.application == EXCHANGES:
         wrong += _found_again(*scene.applications)
     return wrong
 

@@ -172,6 +172,16 @@ def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: s
     hg.release(out)
 
 
+def test_what_is_said_of_a_column_is_sparks(spark: SparkSession, hg: Headgate, views: None) -> None:
+    """Spark makes one of two subqueries, and names what they give by itself."""
+    two = "select (select max(k) from few) a, k, v from orders where v >= (select min(k) from few)"
+    df = spark.sql(f"select a a, k, v from ({two}) order by a, k, v limit 5")
+    out = hg.offload(df)
+    assert df.schema.json() == out.schema.json()
+    assert sorted(told(df)) == sorted(told(out))
+    hg.release(out)
+
+
 def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: None) -> None:
     """Both sides of a join are cut alike, Spark puts no exchange of its own between, and what is
     handed out does not claim to be hashed in a way in which it is not."""
