@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries fuzz simulate chaos lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries fuzz simulate chaos soak lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,11 @@ SEED ?= 1
 
 chaos: $(INSTALLED) java  ## applications on services of their own, killed and paused (ROUNDS=15 SEED=1)
 	@$(BIN)/python -m tests.chaos --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+MINUTES ?= 120
+
+soak: $(INSTALLED) java  ## hours of small exchanges under faults, on services of their own (MINUTES=120 SEED=1)
+	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
@@ -37,6 +37,7 @@ from headgate.storage.layout import Layout
 from headgate.storage.stores import open_store
 from tests.link import Link
 
+from .long import SOON_MS
 from .memory import Samples, drawn
 from .place import PREFIX, SLOTS, Place, open_place
 from .plan import LINK, LONG, PAUSED, Fault, Strike, Work, faults
@@ -46,6 +47,7 @@ from .rounds import Scene, strike
 RETENTION_MS, SEGMENT_MS, LEASE_MS = 300_000, 60_000, 60_000
 LATE_S_MAX = 1_200.0  # what faults may cost all in all
 LOOKED_S_MAX = 300.0
+EXPIRED_S_MAX = 2 * SOON_MS / 1000
 PICTURE = ROOT / ".bench" / "soak.svg"
 
 
@@ -116,8 +118,7 @@ class Run:
         there = {layout.result_of(name) for name in names if name.startswith(layout.prefix)}
         kept = set(self.told("promoted"))
         if there != kept:
-            yield f"{self.job}: objects of {sorted(map(str, there - kept))} stay, "
-            yield f"{self.job}: none of {sorted(kept - there)} are there"
+            yield f"{self.job}: objects of {sorted(map(str, there))}, promoted are {sorted(kept)}"
 
     def _lines(self) -> list[dict[str, Any]]:
         return [line for one in self.scene.applications for line in one.told()]
@@ -164,15 +165,21 @@ class Soak:
         yield from self.fallen
         for run in self.runs:
             run.look_again()
-        names = self._names()
+        with suppress(Late):
+            wait_for(lambda: not any(self._left()), EXPIRED_S_MAX, "what expires to go")
+        yield from self._left()
         for run in self.runs:
             yield from run.wrong()
-            yield from run.left(names)
         with closing(KafkaEventLog(self.place.log)) as log:
             for run in self.runs:
                 if not log.oldest(JobId(run.job)):
                     yield f"the log has forgotten nothing where {run.job} is"
         yield from filter(None, (self.place.ask("fsck"), self.place.ask("audit", "verify")))
+
+    def _left(self) -> Iterator[str]:
+        names = self._names()
+        for run in self.runs:
+            yield from run.left(names)
 
     def _names(self) -> list[str]:
         place = self.place

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
+from xml.etree import ElementTree
 
 import pytest
 
 from headgate.control.contract import SESSION
 
+from .memory import Samples, drawn
 from .plan import (
     ACTION,
     APPLICATIONS,
@@ -18,7 +20,9 @@ from .plan import (
     KILLED,
     OFFLOAD,
     QUERIES,
+    SOAKED,
     TPCDS,
+    faults,
     plan,
 )
 
@@ -85,3 +89,29 @@ def test_how_often_a_victim_is_struck() -> None:
     assert {1} == times[TPCDS, "driver"]
     assert all(times[TPCDS, victim] == {12} for victim in ("executor", "worker"))
     assert all(n == {1} for (application, _), n in times.items() if application == EXCHANGES)
+
+
+def test_hours_have_every_fault() -> None:
+    """Each comes to each application, but a driver whose memory is looked at is not killed."""
+    first, again = (list(islice(faults(7, 4), 2_000)) for _ in range(2))
+    assert first == again
+    met = {(one.at, one.victim, one.how) for one in first}
+    wanted = {(at, victim, how) for at in range(4) for victim, how in SOAKED}
+    assert met == wanted - {(at, "driver", KILLED) for at in (1, 3)}
+
+
+def test_memory_that_grows_is_told() -> None:
+    """A process is held against what it had in the second quarter, if it was there by then."""
+    life, end = range(0, 1_000, 5), 1_000.0
+    samples = Samples(dict)
+    samples.lives = {
+        ("flat", 1): [(at, 100.0 + at % 10) for at in life],
+        ("late", 2): [(at, 100.0 + at) for at in life if at > end / 2],
+        ("gone", 3): [(at, 100.0 + at) for at in life if at < end / 2],
+        ("leaks", 4): [(at, 100.0 + at / 10) for at in life],
+    }
+    samples.close()
+    assert ["leaks (4) grew from 137 to 187 MiB"] == list(samples.growing())
+    picture = ElementTree.fromstring(drawn(samples.lives))
+    lines = [one for one in picture if one.tag.endswith("polyline")]
+    assert len(lines) == len(samples.lives)
