@@ -29,6 +29,8 @@ _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
+_CONVERTER = "org.apache.spark.sql.connect.execution.SparkConnectPlanExecution"
+_BATCH_BYTES = 16 << 20  # as Spark estimates them: what is off the heap is about twice as much
 _CLASSES = {
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "types": "org.apache.spark.sql.types.DataTypes",
@@ -48,6 +50,9 @@ _CLASSES = {
     "sessions": "org.apache.spark.sql.classic.SparkSession",
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "weak": "java.lang.ref.WeakReference",
+    "class": "java.lang.Class",
+    "pairs": "org.apache.spark.api.java.JavaPairRDD",
+    "converter": _CONVERTER,
 }
 
 
@@ -132,13 +137,14 @@ class CatalystDoor:
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, plan: Any, batch_rows: int) -> Any:
-        """The rows of a physical plan as a JavaRDD of Arrow batches, each as bytes. Spark takes the
-        form of batches from the session of the DataFrame that it is called on, but the rows from
-        any plan."""
-        self._form.conf().set("spark.sql.execution.arrow.maxRecordsPerBatch", str(batch_rows))
-        carrier = self.frame(self.relation(plan.output()), self._form)
+        """The rows of a physical plan as a JavaRDD of Arrow streams, each of one batch, as bytes. A
+        batch ends also when its rows are large, which `Dataset.toArrowBatchRdd` does not."""
+        convert = self._converter.rowToArrowConverter(
+            plan.schema(), batch_rows, _BATCH_BYTES, "UTC", False, False
+        )
         with self.active(self._session):
-            return carrier._jdf.toArrowBatchRdd(plan).toJavaRDD()
+            pairs = plan.execute().mapPartitions(convert, False, self._any)
+        return self._jvm["pairs"](pairs, self._any, self._any).keys()
 
     @contextmanager
     def active(self, session: Any) -> Iterator[None]:
@@ -156,11 +162,16 @@ class CatalystDoor:
                 sessions.clearActiveSession()
 
     @cached_property
-    def _form(self) -> Any:
-        """A session of our own, whatever the user's says of the form of batches."""
-        session = self._session.cloneSession()
-        session.conf().set("spark.sql.execution.arrow.useLargeVarTypes", "false")
-        return session
+    def _converter(self) -> Any:
+        """What makes batches for Spark Connect. Its class wants a query of Connect's, which the
+        making of batches does not: so it is made without being initialized."""
+        found = self._jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+        found.setAccessible(True)
+        return found.get(None).allocateInstance(self._jvm["class"].forName(_CONVERTER))
+
+    @cached_property
+    def _any(self) -> Any:
+        return self._jvm.only("scala.reflect.ClassTag").Any()
 
     def relation(self, attributes: Any) -> Any:
         """A leaf of no rows."""

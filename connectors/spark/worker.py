@@ -69,8 +69,7 @@ class MapTask:
         """Write the batches that the JVM sends as bytes."""
         schema = self._schema()
         carried = schema.append(pa.field(SUBPARTITION, pa.int32()))
-        batches = (ipc.read_record_batch(frame, carried) for frame in frames)
-        yield self._write(schema, batches)
+        yield self._write(schema, (_batch(frame, carried) for frame in frames))
 
     def write_batches(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
         """Write the batches of mapInArrow, and count the rows in one."""
@@ -175,6 +174,13 @@ _ENVIRONMENTS_MAX = 4
 _frozen = 0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 512 << 20
+
+
+def _batch(stream: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the only batch of a stream; its schema is known, and is not read again."""
+    messages = ipc.MessageReader.open_stream(stream)
+    messages.read_next_message()
+    return ipc.read_record_batch(messages.read_next_message(), schema)
 
 
 def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
