@@ -20,7 +20,7 @@ from .catalyst import NativeJob, ended_jobs, native_jobs
 ACCOUNTED = "headgate-accounted"
 _FROM_PYTHON = re.compile(r" at (NativeMethodAccessorImpl\.java|<unknown>):\d+$")
 _STREAMING = "\nrunId = "
-_OF_PLANS = ("$anonfun$", "toArrowBatchRdd ", "toRdd ")  # what Spark plans below what we run
+_OF_PLANS = ("$anonfun$", "execute ", "toRdd ")  # what Spark plans below what we run
 _CACHE = re.compile("InMemoryTableScan|TableCacheQueryStage")
 
 
