@@ -1,6 +1,6 @@
-"""The private door: with `physical.py`, `places.py`, `walk.py`, `numbering.py`, `operators.py`,
-`caches.py`, `task_settings.py` and `jvm.py` behind it, the only code that touches Spark's internals
-through py4j.
+"""The private door: with `physical.py`, `stated.py`, `places.py`, `walk.py`, `numbering.py`,
+`operators.py`, `caches.py`, `task_settings.py` and `jvm.py` behind it, the only code that touches
+Spark's internals through py4j.
 
 `open_door` answers None where a name it needs is missing; the caller then keeps to public PySpark.
 """

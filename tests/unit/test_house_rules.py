@@ -36,7 +36,7 @@ DOORS = {
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
 PRIVATE = (
     *("caches", "catalyst", "jvm", "numbering", "operators", "physical", "places"),
-    *("task_settings", "walk"),
+    *("stated", "task_settings", "walk"),
 )
 BEHIND_THE_DOOR = {f"connectors/spark/{name}.py" for name in PRIVATE}
 
