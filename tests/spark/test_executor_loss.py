@@ -68,17 +68,6 @@ def rows(df: DataFrame) -> list[str]:
     return sorted(map(str, df.select(F.spark_partition_id(), "*").collect()))
 
 
-def test_wide_rows_need_no_more_of_a_heap(spark: SparkSession, hg: Headgate) -> None:
-    """One batch of all of them would be larger than the heap of an executor."""
-    rows, chars = 12_000, 100_000
-    wide = spark.range(0, rows, 1, 1).select("id", F.repeat(F.lit("x"), chars).alias("t"))
-    before = set(executors(spark))
-    out = hg.repartition(wide, 8, "id")
-    found = out.select(F.sum("id"), F.sum(F.length("t"))).first()
-    assert found == (rows * (rows - 1) // 2, rows * chars)
-    assert before == set(executors(spark))
-
-
 def test_all_executors_killed(spark: SparkSession) -> None:
     """After the map stage no executor is needed: all are killed, the rows are the same, nothing is
     produced again, the log replays to the same decisions, and nothing is left after close."""
@@ -364,3 +353,14 @@ def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
     events = recorded(hg)
     assert {0: 1, 1: 1, 2: 2, 3: 1} == attempts_of(events)
     assert audited(events).state.failed is None
+
+
+def test_wide_rows_need_no_more_of_a_heap(spark: SparkSession, hg: Headgate) -> None:
+    """One batch of all of them would be larger than the heap of an executor."""
+    rows, chars = 12_000, 100_000
+    wide = spark.range(0, rows, 1, 1).select("id", F.repeat(F.lit("x"), chars).alias("t"))
+    before = set(executors(spark))
+    out = hg.repartition(wide, 8, "id")
+    found = out.select(F.sum("id"), F.sum(F.length("t"))).first()
+    assert found == (rows * (rows - 1) // 2, rows * chars)
+    assert before == set(executors(spark))

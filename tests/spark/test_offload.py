@@ -382,8 +382,7 @@ def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
     hg.release(hg.repartition(numbers, 3, key, "id", F.col("id")))
     labels = [one.label for one in hg.results()[-3:]]
     assert [True] * 3 == ["id" in label for label in labels]
-    bodies = hg._services.log.read_all(Deadline.after(20))
-    assert not [one for one in bodies if one.event.job == hg.job and secret in str(one.event)]
+    assert not [one for one in recorded(hg) if secret in str(one.event)]
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
     assert not [one for one in described if secret in one]
