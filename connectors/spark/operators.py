@@ -36,20 +36,17 @@ _CALLERS = {
     "FlatMapCoGroupsInArrowExec",
     "FlatMapCoGroupsInPandasExec",
 }
-_ARROW = {
-    PythonEvalType.SQL_GROUPED_MAP_ARROW_UDF,
-    PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
-    PythonEvalType.SQL_COGROUPED_MAP_ARROW_UDF,
-}
-_PANDAS = {
-    PythonEvalType.SQL_GROUPED_MAP_PANDAS_UDF,
-    PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
-    PythonEvalType.SQL_COGROUPED_MAP_PANDAS_UDF,
-}
-_BY_BATCH = {
-    PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF,
-    PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF,
-}
+
+
+def _kinds(*names: str) -> frozenset[int]:
+    """Return the kinds of functions that this Spark knows of these."""
+    found = (getattr(PythonEvalType, f"SQL_{name}_UDF", None) for name in names)
+    return frozenset(kind for kind in found if kind is not None)
+
+
+_ARROW = _kinds("GROUPED_MAP_ARROW", "GROUPED_MAP_ARROW_ITER", "COGROUPED_MAP_ARROW")
+_PANDAS = _kinds("GROUPED_MAP_PANDAS", "GROUPED_MAP_PANDAS_ITER", "COGROUPED_MAP_PANDAS")
+_BY_BATCH = _kinds("GROUPED_MAP_ARROW_ITER", "GROUPED_MAP_PANDAS_ITER")
 _AGGREGATES, _MERGES = {"HashAggregateExec", "SortAggregateExec"}, {"Final$", "PartialMerge$"}
 _KERNELS = {
     "Count": ("sum",),

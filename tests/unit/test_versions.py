@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -28,6 +30,17 @@ def test_patches_of_a_version_are_alike() -> None:
     for minor, known in VERSIONS.items():
         assert version_of(f"{minor}.7") is version_of(f"{minor}.0-vendor-1") is known
         assert version_of(f"{minor}0.1") is None
+
+
+def test_kinds_of_functions_that_are_new_are_not_asked_for() -> None:
+    """The oldest version has no functions that take a group batch by batch."""
+    program = (
+        "from pyspark.util import PythonEvalType\n"
+        "del PythonEvalType.SQL_GROUPED_MAP_ARROW_ITER_UDF\n"
+        "del PythonEvalType.SQL_GROUPED_MAP_PANDAS_ITER_UDF\n"
+        "from headgate import Headgate"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 
 
 def test_pip_allows_what_is_known_and_newer() -> None:
