@@ -69,9 +69,9 @@ def take_up_partition(grant: Grant) -> Resumption:
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
-    """Where nothing is known of a job keep that, before its first driver states anything: so nobody
-    has to look for its events in what the log held before. A name that nobody had before `is_new`;
-    of another the log is looked through once.
+    """Keep that nothing is known of a job, before its first driver states anything: so nobody has to
+    look for its events in what the log held before. A name that nobody had before `is_new`; for
+    another one the log is looked through once.
 
     Raises:
         Unavailable: it was not kept in time.

@@ -22,7 +22,7 @@ Life = tuple[str, int]  # a process: whose, and its id
 
 @dataclass
 class Samples:
-    """What each process held, in MiB, at which second."""
+    """The memory that each process held, in MiB, by second."""
 
     pids: Callable[[], Mapping[str, int]]
     lives: dict[Life, list[tuple[float, float]]] = field(default_factory=dict)

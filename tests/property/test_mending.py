@@ -312,7 +312,7 @@ def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
 
 
 def test_the_store_of_a_job_is_known_from_its_snapshot() -> None:
-    """Where the log is read from a snapshot on, the job's registration is not read again."""
+    """A log that is read from a snapshot on does not show the job's registration again."""
     registered = {
         JobId(name): JobRegistered("per-job", "0", "t", store=store)
         for name, store in (("here", "s3://a"), ("away", "s3://b"))

@@ -93,8 +93,8 @@ def test_nothing_is_asked_ahead_without_neighbours() -> None:
 
 
 def test_what_is_large_by_itself_waits_for_its_reader() -> None:
-    """Of the next group only what comes along with neighbours is asked for ahead, not a slice that
-    takes a window of its own."""
+    """Only slices that come along with neighbours are asked for ahead, not one that takes a window
+    of its own."""
     whole, limits, group = manifest(40, 200_000), Limits(), 8
     sizes = np.full(40, 150_000)
     sizes[group] = 5 * MIB
