@@ -69,8 +69,8 @@ def take_up_partition(grant: Grant) -> Resumption:
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
-    """Keep that nothing is known of a job, before its first driver states anything: so nobody has to
-    look for its events in what the log held before. A name that nobody had before `is_new`; for
+    """Keep that nothing is known of a job, before its first driver states anything: so nobody has
+    to look for its events in what the log held before. A name that nobody had before `is_new`; for
     another one the log is looked through once.
 
     Raises:

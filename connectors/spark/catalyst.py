@@ -163,8 +163,8 @@ class CatalystDoor:
 
     @cached_property
     def _converter(self) -> Any:
-        """Make the object that makes batches for Spark Connect. Its class wants a query of Connect's,
-        which the making of batches does not: so it is made without its constructor."""
+        """Make the object that makes batches for Spark Connect. Its class wants a query of
+        Connect's, which the making of batches does not: so no constructor is called."""
         found = self._jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
         found.setAccessible(True)
         return found.get(None).allocateInstance(self._jvm["class"].forName(_CONVERTER))
