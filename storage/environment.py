@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ..control.author import Author
 from ..control.events import Fact, SegmentSummary
-from ..control.ids import AttemptId, JobId, ResultId
+from ..control.ids import AttemptId, JobId
 from ..control.log import EventLog, Receipt
 from ..control.watch import JobWatch
 from .blobs import BlobStore
@@ -46,7 +46,7 @@ class ObjectStoreEnvironment:
         self._layout = Layout(root, job)
         self._limits = limits
         self._means = means
-        self._shard: tuple[tuple[ResultId, int], Manifest] | None = None
+        self._shard: tuple[str, Manifest] | None = None
         self._neighbours = Neighbours(
             store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
         )
@@ -101,9 +101,9 @@ class ObjectStoreEnvironment:
         """The manifest that tells where a subpartition is; the last shard is kept for the next."""
         if isinstance(manifest, Manifest):
             return manifest
-        key = (manifest.head.result, subpartition // manifest.width)
-        if self._shard is None or self._shard[0] != key:
-            self._shard = key, load_shard(self._store, manifest, subpartition)
+        name = manifest.names[subpartition // manifest.width]
+        if self._shard is None or self._shard[0] != name:
+            self._shard = name, load_shard(self._store, manifest, subpartition)
         return self._shard[1]
 
     def close(self) -> None:

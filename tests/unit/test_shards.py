@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
 from headgate.control.errors import Corrupt
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
+from headgate.control.memory import MemoryEventLog
 from headgate.storage import shards
+from headgate.storage.contract import Limits
+from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.layout import Layout
 from headgate.storage.manifest import Manifest, Source
 from headgate.storage.memory import MemoryBlobStore
@@ -53,6 +58,22 @@ def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) ->
         shard = shards.load_shard(store, stored, subpartition)
         assert shard.first <= subpartition < shard.first + shard.count
         same(whole.part(shard.first, shard.count), shard)
+
+
+def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
+    """A process that reads a result again, made of more segments since, takes the new shards: they
+    are cut elsewhere."""
+    store = MemoryBlobStore()
+    with closing(
+        ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", Limits())
+    ) as environment:
+        for version, sources in ((1, 100), (2, 101)):
+            whole = manifest(sources, 500)
+            stored = shards.store_manifest(store, LAYOUT, whole, version)
+            for subpartition in (325, 499):
+                shard = environment.manifest_of(stored, subpartition)
+                assert shard.first <= subpartition < shard.first + shard.count
+                same(whole.part(shard.first, shard.count), shard)
 
 
 def test_a_release_knows_the_names() -> None:
