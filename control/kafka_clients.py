@@ -222,11 +222,12 @@ class KafkaClients:
             return False
 
     def retention_ms(self, deadline: Deadline) -> int:
-        """Return how long the topic of events keeps one; as it would be made, where it is not."""
+        """Return how long the topic of events keeps one; as it would be made, where there is none,
+        or the broker does not tell."""
         made, name = self.settings.topic.retention_ms, self.settings.events_topic
         if self.settings.embedded or not self.exists(name, deadline):
             return made
-        return int(self._configured(name, deadline)["retention.ms"])
+        return int(self._configured(name, deadline).get("retention.ms", made))
 
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)

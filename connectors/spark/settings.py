@@ -119,7 +119,10 @@ class Settings:
     )
     codec: str = _key("codec", "lz4", _one_of("lz4", "zstd", "none"), "compression of segments")
     batch_rows: int = _key(
-        "batch.rows", 32_768, _at_least(1), "most rows of a batch between the JVM and Python"
+        "batch.rows",
+        32_768,
+        _at_least(1, (1 << 31) - 1),
+        "most rows of a batch between the JVM and Python",
     )
     segment_bytes: int = _key(
         "segment.bytes",
