@@ -67,8 +67,8 @@ def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
 
 
 def group_of(manifest: Manifest, limits: Limits) -> int:
-    """How many neighbours to read with each subpartition: as many as fill about `window_bytes` of
-    an object and, in all objects together, no more than half the cache."""
+    """Return how many neighbours to read with each subpartition: as many as fill about
+    `window_bytes` of an object and, in all objects together, no more than half the cache."""
     stored_bytes = sum(source.range_of(0, manifest.count).length for source in manifest.sources)
     row_bytes = max(1, stored_bytes // manifest.count)
     slice_bytes = max(1, row_bytes // max(1, len(manifest.sources)))

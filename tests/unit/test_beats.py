@@ -25,7 +25,7 @@ class Beat:
 
 
 class Topic:
-    """What is in it, and from where on it was asked."""
+    """A topic in memory that notes from which offset it was read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[tuple[str, int]] = []

@@ -85,7 +85,7 @@ def standing(log: EventLog) -> dict[str, bytes]:
 
 
 def carry_state(old: EventLog, log: EventLog) -> None:
-    """What stood of the job in another log stands in this one."""
+    """Copy what stands of the job in another log into this one."""
     with closing(log.open_decisions(JOB)) as decisions:
         decisions.begin()
         for key, body in standing(old).items():
@@ -359,8 +359,8 @@ def test_who_begins_late_undoes_nothing() -> None:
 
 
 def test_a_name_that_was_had_before_is_looked_for() -> None:
-    """Where a job's state is gone and its events are not, the next driver goes on with its epochs,
-    and what it promoted stays promoted."""
+    """A job whose state is gone, and whose events are not, goes on with its epochs, and what it
+    promoted stays promoted."""
     log = crowded()
     kept = (PromoteRequested(RESULT, 0, 1), JobUnregistered("closed", 1))
     state = live_by(log, HOURLY, (*LIFE, *kept))
@@ -438,7 +438,7 @@ def test_a_new_name_is_not_looked_for() -> None:
 
 
 def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever looks through all jobs passes it over as the job's master does."""
+    """A reader of all jobs passes it over as the job's master does."""
     old, log = MemoryEventLog(), MemoryEventLog()
     live(old, LIFE, 100)
     carry_state(old, log)
