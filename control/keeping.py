@@ -2,7 +2,9 @@
 
 A snapshot follows so many facts, but no fewer than the attempts that it would write again: so the
 work for an event is bounded, however large the results are. It follows also a time in which the
-log went on, so that its position is never older than what the log keeps.
+log went on, so that its position is never older than what the log keeps. A master writes its first
+snapshot at once, so that masters of short lives write some too, and another as soon as a result is
+to outlive its job.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 
 from . import snapshots
 from .contract import MasterSettings
-from .events import Recorded
+from .events import Promoted, Recorded, TrackingStopped
 from .log import StateRecord
 from .replay import Snapshot
 from .snapshots import Standing
@@ -41,6 +43,7 @@ class Keeper:
         self._kept = self._next = _Kept(standing, position, now_ms)
         self._unsaved: int | None = None
         self._facts = 0
+        self._hurries = True
         self._too_large = False
 
     @property
@@ -55,6 +58,7 @@ class Keeper:
 
     def observe(self, recorded: Recorded) -> None:
         self._facts += recorded.event.basis is None
+        self._hurries |= isinstance(recorded.event.body, Promoted | TrackingStopped)
         if self._unsaved is None:
             self._unsaved = recorded.offset
 
@@ -62,7 +66,9 @@ class Keeper:
         state, kept = snapshot.state, self._kept
         if state.epoch == 0 or is_over(state) or kept.position == snapshot.position:
             return False
-        if now_ms - kept.at_ms >= self._settings.snapshot_ms:
+        if self._hurries and self._unsaved is not None:
+            return True
+        if abs(now_ms - kept.at_ms) >= self._settings.snapshot_ms:  # a clock may be set back
             return True
         if self._facts < self._settings.snapshot_events:
             return False
@@ -91,7 +97,7 @@ class Keeper:
         if size_bytes > _STEP_BYTES_MAX:
             self._say_too_large(snapshot.state, size_bytes)
             self._kept = _Kept(self._kept.standing, snapshot.position, now_ms)
-            self._facts = 0
+            self._facts, self._hurries = 0, False
             return ()
         return records
 
@@ -103,6 +109,7 @@ class Keeper:
     def kept(self) -> None:
         """What was handed out last stands in the log."""
         self._kept, self._facts, self._unsaved = self._next, 0, None
+        self._hurries = False
 
     def _say_too_large(self, state: JobState, size_bytes: int) -> None:
         if not self._too_large:

@@ -24,6 +24,7 @@ from headgate.control.events import (
     JobUnregistered,
     PromoteRequested,
     ReleaseRequested,
+    StopTrackingRequested,
 )
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, Follower, StateRecord
@@ -162,16 +163,20 @@ def test_what_has_ended_stands() -> None:
 
 @pytest.mark.parametrize("retention_ms", [-1, 600_000])
 def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
-    """None is written for fewer facts than told, until the time that is told has passed, or a part
-    of what the log keeps; then one of an idle job too, so that its position stays in the log. An
-    idle log brings none."""
-    log, clock = MemoryEventLog(1, retention_ms=retention_ms), StoppedClock()
+    """Behind a master's first, none is written for fewer facts than told, until the time that is
+    told has passed, or a part of what the log keeps, also where the clock was set back; then one of
+    an idle job too, so that its position stays in the log. An idle log brings none."""
+    log, clock = MemoryEventLog(1, retention_ms=retention_ms), StoppedClock(10**12)
     after_ms = HOURLY.snapshot_ms if retention_ms < 0 else retention_ms // 4
     with closing(opened(log, HOURLY, clock)) as steps:
-        state_facts(log, *LIFE)
+        state_facts(log, REGISTERED)
         drive(steps, log, OrderedStorage(log))
-        assert {} == standing(log)
-        clock.at_ms += after_ms
+        first = position(log)
+        assert 1 == first
+        state_facts(log, *LIFE[1:])
+        drive(steps, log, OrderedStorage(log))
+        assert first == position(log)
+        clock.at_ms -= after_ms
         drive(steps, log, OrderedStorage(log))
         first = position(log)
         assert first == len(log._partitions[0].entries) > len(LIFE)
@@ -185,6 +190,33 @@ def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
         clock.at_ms += after_ms
         drive(steps, log, OrderedStorage(log))
         assert before == standing(log)
+
+
+@pytest.mark.parametrize("body", [PromoteRequested(RESULT, 0), StopTrackingRequested(RESULT, "")])
+def test_what_is_to_outlive_its_job_is_kept_at_once(body: Fact) -> None:
+    """A driver that is killed right after has told the log, which forgets, and the state."""
+    log = MemoryEventLog(1)
+    with closing(opened(log, HOURLY)) as steps:
+        state_facts(log, *LIFE)
+        drive(steps, log, OrderedStorage(log))
+        state_facts(log, body)
+        drive(steps, log, OrderedStorage(log))
+    log.expire(JOB, len(log._partitions[0].entries))
+    (snapshot,) = read_snapshots(log, JOB, Deadline.after(1.0)).values()
+    assert snapshot.state.results[RESULT].kept
+
+
+@pytest.mark.parametrize("life_ms", [HOURLY.snapshot_ms // 2, 1_000])
+def test_masters_of_short_lives_keep_what_they_read(life_ms: int) -> None:
+    """Each begins where the one before it was, so that the log may forget the rest."""
+    log, clock = MemoryEventLog(1), StoppedClock()
+    for number in range(4):
+        before = len(log._partitions[0].entries)
+        with closing(opened(log, HOURLY, clock)) as steps:
+            state_facts(log, *(LIFE if number == 0 else LIFE[-2:]), by=f"life {number}")
+            drive(steps, log, OrderedStorage(log))
+            clock.at_ms += life_ms
+        assert before <= position(log) <= len(log._partitions[0].entries)
 
 
 def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
