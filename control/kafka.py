@@ -66,6 +66,10 @@ class KafkaEventLog:
         self._check_open()
         return self._clients.retention_ms(deadline)
 
+    def identity(self, deadline: Deadline) -> str:
+        self._check_open()
+        return self._clients.identity(deadline)
+
     def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
         self._check_open()
         return self._follow(self._settings.group(job), self._clients.place(job), job, position)

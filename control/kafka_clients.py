@@ -229,6 +229,16 @@ class KafkaClients:
             return made
         return int(self._configured(name, deadline).get("retention.ms", made))
 
+    def identity(self, deadline: Deadline) -> str:
+        """Return the id of the topic of events, which one made anew in its place does not have."""
+        name = self.settings.events_topic
+        if self.settings.embedded:
+            return ""
+        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
+        with self.translated(f"asking for the id of topic {name}"):
+            found = self._ask(futures[name], deadline).topic_id
+        return str(found) if found.get_most_significant_bits() else ""
+
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
         found = {"partitions": str(self._described(topic.name, deadline))}

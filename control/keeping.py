@@ -10,7 +10,7 @@ to outlive its job.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import snapshots
 from .contract import MasterSettings
@@ -37,9 +37,11 @@ class Keeper:
     """What it hands out counts as kept when it is told so, after the step that carries it."""
 
     def __init__(
-        self, settings: MasterSettings, standing: Standing, position: int, now_ms: int
+        self, settings: MasterSettings, log: str, standing: Standing, position: int, now_ms: int
     ) -> None:
+        """`log` is the identity of the log."""
         self._settings = settings
+        self._log = log
         self._kept = self._next = _Kept(standing, position, now_ms)
         self._unsaved: int | None = None
         self._facts = 0
@@ -91,7 +93,7 @@ class Keeper:
 
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
         """What a snapshot has to write; nothing when that is too much."""
-        records, standing = snapshots.write(snapshot, self._kept.standing)
+        records, standing = snapshots.write(replace(snapshot, log=self._log), self._kept.standing)
         size_bytes = sum(len(record.body or b"") for record in records)
         self._next = _Kept(standing, snapshot.position, now_ms)
         if size_bytes > _STEP_BYTES_MAX:

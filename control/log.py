@@ -237,6 +237,14 @@ class EventLog(Protocol):
             Unavailable: the log does not answer.
         """
 
+    def identity(self, deadline: Deadline) -> str:
+        """Return the name that this log alone has, other than one of the same place that was before
+        it; empty where nobody gave it one.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
     def append(self, fact: Event) -> Receipt:
         """Hand a fact to the log without waiting for it.
 

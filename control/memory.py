@@ -33,8 +33,13 @@ class MemoryEventLog:
     """An event log for the threads of one process."""
 
     def __init__(
-        self, partitions: int = 4, clock: Clock = SYSTEM_CLOCK, retention_ms: int = -1
+        self,
+        partitions: int = 4,
+        clock: Clock = SYSTEM_CLOCK,
+        retention_ms: int = -1,
+        identity: str = "",
     ) -> None:
+        self._identity = identity
         self._retention_ms = retention_ms
         self._clock = clock
         self._beats: dict[JobId, int] = {}
@@ -50,6 +55,10 @@ class MemoryEventLog:
     def retention_ms(self, deadline: Deadline) -> int:
         self._check_open()
         return self._retention_ms
+
+    def identity(self, deadline: Deadline) -> str:
+        self._check_open()
+        return self._identity
 
     def append(self, fact: Event) -> _Receipt:
         return _Receipt(self._put(fact.job, fact.job, codec.encode(fact)))

@@ -29,28 +29,33 @@ _EVENTS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A follower that stands behind all that `snapshot` knows; `standing` is what the log keeps."""
+    """A follower that stands behind all that `snapshot` knows; `standing` is what the log keeps,
+    and `log` its identity."""
 
     follower: Follower
     snapshot: Snapshot | None
     standing: Standing
+    log: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """The jobs of a partition whose log is read from `position` on: there or behind it is all that
-    their snapshots do not know."""
+    their snapshots do not know. `outdated` are the session jobs of another log."""
 
     snapshots: Mapping[JobId, Snapshot]
     standings: Mapping[JobId, Standing]
     position: int
+    outdated: tuple[JobId, ...]
 
 
-def take_up_partition(grant: Grant) -> Resumption:
-    """Where a session master begins: with a snapshot that is passed over, at the oldest event."""
+def take_up_partition(grant: Grant, log: str) -> Resumption:
+    """Begin as a session master in a log of this identity: with a snapshot that is passed over, at
+    the oldest event. One of another log has promised nothing about this one."""
     taken = {job: _read(job, stored) for job, stored in _by_job(grant.state).items()}
+    foreign = {job: one for job, (one, _) in taken.items() if _is_foreign(one, log)}
     checked = {
-        job: (_check_log(snapshot, grant.offsets.stop), standing)
+        job: (_check_log(snapshot, grant.offsets.stop, log), standing)
         for job, (snapshot, standing) in taken.items()
     }
     found = {job: snapshot for job, (snapshot, _) in checked.items() if snapshot is not None}
@@ -58,14 +63,15 @@ def take_up_partition(grant: Grant) -> Resumption:
         job: standing if job in found else Standing(frozenset(standing.keys))
         for job, (_, standing) in checked.items()
     }
+    outdated = tuple(job for job, one in foreign.items() if one is not None and one.mode == SESSION)
     first = grant.offsets.start
     needed = max((snapshot.needed for snapshot in found.values()), default=0)
-    if len(found) < len(taken):
+    if len(found) + len(foreign) < len(taken):
         needed = first
     for snapshot in found.values():
         if snapshot.mode == SESSION and not is_over(snapshot.state):
             _warn_of_gap(snapshot, max(snapshot.position, needed), first)
-    return Resumption(found, standings, max(needed, first))
+    return Resumption(found, standings, max(needed, first), outdated)
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
@@ -99,7 +105,8 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
             return
         if not is_new and _has_spoken(log.follow(job, None), position, deadline):
             return
-        nothing = Snapshot(JobState(job), (), position, position)
+        identity = log.identity(deadline)
+        nothing = Snapshot(JobState(job), (), position, position, log=identity)
         decisions.begin()
         for record in snapshots.write(nothing, Standing())[0]:
             decisions.keep(record)
@@ -125,22 +132,22 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = N
     Raises:
         Unavailable: the log cannot be read in time.
     """
-    stored = log.read_state(job, deadline)
+    stored, identity = log.read_state(job, deadline), log.identity(deadline)
     snapshot, standing = _read(job, stored)
     with ExitStack() as opening:
         follower = log.follow(job, None)
         opening.callback(follower.close)
-        if snapshot is not None and _check_log(snapshot, log.written(job)) is None:
+        if snapshot is not None and _check_log(snapshot, log.written(job), identity) is None:
             snapshot, standing = None, Standing(frozenset(stored))
         newer = snapshot is not None and known is not None and known < snapshot.position
         if snapshot is not None and newer and follower.position() <= snapshot.first:
-            return Start(log.follow(job, snapshot.first), None, standing)
+            return Start(log.follow(job, snapshot.first), None, standing, identity)
         if snapshot is None or follower.position() >= snapshot.position:
             if snapshot is not None:
                 _warn_of_gap(snapshot, snapshot.position, follower.position())
             opening.pop_all()
-            return Start(follower, snapshot, standing)
-    return Start(log.follow(job, snapshot.position), snapshot, standing)
+            return Start(follower, snapshot, standing, identity)
+    return Start(log.follow(job, snapshot.position), snapshot, standing, identity)
 
 
 def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
@@ -150,6 +157,8 @@ def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
         Unavailable: the log cannot be read in time.
     """
     snapshot, _ = _read(job, log.read_state(job, deadline))
+    if snapshot is not None and _is_foreign(snapshot, log.identity(deadline)):
+        snapshot = None
     follower = log.follow(job, None)
     if snapshot is None or not follower.position() < snapshot.first <= follower.end():
         return follower
@@ -186,7 +195,8 @@ def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict
     by_job = _by_job(log.read_state(job, deadline))
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
     begun = {name: one for name, one in found.items() if one is not None and one.state.epoch}
-    checked = {name: _check_log(one, log.written(name)) for name, one in begun.items()}
+    identity = log.identity(deadline) if begun else ""
+    checked = {name: _check_log(one, log.written(name), identity) for name, one in begun.items()}
     return {name: one for name, one in checked.items() if one is not None}
 
 
@@ -207,12 +217,23 @@ def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Sta
         return None, Standing(frozenset(stored))
 
 
-def _check_log(snapshot: Snapshot | None, end: int) -> Snapshot | None:
-    if snapshot is None or snapshot.position <= end:
-        return snapshot
-    job, position = snapshot.state.job, snapshot.position
-    _pass_over(job, f"offset {position} is not in the log, which is another")
-    return None
+def _check_log(snapshot: Snapshot | None, end: int, log: str) -> Snapshot | None:
+    if snapshot is None:
+        return None
+    if _is_foreign(snapshot, log):
+        _pass_over(snapshot.state.job, f"it is of log {snapshot.log}, which is another than {log}")
+        return None
+    if snapshot.position > end:
+        said = f"offset {snapshot.position} is not in the log, which is another"
+        _pass_over(snapshot.state.job, said)
+        return None
+    return snapshot
+
+
+def _is_foreign(snapshot: Snapshot | None, log: str) -> bool:
+    """Return whether the snapshot is of another log, as far as both have an identity: one made anew
+    under the same name grows, and has any offset of the former some day."""
+    return snapshot is not None and bool(snapshot.log and log) and snapshot.log != log
 
 
 def _warn_of_gap(snapshot: Snapshot, needed: int, first: int) -> None:

@@ -50,7 +50,8 @@ class Snapshot:
     is the offset of the job's first event, which may be gone from the log since; `position` itself
     where there is none before it. `mode` is that of its first registration, `registered` is its
     last, `heard_ms` the time of its newest event that is no master's. Where a session decides, no
-    job of it needs what its partition has before `needed`."""
+    job of it needs what its partition has before `needed`. `log` is the identity of the log that
+    these offsets are of."""
 
     state: JobState
     due: tuple[Derived, ...]
@@ -60,6 +61,7 @@ class Snapshot:
     registered: JobRegistered | None = None
     heard_ms: int = 0
     needed: int = 0
+    log: str = ""
 
 
 class Replay:

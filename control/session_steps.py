@@ -40,11 +40,13 @@ _KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
 
 @dataclass(slots=True)
 class _Held:
-    """A partition: the oldest offset that it had, what stood there, its session jobs, the jobs that
-    are others', and those with something to do, none before it is recovered."""
+    """A partition: the oldest offset that it had, what stood there of its session jobs that are
+    not known yet, its session jobs, the jobs that are others', and those with something to do, none
+    before it is recovered. `outdated` are jobs of another log, whose state is taken back."""
 
     oldest: int
-    standings: Mapping[JobId, Standing]
+    standings: dict[JobId, Standing]
+    outdated: tuple[JobId, ...] = ()
     jobs: dict[JobId, Case] = field(default_factory=dict)
     ignored: set[JobId] = field(default_factory=set)
     touched: dict[JobId, Case] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class SessionSteps:
         self._log = log
         deadline = Deadline.after(settings.wait_ms / 1000, speaking.clock)
         self._settings = settings.within(log.retention_ms(deadline))
+        self._identity = log.identity(deadline)
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
@@ -87,13 +90,15 @@ class SessionSteps:
         self._membership = log.join(speaking.slot, self)
 
     def granted(self, grant: Grant) -> int:
-        found = take_up_partition(grant)
-        held = self._held[grant.partition] = _Held(grant.offsets.start, found.standings)
+        found = take_up_partition(grant, self._identity)
+        held = _Held(grant.offsets.start, dict(found.standings), found.outdated)
+        self._held[grant.partition] = held
         for job, snapshot in found.snapshots.items():
             if snapshot.mode == SESSION:
                 held.jobs[job] = self._case(held, job, snapshot, snapshot.position)
             elif snapshot.mode is not None:
                 held.ignored.add(job)
+                del held.standings[job]
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._speaking.slot,
@@ -186,8 +191,9 @@ class SessionSteps:
     def _case(self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int) -> Case:
         speaking = self._speaking
         author = Author(job, speaking.name, speaking.clock, speaking.numbers)
-        standing = held.standings.get(job, Standing())
-        keeper = Keeper(self._settings, standing, position, author.now_ms())
+        standing = held.standings.pop(job, Standing())
+        now_ms = author.now_ms()
+        keeper = Keeper(self._settings, self._identity, standing, position, now_ms)
         return Case(author, speaking.store, self._failed, keeper, snapshot)
 
     def _recovered(self) -> Iterator[_Held]:
@@ -263,9 +269,17 @@ class SessionSteps:
             }
             now_ms = self._speaking.clock.now_ms()
             self._keep({k: k.records(one, now_ms) for k, one in kept.items()}, {number: position})
-        self._keep({c.keeper: c.keeper.end() for c in forgotten.values()}, {number: position})
+        gone = {case.keeper: case.keeper.end() for case in forgotten.values()}
+        self._keep(gone | self._end_outdated(held), {number: position})
+        held.outdated = ()
         for job in forgotten:
             del held.jobs[job], held.touched[job]
+
+    def _end_outdated(self, held: _Held) -> dict[Keeper, tuple[StateRecord, ...]]:
+        """A job that has begun in this log writes over what stands of it instead."""
+        left = [held.standings[job] for job in held.outdated if job in held.standings]
+        keepers = [Keeper(self._settings, self._identity, standing, 0, 0) for standing in left]
+        return {keeper: keeper.end() for keeper in keepers}
 
     def _keep(
         self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]

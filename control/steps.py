@@ -64,7 +64,7 @@ class JobSteps:
         self._ledger = Ledger(author.job, start.snapshot)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
-        self._keeper = Keeper(settings, start.standing, position, author.now_ms())
+        self._keeper = Keeper(settings, start.log, start.standing, position, author.now_ms())
         self._failed: deque[Deletion] = deque()
         self._orders = Orders(author, self._failed)
         self._answers: list[Answer] = []

@@ -92,7 +92,7 @@ class Scribe:
         self._log = log
         self._decisions = log.open_decisions(JOB)
         self._author = Author(JOB, "bench")
-        self._keeper = Keeper(MasterSettings(), Standing(), 0, 0)
+        self._keeper = Keeper(MasterSettings(), "", Standing(), 0, 0)
         self._replay = Replay(JOB)
         self._last: Receipt | None = None
         self.events = 0

@@ -216,6 +216,12 @@ class EventLogBasics:
     def test_the_log_says_how_long_it_keeps_events(self, log: EventLog) -> None:
         assert log.retention_ms(Deadline.after(LIMIT_S)) == self.RETENTION_MS
 
+    def test_the_log_has_one_identity(self, log: EventLog, job: JobId) -> None:
+        """Whatever is written: snapshots are compared by it."""
+        before = log.identity(Deadline.after(LIMIT_S))
+        log.append(fact(job, "f")).offset(Deadline.after(LIMIT_S))
+        assert before == log.identity(Deadline.after(LIMIT_S))
+
     def test_a_closed_log_takes_nothing(self, log: EventLog, job: JobId) -> None:
         """After `close` every use raises `Closed`."""
         log.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -129,6 +130,18 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
     def written(admin: AdminClient, place: TopicPartition) -> int:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return int(admin.list_offsets({place: latest})[place].result(LIMIT_S).offset)
+
+    def test_a_topic_made_anew_is_another_log(self, settings: KafkaSettings) -> None:
+        """Else snapshots of the former one would count again once the new one has grown."""
+        admin, topic = AdminClient({"bootstrap.servers": settings.bootstrap}), settings.events_topic
+        with closing(KafkaEventLog(settings)) as log:
+            log.prepare(Deadline.after(LIMIT_S))
+            before = log.identity(Deadline.after(LIMIT_S))
+            admin.delete_topics([topic])[topic].result(LIMIT_S)
+            log.prepare(Deadline.after(LIMIT_S))
+            after = log.identity(Deadline.after(LIMIT_S))
+        assert "" not in (before, after)
+        assert before != after
 
     def test_other_settings_of_the_topic_are_reported(self, settings: KafkaSettings) -> None:
         """A topic with other settings is `Invalid`, naming setting, wanted and found."""

@@ -221,6 +221,9 @@ class Watched:
     def prepare(self, deadline: Deadline) -> None:
         raise AssertionError("no executor does this")
 
+    def identity(self, deadline: Deadline) -> str:
+        return ""
+
     def retention_ms(self, deadline: Deadline) -> int:
         raise AssertionError("no executor does this")
 

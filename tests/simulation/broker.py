@@ -158,6 +158,9 @@ class SimLog:
     def retention_ms(self, deadline: Deadline) -> int:
         return -1  # what snapshots need is never forgotten here
 
+    def identity(self, deadline: Deadline) -> str:
+        return "simulated"
+
     def append(self, fact: Event) -> SimReceipt:
         scheduler, chaos = self.broker.scheduler, self.broker.chaos
         scheduler.pause(f"append {fact.kind}")

@@ -174,7 +174,7 @@ def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
 
     def oldest(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) -> Start:
         standing = Standing(frozenset(log.read_state(job, deadline)))
-        return Start(log.follow(job, None), None, standing)
+        return Start(log.follow(job, None), None, standing, "")
 
     patch.setattr(steps, "take_up", oldest)
 

@@ -70,6 +70,9 @@ class FaultyLog:
     def retention_ms(self, deadline: Deadline) -> int:
         return self.inner.retention_ms(deadline)
 
+    def identity(self, deadline: Deadline) -> str:
+        return self.inner.identity(deadline)
+
     def append(self, fact: Event) -> Receipt:
         fault = self.meet("append")
         if fault is None:

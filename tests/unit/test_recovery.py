@@ -299,11 +299,17 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
         assert snapshots.read(JOB, standing(log))[0].position == position(log)
 
 
-def test_a_snapshot_of_another_log_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Events that were lost altogether, while the state was not: what the log holds is what was."""
-    old, log = MemoryEventLog(), MemoryEventLog()
+@pytest.mark.parametrize("grown", [0, 100])
+def test_a_snapshot_of_another_log_is_passed_over(
+    caplog: pytest.LogCaptureFixture, grown: int
+) -> None:
+    """Events that were lost altogether, while the state was not: what the log holds is what was,
+    also where it has the snapshot's offset again, and knows that it is another."""
+    old, log = (MemoryEventLog(1, identity=name if grown else "") for name in ("old", "new"))
     live(old, LIFE, 100)
     carry_state(old, log)
+    for number in range(grown):
+        log.append(Author(JobId("other"), f"somebody {number}").fact(REGISTERED))
     with caplog.at_level(logging.WARNING):
         state = live(log, OPENING, 100)
     assert "which is another" in caplog.text

@@ -273,6 +273,24 @@ def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixtu
     assert 1 == audited(log, JOBS[0]).state.epoch
 
 
+def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
+    """Its topic was made anew, that of the state was not: what stands of its former jobs is taken
+    back, whoever has begun in it goes on, and none of them keeps a master from beginning late."""
+    old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
+    live(old, LIFE, *JOBS[:2], said="early")
+    for job in JOBS[:2]:
+        keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
+    while end(log) <= end(old):
+        state_facts(log, JOBS[5], *LIFE, by=f"other {end(log)}")
+    state_facts(log, JOBS[1], *OPENING)
+    before = end(log)
+    live(log, (), said="")
+    assert {} == standing(log, JOBS[0])
+    assert 1 == audited(log, JOBS[1]).state.epoch
+    assert {JOBS[1], JOBS[5]} == read_snapshots(log, None, Deadline.after(1.0)).keys()
+    assert before == live(log, (), said="")
+
+
 def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> None:
     """A log that does not explain itself is left alone by every later master too: no snapshot of
     another job hides what is wrong with it."""
