@@ -20,7 +20,8 @@ from headgate.connectors.spark import attach as attaching
 from headgate.connectors.spark.services import Services
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
-from headgate.control.kafka import KafkaEventLog
+from headgate.control.ids import JobId
+from headgate.control.kafka import KafkaEventLog, KafkaSettings
 from headgate.control.recovery import read_snapshots
 from headgate.control.replay import Replay
 from headgate.storage.layout import Layout
@@ -88,15 +89,17 @@ def kill_the_first(place: Place, tmp_path: Path, snapshot_events: int) -> None:
 def test_the_next_driver_reads_what_a_killed_one_wrote(
     place: Place, tmp_path: Path, snapshot_events: int
 ) -> None:
-    """The second driver of a job finds what is complete, from a snapshot or from the whole log,
+    """The second driver of a job finds what is complete, from a snapshot or from the log behind it,
     reads the same rows without producing anything again, makes new results beside it, and its close
     leaves nothing of either driver."""
     kill_the_first(place, tmp_path, snapshot_events)
+    with closing(KafkaEventLog(KafkaSettings(place.conf["spark.headgate.broker"]))) as log:
+        job = JobId(place.conf["spark.headgate.job.id"])
+        stored = read_snapshots(log, job, Deadline.after(20))[job]
+    assert ("1-0002" in stored.state.results) is (snapshot_events == 5)
     spark = build_session(place, "local[2]")
     try:
         hg = attach(spark)
-        stored = read_snapshots(hg._services.log, hg.job, Deadline.after(20))
-        assert bool(stored) is (snapshot_events == 5)
         assert 2 == hg._exchanger.means.epoch
         assert ["1-0001"] == [
             r.result for r in hg.results() if r.consumable == r.partitions and r.released is None
