@@ -24,12 +24,12 @@ class Author:
     ) -> None:
         self.job = job
         self.by = by
-        self._clock = clock
+        self.clock = clock
         self._numbers = numbers or count()
 
     def now_ms(self) -> int:
         """The time that the next event will carry."""
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     def fact(self, body: Fact, cause: str = "") -> Event:
         return self._event(f"{self.by}.{next(self._numbers)}", cause, None, body)
@@ -38,4 +38,4 @@ class Author:
         return self._event(derived.id, derived.cause, derived.basis, derived.decision)
 
     def _event(self, name: str, cause: str, basis: int | None, body: Body) -> Event:
-        return Event(name, self.job, cause, self._clock.now_ms(), self.by, basis, body)
+        return Event(name, self.job, cause, self.clock.now_ms(), self.by, basis, body)

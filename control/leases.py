@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .clock import Deadline
+from .clock import Clock, Deadline
 from .contract import PER_JOB
 from .errors import Corrupt, Unavailable
 from .events import Recorded, Tick
@@ -19,6 +19,7 @@ from .state import JobState
 # Whoever beats under it tells how late it is by the log's clock. No job has this name.
 MASTERS = JobId("masters")
 _PAUSE_S = 0.1
+_TRUSTED_S = 300.0  # for how long one's own clock is trusted to go on with the log's
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,30 @@ class Neglected:
     @property
     def job(self) -> JobId:
         return self.state.job
+
+
+class LogTime:
+    """The log's clock, as its last answer and the time since then tell it: this machine's may be
+    days off. Before the first answer it is this machine's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_ms: float | None = None
+        self._trusted = Deadline.after(0.0, clock)
+
+    def hear(self, at_ms: int) -> None:
+        self._ahead_ms = at_ms - 1000 * self._clock.monotonic_s()
+        self._trusted = Deadline.after(_TRUSTED_S, self._clock)
+
+    def now_ms(self) -> int:
+        if self._ahead_ms is None:
+            return self._clock.now_ms()
+        return round(self._ahead_ms + 1000 * self._clock.monotonic_s())
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether the log is to be asked again by whoever waits for a time."""
+        return self._trusted.passed
 
 
 @dataclass(slots=True)
@@ -84,6 +109,11 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
             raise Unavailable("the log did not say what time it is")
         deadline.clock.sleep_s(_PAUSE_S)
     return beats[name]
+
+
+def minds_time(state: JobState) -> bool:
+    """Return whether a job has a promoted result that ends some day."""
+    return any(one.expires_ms and not one.released for one in state.results.values())
 
 
 def neglected(

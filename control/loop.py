@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TypeVar
 
 from .author import Author
@@ -22,7 +23,7 @@ from .contract import SESSION, JobShuffleContext, MasterSettings, PartitionStora
 from .deletion import Deletion
 from .errors import Closed, Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from .events import Decision, Fact, Tick
-from .leases import time_of
+from .leases import LogTime, minds_time, time_of
 from .lifecycle import decide
 from .log import EventLog
 from .state import JobState
@@ -34,6 +35,15 @@ _POLL_S = 0.2
 _PAUSE_S = 0.5
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question: its fact is in the log at this offset, or behind it as long as nobody has said
+    where."""
+
+    answer: Future[tuple[Decision, ...]]
+    at: int
 
 
 class JobLoop:
@@ -53,12 +63,13 @@ class JobLoop:
         self._term = Term(author.by)
         self._changed = threading.Condition()
         self._state = JobState(context.job_id)
-        self._asked: dict[str, Future[tuple[Decision, ...]]] = {}
+        self._asked: dict[str, _Asked] = {}
         self._error: BaseException | None = None
         self._read = False
         self._undecided = 0
         self._may_part = False
         self._next_look = Deadline.after(0)
+        self._time = LogTime(author.clock)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._deleting: weakref.WeakSet[Future[None]] = weakref.WeakSet()
@@ -96,12 +107,13 @@ class JobLoop:
         """State a fact; the future holds what was decided on it, empty when nothing follows."""
         event = self._author.fact(body)
         answer: Future[tuple[Decision, ...]] = Future()
+        asked = _Asked(answer, self._term.position or 0)
         with self._changed:
             if self._error is not None:
                 raise self._error
-            self._asked[event.id] = answer
+            self._asked[event.id] = asked
         try:
-            self._log.append(event).offset(self._deadline())
+            asked.at = self._log.append(event).offset(self._deadline())
         except BaseException:
             self._asked.pop(event.id, None)
             raise
@@ -190,12 +202,13 @@ class JobLoop:
         """A snapshot has no answers: who waits for some reads what was said since then."""
         with self._changed:
             waiting = dict(self._asked)
-        known = 0 if waiting else self._term.position
+        known = min([one.at for one in waiting.values()], default=self._term.position)
         steps = JobSteps.follow(self._log, self._author, self._settings, self._term, known)
-        if steps.answers_from:
-            for event, answer in waiting.items():
+        for event, one in waiting.items():
+            if one.at < steps.answers_from:
                 self._asked.pop(event, None)
-                answer.set_exception(OutcomeUnknown("the log has forgotten what was decided"))
+                said = OutcomeUnknown("the log has forgotten what was decided")
+                one.answer.set_exception(said)
         return steps
 
     def _look(self) -> None:
@@ -204,16 +217,18 @@ class JobLoop:
         if self._settings.mode == SESSION or not self._next_look.passed:
             return
         self._next_look = Deadline.after(self._settings.look_ms / 1000)
-        if self._read and decide(self._state, Tick(self._author.now_ms())):
+        late = self._time.is_stale and minds_time(self._state)
+        if self._read and (late or decide(self._state, Tick(self._time.now_ms()))):
             self._state_time()
 
     def _state_time(self) -> None:
-        """By the log's clock: ours may be days ahead, and what is deleted too early is lost."""
+        """By the log's clock: ours may be days off, and what is deleted too early is lost."""
         try:
             tick = Tick(time_of(self._log, self._context.job_id, self._deadline()))
         except Unavailable as exc:
             _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)
             return
+        self._time.hear(tick.now_ms)
         if decide(self._state, tick):
             self._log.append(self._author.fact(tick))
 
@@ -227,7 +242,7 @@ class JobLoop:
             self._changed.notify_all()
         for answer in outcome.answers:
             if (asked := self._asked.pop(answer.cause, None)) is not None:
-                asked.set_result(answer.decisions)
+                asked.answer.set_result(answer.decisions)
         results = outcome.state.results.items()
         missing = {n: frozenset(r.reproducing) for n, r in results if r.reproducing}
         if missing:
@@ -243,8 +258,8 @@ class JobLoop:
             self._error = self._error or error
             asked, self._asked = self._asked, {}
             self._changed.notify_all()
-        for answer in asked.values():
-            answer.set_exception(error)
+        for one in asked.values():
+            one.answer.set_exception(error)
 
 
 def _doomed(state: JobState) -> int:

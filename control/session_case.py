@@ -14,7 +14,7 @@ from .deletion import Clearing, Deletion, Orders
 from .errors import HeadgateError
 from .events import JobRegistered, LeaseExpired, Recorded, Tick
 from .keeping import Keeper, is_over
-from .leases import Watch
+from .leases import Watch, minds_time
 from .ledger import Ledger
 from .lifecycle import decide
 from .replay import Derived, Snapshot
@@ -90,10 +90,14 @@ class Case:
         due = self.keeper.is_due(found, self.author.now_ms())
         return found if due or self.keeper.is_last_due(found) else None
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has ended, and its last snapshot is written."""
+        return self.keeper.unsaved is None and is_over(self.ledger.state)
+
     def is_forgotten(self, oldest: int) -> bool:
-        """Whether the job has ended, and its log holds nothing of it any more."""
-        saved = self.keeper.unsaved is None and self.keeper.position <= oldest
-        return saved and is_over(self.ledger.state)
+        """Return whether the job has ended, and its log holds nothing of it any more."""
+        return self.is_over and self.keeper.position <= oldest
 
     def waits_for(self, now_ms: int) -> bool:
         """Whether something follows from this time."""
@@ -102,8 +106,7 @@ class Case:
     @property
     def minds_time(self) -> bool:
         """Return whether the job has a lease or a promoted result that ends some day."""
-        results = self.ledger.state.results.values()
-        return self._lease_ms > 0 or any(r.expires_ms and not r.released for r in results)
+        return self._lease_ms > 0 or minds_time(self.ledger.state)
 
     def seems_silent(self, now_ms: int) -> bool:
         """Whether it is time to ask when the driver was heard."""

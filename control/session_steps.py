@@ -25,7 +25,7 @@ from .errors import Fenced, Invalid, Unavailable
 from .events import Fact, JobRegistered, LeaseExpired, Tick
 from .ids import JobId
 from .keeping import Keeper
-from .leases import MASTERS
+from .leases import MASTERS, LogTime
 from .log import EventLog, Grant, Placed, StateRecord
 from .recovery import take_up_partition
 from .replay import Derived, Snapshot
@@ -34,7 +34,7 @@ from .snapshots import Standing
 from .state import JobState
 
 _LOG = logging.getLogger(__name__)
-_ASKED_S = 300.0  # for how long one's own clock is trusted to go on with the log's
+_OLDEST_S = 300.0  # how often it is asked what the log has forgotten
 _KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
 
 
@@ -85,8 +85,8 @@ class SessionSteps:
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
-        self._heard: tuple[int, float] | None = None  # how late it was by the log's clock, and when
-        self._asked_last = Deadline.after(0.0, speaking.clock)
+        self._time = LogTime(speaking.clock)
+        self._next_oldest = Deadline.after(_OLDEST_S, speaking.clock)
         self._membership = log.join(speaking.slot, self)
 
     def granted(self, grant: Grant) -> int:
@@ -138,7 +138,8 @@ class SessionSteps:
     def look(self) -> bool:
         """Have the next step keep what was not kept for long; whether time seems to have brought
         something, so that it should be asked what time it is and when drivers were heard."""
-        now_ms, late = self._about_ms(), self._asked_last.passed
+        now_ms, late = self._time.now_ms(), self._time.is_stale
+        self._ask_oldest()
         due = False
         for held in self._recovered():
             held.touched.update(held.jobs)
@@ -150,10 +151,9 @@ class SessionSteps:
     def hear(self, beats: Mapping[JobId, int]) -> None:
         """State the time where something waits for it, and end the leases of drivers that are
         silent for too long, by the log's clock alone."""
-        now_ms, clock = beats.get(MASTERS, 0), self._speaking.clock
+        now_ms = beats.get(MASTERS, 0)
         if now_ms:
-            self._heard = now_ms, clock.monotonic_s()
-            self._asked_last = Deadline.after(_ASKED_S, clock)
+            self._time.hear(now_ms)
         for held in self._recovered():
             for job, case in held.jobs.items():
                 if case.waits_for(now_ms):
@@ -162,13 +162,17 @@ class SessionSteps:
                     reason = f"its driver was silent for {silent_ms // 1000} s"
                     self._say(case, LeaseExpired(reason, case.ledger.state.epoch))
 
-    def _about_ms(self) -> int:
-        """Estimate the log's time from its last answer: this machine's clock may be days off."""
-        clock = self._speaking.clock
-        if self._heard is None:
-            return clock.now_ms()
-        at_ms, at_s = self._heard
-        return at_ms + round(1000 * (clock.monotonic_s() - at_s))
+    def _ask_oldest(self) -> None:
+        """A job that has ended is forgotten when the log has nothing of it any more."""
+        if not self._next_oldest.passed:
+            return
+        self._next_oldest = Deadline.after(_OLDEST_S, self._speaking.clock)
+        for number, held in self._held.items():
+            job = next((job for job, case in held.jobs.items() if case.is_over), None)
+            try:
+                held.oldest = held.oldest if job is None else self._log.oldest(job)
+            except Unavailable as exc:
+                _LOG.warning("what partition %d has forgotten is not known: %s", number, exc)
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""

@@ -218,8 +218,6 @@ class JobSteps:
         for one in answers:
             if one.by == self._author.by:
                 self._answers.append(one)
-            if self._decisions is None:
-                self._term.hear(one)
-        if self._decisions is None:
-            self._term.check_epoch(self._ledger.state, self._recovered)
+            self._term.hear(one)
+        self._term.check_epoch(self._ledger.state, self._recovered)
         return answers

@@ -17,6 +17,7 @@ from .events import JobAccepted, JobRegistered, Recorded
 from .ids import JobId
 from .ledger import Answer
 from .log import EventLog, Follower
+from .recovery import take_up
 from .state import JobState
 
 _TURN_S = 0.2
@@ -26,7 +27,7 @@ _TURN_S = 0.2
 class Term:
     """Outlives steps that are opened anew. Before `position` nobody has come in the master's place
     since it could decide, `registered` is where it says that it speaks for the job, `epoch` the one
-    of a driver for whom others decide, 0 before it was accepted."""
+    under which it was accepted, 0 before."""
 
     by: str
     position: int | None = None
@@ -54,14 +55,14 @@ class Term:
             self._end(recorded, f"{event.by} decides for job {event.job} now")
 
     def hear(self, answer: Answer) -> None:
-        """Take in what others have decided on a fact."""
+        """Take in what was decided on a fact."""
         for decision in answer.decisions:
             if isinstance(decision, JobAccepted) and answer.by == self.by:
                 self.epoch = decision.epoch
 
     def check_epoch(self, state: JobState, recovered: bool) -> None:
-        """Where others decide, it is the epoch that fences a driver, wherever it is met. Behind the
-        end of the log it is its own, or the job has begun anew without it.
+        """Compare epochs: a later one fences, wherever it is met. Behind the end of the log it is
+        the driver's own, or the job has begun anew without it.
 
         Raises:
             Fenced: a later driver was accepted.
@@ -71,7 +72,8 @@ class Term:
             raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
 
     def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
-        """Read what was written since, also behind steps that are still open, `limit` at a time.
+        """Read what was written since, also behind steps that are still open, `limit` at a time;
+        where the log has lost some of it, from the newest snapshot on.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -82,7 +84,10 @@ class Term:
         try:
             self._read(log.follow(job, self.position), log.written(job), limit, deadline)
         except Lost:
-            self._read(log.follow(job, None), log.written(job), limit, deadline)
+            start = take_up(log, job, deadline)
+            if start.snapshot is not None:
+                self.check_epoch(start.snapshot.state, recovered=False)
+            self._read(start.follower, log.written(job), limit, deadline)
 
     def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:
         with closing(follower):

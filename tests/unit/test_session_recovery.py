@@ -12,7 +12,7 @@ import pytest
 
 from headgate.control import session_steps, snapshots
 from headgate.control.author import Author
-from headgate.control.clock import Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events import (
@@ -206,6 +206,26 @@ def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
     assert 1 == audited(log, JOBS[0]).state.epoch
 
 
+def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
+    """It holds the partition for ever, and asks now and then what has gone."""
+    clock = StoppedClock(10**12)
+    log = MemoryEventLog(1, clock)
+    with closing(SessionSteps(log, Speaking("one", "master", clock, ""), OFTEN)) as steps:
+        drive(log, Storage(), steps)
+        for job in JOBS[:2]:
+            state_facts(log, job, *LIFE, clock=clock)
+        state_facts(log, JOBS[0], END, clock=clock)
+        drive(log, Storage(), steps)
+        log.expire(JOBS[0], end(log))
+        for forgotten in (False, True):
+            steps.look()
+            drive(log, Storage(), steps)
+            assert forgotten is (JOBS[0] not in steps.states)
+            assert forgotten is ({} == standing(log, JOBS[0]))
+            clock.at_ms += 300_000
+        assert JOBS[1] in steps.states
+
+
 def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
     """Every decision behind a job's snapshot follows from it."""
     log = MemoryEventLog(1)
@@ -387,6 +407,32 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
         faulty.fault = Fault("poll", faulty.calls["poll"] + 5, Unavailable("injected"))
         loop.wait_for(lambda _: asked or None, "the driver that begins anew")
         assert any(isinstance(one, Released) for one in asked[0].result(1.0))
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_question_is_answered_though_the_log_is_away_for_a_moment() -> None:
+    """Also in a job whose first events are forgotten: its answer comes behind every snapshot."""
+    log = MemoryEventLog(1)
+    faulty, settings = FaultyLog(log), replace(OFTEN, wait_ms=1_000, mode=SESSION)
+    with (
+        closing(joined(log, settings=OFTEN)) as steps,
+        looping(faulty, settings=settings) as loop,
+    ):
+        for fact in OPENING:
+            answer = loop.ask(fact)
+            drive(log, Storage(), steps)
+            answer.result(1.0)
+        snapshot = read_snapshots(log, JOB, Deadline.after(1.0))[JOB]
+        log.expire(JOB, 1)
+        answer = loop.ask(ReleaseRequested(RESULT, "asked"))
+        assert snapshot.position < end(log)
+        faulty.fault = Fault("poll", faulty.calls["poll"] + 1, Unavailable("injected"))
+        followed, deadline = faulty.calls["follow"], Deadline.after(5.0)
+        while faulty.calls["follow"] == followed:
+            assert not deadline.passed
+            SYSTEM_CLOCK.sleep_s(0.01)
+        drive(log, Storage(), steps)
+        assert any(isinstance(one, Released) for one in answer.result(1.0))
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from headgate.control import leases
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Unavailable
@@ -355,9 +356,13 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
-def test_a_driver_whose_clock_is_days_ahead_deletes_nothing_early() -> None:
-    """What it promoted goes when its time is over by the log's clock."""
-    there = StoppedClock(SYSTEM_CLOCK.now_ms() - 2 * DAY_MS)
+@pytest.mark.parametrize("ahead", [2, -3])
+def test_a_driver_whose_clock_is_days_off_deletes_in_time(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it promoted goes when its time is over by the log's clock, not before and not later."""
+    monkeypatch.setattr(leases, "_TRUSTED_S", 0.1)
+    there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()
     driver = DriverMaster(
         log, storage, MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20), Speaker("driver", "0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -23,7 +23,9 @@ from headgate.control.events import (
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.memory import MemoryEventLog
+from headgate.control.recovery import read_snapshots
 from headgate.control.steps import JobSteps, Outcome
+from headgate.control.term import Term
 
 from .log_doubles import Fault, FaultyLog
 from .test_deletions import BusyStorage
@@ -209,3 +211,30 @@ def test_a_successors_decision_ends_the_steps() -> None:
         second.step(0.0)
         with pytest.raises(Fenced, match="second decides"):
             first.step(0.0)
+
+
+def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced() -> None:
+    """A master that was away until the log had lost its successor's first words does not open the
+    decisions again, which would end its successor's."""
+    log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
+    settings, terms = replace(SETTINGS, snapshot_events=1), (Term("first"), Term("second"))
+
+    def taken_up(term: Term) -> JobSteps:
+        return JobSteps.open(log, Author(JOB, term.by, CLOCK), settings, term)
+
+    with closing(taken_up(terms[0])) as first:
+        state_facts(log, *OPENING, by="first")
+        drive(first, log, storage)
+        with closing(taken_up(terms[1])) as second:
+            drive(second, log, storage)
+            state_facts(log, REGISTERED, by="second")
+            drive(second, log, storage)
+            assert 2 == read_snapshots(log, JOB, Deadline.after(1.0))[JOB].state.epoch
+            log.expire(JOB, len(log._partitions[0].entries))
+            with pytest.raises(Fenced):
+                taken_up(terms[0])
+            state_facts(log, ReleaseRequested(RESULT, "asked"), by="second")
+            answered = drive(second, log, storage)[-1].state
+    assert terms[0].is_over
+    assert answered is not None
+    assert "asked" == answered.results[RESULT].released
