@@ -7,6 +7,7 @@ A record is the two-byte marker, the schema's 64-bit fingerprint, and the body. 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -17,13 +18,23 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from . import avro
 from .errors import Corrupt, Invalid
-from .events import Body, Event, ResultRegistered, SegmentSummary
+from .events import (
+    Body,
+    Consumed,
+    Deleted,
+    Event,
+    Produced,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+)
 from .ids import NAME_CHARS_MAX, AttemptId, PartitionId, is_name
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions of a result, or subpartitions
 VERSION = 3
 
+_COUNT_MAX = 1 << 56  # rows, bytes, requests or objects that one event counts
 _TIME_MS_MAX = 1 << 47
 _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
@@ -97,14 +108,38 @@ def _beyond(event: Event) -> str:
         return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
         return f"{event.time_ms} ms is no time"
-    body = event.body
-    if not isinstance(body, ResultRegistered):
-        return ""
+    check = _CHECKS.get(type(event.body))
+    return "" if check is None else check(event.body)
+
+
+def _beyond_result(body: ResultRegistered) -> str:
     if not _is_name(body.result):
         return f"result {body.result[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
         return f"{body.partitions} x {body.subpartitions} is more than {PARTS_MAX} at a side"
     return ""
+
+
+def _beyond_segments(*segments: SegmentSummary) -> str:
+    return _beyond_counts(*[n for one in segments for n in (one.rows, one.size_bytes)])
+
+
+def _beyond_counts(*counts: int) -> str:
+    """Return why no sum may take these in, or nothing."""
+    if not counts or (min(counts) >= 0 and max(counts) <= _COUNT_MAX):
+        return ""
+    return f"it counts {min(counts)} to {max(counts)} rows, bytes, requests or objects"
+
+
+_CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
+    {
+        ResultRegistered: _beyond_result,
+        SegmentProduced: lambda body: _beyond_segments(body.segment),
+        Produced: lambda body: _beyond_segments(*body.segments),
+        Consumed: lambda body: _beyond_counts(body.rows, body.read_bytes, body.requests),
+        Deleted: lambda body: _beyond_counts(body.objects),
+    }
+)
 
 
 def trace_id(event: Event) -> str:

@@ -37,7 +37,7 @@ from .events import (
 )
 from .ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
-from .state import Forgotten, JobState, Reads, ResultState, Written, is_fenced
+from .state import Forgotten, JobState, Reads, ResultState, Written, is_fenced, total
 from .values import changed
 
 _GONE_MAX = 200  # results that a job remembers; decisions rest on it: it is that in all versions
@@ -129,7 +129,7 @@ def _forget_result(state: JobState, name: ResultId) -> JobState:
         before.results + 1,
         before.written + result.written,
         before.reads + result.reads,
-        before.deleted + result.deleted,
+        total(before.deleted, result.deleted),
     )
     results = PersistentMap.of(state.results).without((name,))
     return changed(state, results=results, forgotten=forgotten)
@@ -291,7 +291,7 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
         running=PersistentMap.of(result.running).without(gone),
         streams=PersistentMap.of(result.streams).without(gone),
         winners=_winners_without(result, gone),
-        deleted=result.deleted + deleted.objects,
+        deleted=total(result.deleted, deleted.objects),
     )
 
 

@@ -19,6 +19,13 @@ from .events import (
 from .ids import AttemptId, JobId, ResultId
 from .persistent import PersistentMap, PersistentSet
 
+_TOTAL_MAX = (1 << 63) - 1
+
+
+def total(one: int, other: int) -> int:
+    """Return the sum, or the largest number that a snapshot takes."""
+    return min(one + other, _TOTAL_MAX)
+
 
 @dataclass(frozen=True, slots=True)
 class Reads:
@@ -31,10 +38,10 @@ class Reads:
 
     def __add__(self, other: Reads) -> Reads:
         return Reads(
-            self.rows + other.rows,
-            self.read_bytes + other.read_bytes,
-            self.requests + other.requests,
-            self.subpartitions + other.subpartitions,
+            total(self.rows, other.rows),
+            total(self.read_bytes, other.read_bytes),
+            total(self.requests, other.requests),
+            total(self.subpartitions, other.subpartitions),
         )
 
 
@@ -50,11 +57,11 @@ class Written:
 
     def __add__(self, other: Written) -> Written:
         return Written(
-            self.partitions + other.partitions,
-            self.segments + other.segments,
-            self.rows + other.rows,
-            self.stored_bytes + other.stored_bytes,
-            self.superseded + other.superseded,
+            total(self.partitions, other.partitions),
+            total(self.segments, other.segments),
+            total(self.rows, other.rows),
+            total(self.stored_bytes, other.stored_bytes),
+            total(self.superseded, other.superseded),
         )
 
 

@@ -87,12 +87,15 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 st.register_type_strategy(int, INTS)
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", fullmatch=True)
 PARTS = st.integers(0, codec.PARTS_MAX)
-BUILT = [
-    st.builds(kind, result=NAMES, partitions=PARTS, subpartitions=PARTS)
-    if kind is ResultRegistered
-    else st.builds(kind)
-    for kind in get_args(Body)
-]
+COUNTS = st.integers(0, codec._COUNT_MAX)
+BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
+    ResultRegistered: {"result": NAMES, "partitions": PARTS, "subpartitions": PARTS},
+    SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
+    Consumed: {"rows": COUNTS, "read_bytes": COUNTS, "requests": COUNTS},
+    Deleted: {"objects": COUNTS},
+}
+st.register_type_strategy(SegmentSummary, st.builds(SegmentSummary, **BOUNDED[SegmentSummary]))
+BUILT = [st.builds(kind, **BOUNDED.get(kind, {})) for kind in get_args(Body)]
 events = st.builds(
     Event,
     job=NAMES,
@@ -233,6 +236,17 @@ def test_one_exchange_is_one_trace() -> None:
     assert other != codec.trace_id(event(ResultComplete(RESULT)))
 
 
+HUGE = 2**63 - 1
+UNCOUNTED: tuple[Body, ...] = (
+    Consumed(RESULT, 0, 1, 1, HUGE, 0, 0),
+    Consumed(RESULT, 0, 1, 1, 0, HUGE, 0),
+    Consumed(RESULT, 0, 1, 1, 0, 0, -1),
+    Deleted(RESULT, (ATTEMPT,), HUGE),
+    Produced(ATTEMPT, (SEGMENT, replace(SEGMENT, rows=HUGE))),
+    SegmentProduced(ATTEMPT, replace(SEGMENT, size_bytes=-1)),
+)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -244,12 +258,13 @@ def test_one_exchange_is_one_trace() -> None:
         event(ResultRegistered(RESULT, 1, 2**40, "", "")),
         event(ResultRegistered(RESULT, 2**40, 1, "", "")),
         event(ResultRegistered(RESULT, -1, 1, "", "")),
+        *map(event, UNCOUNTED),
     ],
     ids=lambda wrong: f"{wrong.job} {wrong.time_ms} {wrong.kind}",
 )
 def test_what_is_beyond_all_bounds_is_no_event(wrong: Event) -> None:
-    """Nobody here states it, and nobody takes it from whoever does: it would fill a master's memory
-    or name what is another job's."""
+    """Nobody here states it, and nobody takes it from whoever does: it would fill a master's
+    memory, name what is another job's, or make a sum that no snapshot takes."""
     with pytest.raises(Invalid):
         codec.encode(wrong)
     out = bytearray(codec._PREFIX)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from headgate.control import fold, snapshots
+from headgate.control import codec, fold, snapshots
 from headgate.control.events import (
     AttemptStarted,
     Consumed,
@@ -94,6 +95,35 @@ def test_what_stands_in_the_log_stays_small() -> None:
         assert state == snapshots.read(JOB, stored)[0].state
         sizes.append(sum(map(len, stored.values())))
     assert sizes[1] < 1.05 * sizes[0] < 4_000 * REMEMBERED
+
+
+def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much a job says that it wrote, read and deleted: its sums stop at a number of 64 bits
+    and a snapshot takes them, also when they are added up for results that are forgotten."""
+    monkeypatch.setattr(fold, "_GONE_MAX", 1)
+    most, times = codec._COUNT_MAX, 200
+    assert most * times >= 2**63
+    state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
+    for number in range(3):
+        opening, accepted, produced = list(exchange(number))[:3]
+        assert isinstance(produced, Produced)
+        segments = tuple(SegmentSummary(n, most, most, 1, b"") for n in range(times))
+        read = [Consumed(produced.attempt.partition.result, 0, 4, 1, most, most, most)] * times
+        late = [replace(produced, attempt=attempt(number, 0, task)) for task in range(2, times)]
+        facts = [opening, accepted, replace(produced, segments=segments), *late, *read]
+        for fact in facts:
+            state = step(state, fact)[0]
+        for one in late:
+            state = step(state, Deleted(one.attempt.partition.result, (one.attempt,), most))[0]
+        state = said(state, list(exchange(number))[-1])[0]
+    snapshot = Snapshot(state, (), 9, 1)
+    records, _ = snapshots.write(snapshot, Standing())
+    kept = {one.key: one.body for one in records if one.body is not None}
+    assert snapshot == snapshots.read(JOB, kept)[0]
+    largest = 2**63 - 1
+    sums = state.forgotten
+    assert (largest, largest) == (sums.written.rows, sums.written.stored_bytes)
+    assert (largest, largest, largest) == (sums.reads.rows, sums.reads.requests, sums.deleted)
 
 
 def test_who_comes_late_writes_nothing_that_stays() -> None:
