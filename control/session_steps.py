@@ -267,12 +267,7 @@ class SessionSteps:
         forgotten = {j: c for j, c in held.touched.items() if c.is_forgotten(held.oldest)}
         found = ((job, case.snapshot(position)) for job, case in held.touched.items())
         for batch in _batches((job, one) for job, one in found if one is not None):
-            needed = held.needed(position, batch)
-            kept = {
-                held.jobs[job].keeper: replace(one, needed=needed) for job, one in batch.items()
-            }
-            now_ms = self._speaking.clock.now_ms()
-            self._keep({k: k.records(one, now_ms) for k, one in kept.items()}, {number: position})
+            self._keep_batch(held, batch, position, number)
         gone = {case.keeper: case.keeper.end() for case in forgotten.values()}
         self._keep(gone | self._end_outdated(held), {number: position})
         held.outdated = ()
@@ -284,6 +279,22 @@ class SessionSteps:
         left = [held.standings[job] for job in held.outdated if job in held.standings]
         keepers = [Keeper(self._settings, self._identity, standing, 0, 0) for standing in left]
         return {keeper: keeper.end() for keeper in keepers}
+
+    def _keep_batch(
+        self, held: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
+    ) -> None:
+        """One transaction; a job whose snapshot cannot be made is given up, and the rest is due
+        again when it is looked after next."""
+        needed, now_ms = held.needed(position, batch), self._speaking.clock.now_ms()
+        written: dict[Keeper, tuple[StateRecord, ...]] = {}
+        for job, snapshot in batch.items():
+            case = held.jobs[job]
+            try:
+                written[case.keeper] = case.keeper.records(replace(snapshot, needed=needed), now_ms)
+            except Exception as exc:  # the next master would make the same
+                case.give_up(exc)
+                return
+        self._keep(written, {number: position})
 
     def _keep(
         self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]

@@ -32,7 +32,7 @@ from headgate.control.keeping import Keeper
 from headgate.control.log import EventLog, Grant, StateRecord
 from headgate.control.memory import MemoryEventLog
 from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Replay
+from headgate.control.replay import Replay, Snapshot
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.snapshots import Standing
 from headgate.control.state import JobState
@@ -325,6 +325,28 @@ def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> 
         live(log, (produced(0, 1),), JOBS[0], said="later")
     assert f"job {JOBS[0]} is left alone" in caplog.text
     assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
+
+
+def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of ours leaves that job alone, and the others are kept: but from where the partition
+    is read later, nothing of that job is passed by."""
+
+    def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
+        assert snapshot.state.job != JOBS[0], "injected"
+        return made(snapshot, before)
+
+    log, made = MemoryEventLog(1), snapshots.write
+    monkeypatch.setattr(snapshots, "write", write)
+    with caplog.at_level(logging.ERROR):
+        live(log, LIFE, *JOBS[:2], said="early")
+    assert f"job {JOBS[0]} is left alone from now on: injected" in caplog.text
+    assert {} == standing(log, JOBS[0])
+    assert audited(log, JOBS[1]).state == state_of(log, JOBS[1])
+    monkeypatch.undo()
+    assert 0 == live(log, LIFE[-1:], *JOBS[:2], said="late")
+    assert audited(log, JOBS[0]).state == state_of(log, JOBS[0])
 
 
 def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
