@@ -121,6 +121,7 @@ class Transactions(Protocol):
 
         Raises:
             Fenced: somebody else decides now.
+            Invalid: the record is too large; abort the step.
             Unavailable: the log takes nothing now; abort the step and begin it again.
         """
 
@@ -144,6 +145,7 @@ class Decisions(Transactions, Protocol):
 
         Raises:
             Fenced: somebody else has opened the job's decisions since.
+            Invalid: something in the step is too large for the log; the step was dropped.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Open the job's decisions again, which settles
                 the step, and read up to what is `written` to see how.
@@ -216,6 +218,7 @@ class Membership(Transactions, Protocol):
         Raises:
             Fenced: the group went on without this member, or the log ended the step. Nothing became
                 visible. Abort; the next `poll` tells what is still held, or that all is over.
+            Invalid: something in the step is too large for the log; the step was dropped.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Join again, which settles the step.
         """

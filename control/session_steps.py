@@ -250,7 +250,7 @@ class SessionSteps:
 
     def _write(self, due: tuple[tuple[int, Case, Derived], ...]) -> None:
         """One transaction; a job with a decision that no log takes is given up, the rest is due
-        again."""
+        again. Where only the commit tells, the jobs are tried one by one."""
         self._membership.begin()
         for _, case, derived in due:
             try:
@@ -259,7 +259,18 @@ class SessionSteps:
                 case.give_up(exc)
                 self._membership.abort()
                 return
-        self._membership.commit({number: self._membership.position(number) for number, *_ in due})
+        positions = {number: self._membership.position(number) for number, *_ in due}
+        cases = dict.fromkeys(case for _, case, _ in due)
+        try:
+            self._membership.commit(positions)
+        except Invalid as exc:
+            self._membership.abort()
+            for case in cases:
+                if len(cases) == 1:
+                    case.give_up(exc)
+                else:
+                    self._write(tuple(one for one in due if one[1] is case))
+            return
         for _, case, _ in due:
             case.ledger.wrote(1)
 
@@ -268,11 +279,11 @@ class SessionSteps:
         found = ((job, case.snapshot(position)) for job, case in held.touched.items())
         for batch in _batches((job, one) for job, one in found if one is not None):
             self._keep_batch(held, batch, position, number)
-        gone = {case.keeper: case.keeper.end() for case in forgotten.values()}
-        self._keep(gone | self._end_outdated(held), {number: position})
-        held.outdated = ()
-        for job in forgotten:
-            del held.jobs[job], held.touched[job]
+        ends = {case.keeper: case.keeper.end() for case in forgotten.values()}
+        if self._keep(ends | self._end_outdated(held), {number: position}) is None:
+            held.outdated = ()
+            for job in forgotten:
+                del held.jobs[job], held.touched[job]
 
     def _end_outdated(self, held: _Held) -> dict[Keeper, tuple[StateRecord, ...]]:
         """A job that has begun in this log writes over what stands of it instead."""
@@ -284,7 +295,8 @@ class SessionSteps:
         self, held: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
     ) -> None:
         """One transaction; a job whose snapshot cannot be made is given up, and the rest is due
-        again when it is looked after next."""
+        again when it is looked after next. So is a job whose snapshot the log does not take, which
+        shows when each is tried alone."""
         needed, now_ms = held.needed(position, batch), self._speaking.clock.now_ms()
         written: dict[Keeper, tuple[StateRecord, ...]] = {}
         for job, snapshot in batch.items():
@@ -294,21 +306,33 @@ class SessionSteps:
             except Exception as exc:  # the next master would make the same
                 case.give_up(exc)
                 return
-        self._keep(written, {number: position})
+        refusal = self._keep(written, {number: position})
+        if refusal is not None and len(batch) == 1:
+            held.jobs[next(iter(batch))].give_up(refusal)
+        elif refusal is not None:
+            for job, snapshot in batch.items():
+                self._keep_batch(held, {job: snapshot}, position, number)
 
     def _keep(
         self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]
-    ) -> None:
+    ) -> Invalid | None:
+        """One transaction. Return why the log does not take it, if that is so."""
         if not any(written.values()):
-            return
+            return None
         self._membership.begin()
-        for records in written.values():
-            for record in records:
-                self._membership.keep(record)
-        self._membership.commit(positions)
+        try:
+            for records in written.values():
+                for record in records:
+                    self._membership.keep(record)
+            self._membership.commit(positions)
+        except Invalid as exc:
+            self._membership.abort()
+            _LOG.warning("the log does not take the state of %d jobs: %s", len(written), exc)
+            return exc
         for keeper, records in written.items():
             if records:
                 keeper.kept()
+        return None
 
     def _settle(self, held: _Held) -> list[Deletion | Clearing]:
         found = [deletion for case in held.touched.values() for deletion in case.settle()]

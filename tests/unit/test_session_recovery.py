@@ -14,7 +14,7 @@ from headgate.control import session_steps, snapshots
 from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
+from headgate.control.errors import Fenced, HeadgateError, Invalid, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     Consumed,
@@ -29,8 +29,9 @@ from headgate.control.events import (
 )
 from headgate.control.ids import JobId
 from headgate.control.keeping import Keeper
-from headgate.control.log import EventLog, Grant, StateRecord
+from headgate.control.log import EventLog, Grant, StateRecord, job_of
 from headgate.control.memory import MemoryEventLog
+from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.recovery import read_snapshots
 from headgate.control.replay import Replay, Snapshot
 from headgate.control.session_steps import SessionSteps, Speaking
@@ -346,6 +347,42 @@ def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
     assert audited(log, JOBS[1]).state == state_of(log, JOBS[1])
     monkeypatch.undo()
     assert 0 == live(log, LIFE[-1:], *JOBS[:2], said="late")
+    assert audited(log, JOBS[0]).state == state_of(log, JOBS[0])
+
+
+@pytest.mark.parametrize("call", ["keep", "commit"])
+def test_a_snapshot_that_the_log_does_not_take_stops_its_job_only(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record larger than a topic takes is refused when it is handed over or with its whole step:
+    its job is left alone, the others are decided for and kept, and nothing is passed by."""
+    refused = Invalid("injected: too large")
+
+    def keep(self: MemoryTransactions, record: StateRecord) -> None:
+        took(self, record)
+        if call == "keep" and job_of(record.key) == JOBS[0]:
+            raise refused
+
+    def commit(self: MemoryTransactions) -> None:
+        if any(job_of(record.key) == JOBS[0] for record in self._kept):
+            self.abort()
+            raise refused
+        committed(self)
+
+    log, took, committed = MemoryEventLog(1), MemoryTransactions.keep, MemoryTransactions._commit
+    for job in JOBS[:3]:
+        state_facts(log, job, *OPENING, by="early")
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(MemoryTransactions, "keep", keep)
+        patch.setattr(MemoryTransactions, "_commit", commit)
+        live(log, LIFE[3:], *JOBS[:3], said="late")
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"job {JOBS[0]} is left alone")
+    assert {} == standing(log, JOBS[0])
+    for job in JOBS[1:3]:
+        assert {} != standing(log, job)
+        assert audited(log, job).state == state_of(log, job)
+    assert 0 == live(log, LIFE[-1:], *JOBS[:3], said="later")
     assert audited(log, JOBS[0]).state == state_of(log, JOBS[0])
 
 

@@ -41,6 +41,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.lifecycle import step
 from headgate.control.log import EventLog, partition_of
 from headgate.control.memory import MemoryEventLog
+from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.replay import Replay
 from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.state import JobState, ResultState
@@ -267,6 +268,30 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
     assert "injected: too large" in caplog.text
     whole = [job for job in JOBS[:3] if len(deciders(log, job)) == 2]
     assert len(whole) == 2
+
+
+def test_a_step_that_no_log_takes_stops_one_job_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a decision is found to be too large with its whole step, the jobs are tried alone."""
+    log, storage = MemoryEventLog(1), Storage()
+    for job in JOBS[:3]:
+        state_facts(log, job, *OPENING)
+    committed = MemoryTransactions._commit
+
+    def commit(self: MemoryTransactions) -> None:
+        entries, (step,) = log._partitions[0].entries, self._steps.values()
+        if any(entry.job == JOBS[1] for entry in entries if entry.step is step):
+            self.abort()
+            raise Invalid("injected: too large")
+        committed(self)
+
+    monkeypatch.setattr(MemoryTransactions, "_commit", commit)
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"job {JOBS[1]} is left alone")
+    assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
 def test_a_fact_that_nobody_can_decide_stops_its_job_only(
