@@ -13,7 +13,7 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from . import codec
 from .clock import Deadline
@@ -47,6 +47,7 @@ class KafkaTransactions:
         self._aborting = False
         self._producer = producer
         self._ended = False
+        self._refusal: KafkaError | None = None  # of the step's first record that was not taken
         with clients.translated(f"opening the decisions of {what}"):
             self._persist(self._producer.init_transactions, self._deadline())
 
@@ -55,7 +56,7 @@ class KafkaTransactions:
         self._finish_abort()
         with self._translated("begin"):
             self._producer.begin_transaction()
-        self._begun = True
+        self._begun, self._refusal = True, None
 
     def write(self, decision: Event) -> None:
         self._write(decision, codec.encode(decision), self._clients.place(decision.job))
@@ -63,7 +64,7 @@ class KafkaTransactions:
     def _write(self, decision: Event, record: bytes, place: Place) -> None:
         assert self._begun, "no step is open"
         try:
-            produce(self._producer, place, decision, record, None)
+            produce(self._producer, place, decision, record, self._settle)
         except KafkaException as exc:
             raise self._dropped(exc, "write") from exc
 
@@ -72,7 +73,7 @@ class KafkaTransactions:
         topic = self._clients.settings.state_topic
         (place,) = self._clients.places(topic, job_of(record.key))
         try:
-            produce_state(self._producer, place, record)
+            produce_state(self._producer, place, record, self._settle)
         except KafkaException as exc:
             raise self._dropped(exc, "keep") from exc
 
@@ -124,8 +125,13 @@ class KafkaTransactions:
             self._begun = False  # only opening the decisions again settles the step
             raise OutcomeUnknown(f"no answer to the commit of a step of {self._what}") from exc
 
+    def _settle(self, error: KafkaError | None, message: Message) -> None:
+        """The client's delivery report, which comes before the step's abort has ended."""
+        self._refusal = self._refusal or error
+
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
-        """End the step that an error has spoiled; a fenced producer's is ended already."""
+        """End the step that an error has spoiled; a fenced producer's is ended already. Its calls
+        may only say that an earlier error spoiled it."""
         error = exc.args[0]
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._begun, self._ended = False, True
@@ -134,7 +140,7 @@ class KafkaTransactions:
             self.abort()
         if error.name() in _LEFT_BEHIND:
             return Fenced(f"the group went on without {self._what}: {error.str()}")
-        meaning = self._translate(error, doing)
+        meaning = self._translate(self._refusal or error, doing)
         return meaning if isinstance(meaning, Invalid) else Unavailable(f"{meaning}: dropped")
 
     def _finish_abort(self) -> None:

@@ -25,9 +25,20 @@ _SCAN_LIMIT = 500
 _SCAN_S = 1.0
 
 
-def produce_state(producer: Producer, place: Place, record: StateRecord) -> None:
+def produce_state(
+    producer: Producer,
+    place: Place,
+    record: StateRecord,
+    settle: Callable[[KafkaError | None, Message], None],
+) -> None:
     try:
-        producer.produce(place.topic, record.body, record.key.encode(), partition=place.partition)
+        producer.produce(
+            place.topic,
+            record.body,
+            record.key.encode(),
+            partition=place.partition,
+            on_delivery=settle,
+        )
     except BufferError as exc:
         raise Unavailable(f"too many records wait for {place} to confirm them") from exc
     producer.poll(0)

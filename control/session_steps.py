@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from types import MappingProxyType
+from typing import ParamSpec
 
 from .author import Author
 from .clock import Clock, Deadline
@@ -36,6 +37,8 @@ from .state import JobState
 _LOG = logging.getLogger(__name__)
 _OLDEST_S = 300.0  # how often it is asked what the log has forgotten
 _KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
+
+P = ParamSpec("P")
 
 
 @dataclass(slots=True)
@@ -269,10 +272,19 @@ class SessionSteps:
                 if len(cases) == 1:
                     case.give_up(exc)
                 else:
-                    self._write(tuple(one for one in due if one[1] is case))
+                    self._insist(self._write, tuple(one for one in due if one[1] is case))
             return
         for _, case, _ in due:
             case.ledger.wrote(1)
+
+    def _insist(self, write: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Kafka's client drops a step more after one that was refused, whatever is in it: else each
+        turn would end there."""
+        try:
+            write(*args, **kwargs)
+        except Unavailable:
+            self._membership.abort()
+            write(*args, **kwargs)
 
     def _keep_all(self, held: _Held, position: int, number: int) -> None:
         forgotten = {j: c for j, c in held.touched.items() if c.is_forgotten(held.oldest)}
@@ -311,7 +323,7 @@ class SessionSteps:
             held.jobs[next(iter(batch))].give_up(refusal)
         elif refusal is not None:
             for job, snapshot in batch.items():
-                self._keep_batch(held, {job: snapshot}, position, number)
+                self._insist(self._keep_batch, held, {job: snapshot}, position, number)
 
     def _keep(
         self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]

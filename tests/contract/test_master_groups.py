@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
 
 from headgate.control import kafka_group
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import HeadgateError, Invalid, Unavailable
 from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.kafka_group import KafkaMembership
-from headgate.control.log import EventLog, partition_of
+from headgate.control.log import EventLog, StateRecord, partition_of
 from headgate.control.memory import MemoryEventLog
 from headgate.infra import stack
 
 from .event_log_suite import LIMIT_S, append, decision, fact
-from .master_group_suite import MasterGroupSuite, holds, wait_for
+from .master_group_suite import MasterGroupSuite, Member, holds, wait_for
 
 # Both at the broker's least: who does not poll for so long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
@@ -95,6 +103,46 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         member.membership.commit({0: member.membership.position(0)})
         wait_for(lambda: len(member.read[0]) == 1, member)
         assert taken is member.read[0][0].recorded.event
+
+    def test_a_record_larger_than_its_topic_takes_is_refused(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """The step that carries it is dropped as `Invalid`, and at most one more as `Unavailable`:
+        the client has left a gap in its sequence. The member goes on with others."""
+        assert isinstance(log, KafkaEventLog)
+        self.limit(log, 1_000)
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0, 1), member)
+        self.keep(member, jobs[0], 5_000, Invalid)
+        self.keep(member, jobs[0], 400, Unavailable)
+        self.keep(member, jobs[0], 500)
+        assert {jobs[0]: bytes(500)} == log.read_state(jobs[0], Deadline.after(LIMIT_S))
+
+    @staticmethod
+    def keep(member: Member, job: JobId, size: int, *errors: type[HeadgateError]) -> None:
+        """Commit one record of state, which may end with one of these errors."""
+        member.membership.begin()
+        with suppress(*errors):
+            member.membership.keep(StateRecord(job, bytes(size)))
+            member.membership.commit({0: member.membership.position(0)})
+            assert Invalid not in errors, "a record that is too large was taken"
+        member.membership.abort()
+
+    def limit(self, log: KafkaEventLog, record_bytes: int) -> None:
+        """Have the topic of state take no larger records."""
+        resource = ConfigResource(
+            ResourceType.TOPIC,
+            log._settings.state_topic,
+            incremental_configs=[
+                ConfigEntry(
+                    "max.message.bytes",
+                    str(record_bytes),
+                    incremental_operation=AlterConfigOpType.SET,
+                )
+            ],
+        )
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(LIMIT_S)
 
     def test_a_step_that_may_still_commit_is_waited_for(
         self,
