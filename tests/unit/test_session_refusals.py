@@ -1,0 +1,147 @@
+"""Snapshots that cannot be made, written or used: one job of a session stops, and nothing is passed
+by."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from headgate.control import snapshots
+from headgate.control.clock import Deadline
+from headgate.control.errors import Invalid, Unavailable
+from headgate.control.events import Event, JobAccepted
+from headgate.control.log import StateRecord, job_of
+from headgate.control.memory import MemoryEventLog
+from headgate.control.memory_partitions import MemoryTransactions
+from headgate.control.recovery import read_snapshots
+from headgate.control.replay import Snapshot
+from headgate.control.snapshots import Standing
+
+from .test_loop import produced
+from .test_session_recovery import LIFE, end, keep, live, standing, state_of
+from .test_session_steps import JOBS, OPENING, audited, events, state_facts
+
+
+def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Damaged: the partition is read from its oldest event, that is said, the other jobs keep
+    theirs, and the next snapshot replaces it."""
+    log = MemoryEventLog(1)
+    live(log, LIFE, *JOBS[:2], said="early")
+    keep(log, JOBS[0], [StateRecord(JOBS[0], b"of another time")])
+    with caplog.at_level(logging.WARNING):
+        assert 0 == live(log, LIFE[-2:], *JOBS[:2], said="late")
+    assert f"job {JOBS[0]} is not used" in caplog.text
+    caplog.clear()
+    assert 0 < live(log, (), said="")
+    assert "is not used" not in caplog.text
+    for job in JOBS[:2]:
+        assert audited(log, job).state == state_of(log, job)
+
+
+def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Events that were lost altogether, while the state was not: what the log holds is what was."""
+    old, log = MemoryEventLog(1), MemoryEventLog(1)
+    live(old, LIFE, JOBS[0], said="early")
+    keep(log, JOBS[0], [StateRecord(key, body) for key, body in standing(old, JOBS[0]).items()])
+    with caplog.at_level(logging.WARNING):
+        live(log, OPENING, JOBS[0], said="new")
+    assert "which is another" in caplog.text
+    assert 1 == audited(log, JOBS[0]).state.epoch
+
+
+def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
+    """Its topic was made anew, that of the state was not: what stands of its former jobs is taken
+    back, whoever has begun in it goes on, and none of them keeps a master from beginning late."""
+    old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
+    live(old, LIFE, *JOBS[:2], said="early")
+    for job in JOBS[:2]:
+        keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
+    while end(log) <= end(old):
+        state_facts(log, JOBS[5], *LIFE, by=f"other {end(log)}")
+    state_facts(log, JOBS[1], *OPENING)
+    before = end(log)
+    live(log, (), said="")
+    assert {} == standing(log, JOBS[0])
+    assert 1 == audited(log, JOBS[1]).state.epoch
+    assert {JOBS[1], JOBS[5]} == read_snapshots(log, None, Deadline.after(1.0)).keys()
+    assert before == live(log, (), said="")
+
+
+def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> None:
+    """A log that does not explain itself is left alone by every later master too: no snapshot of
+    another job hides what is wrong with it."""
+    log = MemoryEventLog(1)
+    live(log, OPENING, *JOBS[:2], said="early")
+    forger = log.open_decisions(JOBS[0])
+    forger.begin()
+    forger.write(Event("0.0", JOBS[0], "", 0, "forger", 0, JobAccepted(9)))
+    forger.commit(0)
+    live(log, LIFE[3:], JOBS[1], said="late")
+    with caplog.at_level(logging.ERROR):
+        live(log, (produced(0, 1),), JOBS[0], said="later")
+    assert f"job {JOBS[0]} is left alone" in caplog.text
+    assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
+
+
+def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of ours leaves that job alone, and the others are kept: but from where the partition
+    is read later, nothing of that job is passed by."""
+
+    def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
+        assert snapshot.state.job != JOBS[0], "injected"
+        return made(snapshot, before)
+
+    log, made = MemoryEventLog(1), snapshots.write
+    monkeypatch.setattr(snapshots, "write", write)
+    with caplog.at_level(logging.ERROR):
+        live(log, LIFE, *JOBS[:2], said="early")
+    assert f"job {JOBS[0]} is left alone from now on: injected" in caplog.text
+    assert {} == standing(log, JOBS[0])
+    assert audited(log, JOBS[1]).state == state_of(log, JOBS[1])
+    monkeypatch.undo()
+    assert 0 == live(log, LIFE[-1:], *JOBS[:2], said="late")
+    assert audited(log, JOBS[0]).state == state_of(log, JOBS[0])
+
+
+@pytest.mark.parametrize("call", ["keep", "commit"])
+def test_a_snapshot_that_the_log_does_not_take_stops_its_job_only(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record larger than a topic takes is refused when it is handed over or with its whole step:
+    its job is left alone, the others are decided for and kept, and nothing is passed by. Kafka's
+    client drops one step more after a refusal."""
+    refused, gaps = Invalid("injected: too large"), list[int]()
+
+    def keep(self: MemoryTransactions, record: StateRecord) -> None:
+        took(self, record)
+        if call == "keep" and job_of(record.key) == JOBS[0]:
+            raise refused
+
+    def commit(self: MemoryTransactions) -> None:
+        if any(job_of(record.key) == JOBS[0] for record in self._kept):
+            self.abort()
+            gaps.append(1)
+            raise refused
+        if gaps:
+            gaps.clear()
+            self.abort()
+            raise Unavailable("injected: skipped sequence numbers")
+        committed(self)
+
+    log, took, committed = MemoryEventLog(1), MemoryTransactions.keep, MemoryTransactions._commit
+    for job in JOBS[:3]:
+        state_facts(log, job, *OPENING, by="early")
+    with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+        patch.setattr(MemoryTransactions, "keep", keep)
+        patch.setattr(MemoryTransactions, "_commit", commit)
+        live(log, LIFE[3:], *JOBS[:3], said="late")
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said.startswith(f"job {JOBS[0]} is left alone")
+    assert {} == standing(log, JOBS[0])
+    assert {} != standing(log, JOBS[1]) != standing(log, JOBS[2]) != {}
+    assert 0 == live(log, LIFE[-1:], *JOBS[:3], said="later")
+    for job in JOBS[:3]:
+        assert audited(log, job).state == state_of(log, job)
