@@ -18,7 +18,7 @@ from ...control.ids import JobId, ResultId, job_id
 from ...control.master import Speaker
 from ...storage.master import StorageMaster
 from ...storage.release import StorageRelease
-from .catalyst import open_door
+from .catalyst import CatalystDoor, open_door
 from .exchange import Exchanger, Means
 from .repairs import Repairs
 from .services import Services, StartLocal, open_services
@@ -71,22 +71,27 @@ def _register(spark: SparkSession, settings: Settings, services: Services) -> He
     repairs = Repairs(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )
-    master.start()
     try:
+        master.start()
         master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
+        epoch = master.state(worker.job).epoch
+        means = Means(master, services.store, worker, settings, epoch, repairs)
+        return Headgate(Exchanger(spark, means, _door(spark, settings)), services)
     except BaseException:
         master.close()
         raise
-    epoch = master.state(worker.job).epoch
-    door = open_door(spark) if settings.catalyst == "auto" else None
-    if door is None and settings.catalyst == "auto":
+
+
+def _door(spark: SparkSession, settings: Settings) -> CatalystDoor | None:
+    if settings.catalyst == "off":
+        return None
+    if (door := open_door(spark)) is None:
         _LOG.warning(
             "Spark %s has no door that is known: rows are the same, but Spark does not know "
             "their partitioning",
             spark.version,
         )
-    means = Means(master, services.store, worker, settings, epoch, repairs)
-    return Headgate(Exchanger(spark, means, door), services)
+    return door
 
 
 def _require_headgate(spark: SparkSession) -> None:
