@@ -187,7 +187,13 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
 
 
 def _whole(settings: Settings) -> Settings:
-    """What only holds between settings: a job must not outlive its log."""
+    """Check what only holds between settings: a job must not outlive its log, and queries need the
+    private door."""
+    if settings.sql_enabled and settings.catalyst == "off":
+        raise Invalid(
+            f"{PREFIX}sql.enabled = true needs the plans of queries, which {PREFIX}catalyst = off "
+            "keeps from: leave one of them out"
+        )
     if settings.topic_retention_ms <= settings.lease_ms:
         raise Invalid(
             f"{PREFIX}topic.retention.ms = {settings.topic_retention_ms} must be longer than "

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate import Closed
+from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
 from headgate.connectors.spark.services import Services
-from headgate.connectors.spark.settings import Settings
+from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.ids import job_id
 from headgate.control.memory import MemoryEventLog
 from headgate.storage.contract import Limits
@@ -38,3 +38,10 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
         attach._register(SPARK, Settings(), services)
     with pytest.raises(Closed):
         log.written(JOB)
+
+
+def test_queries_without_their_plans_are_refused() -> None:
+    """Whoever keeps to public PySpark cannot have the session's queries run here."""
+    conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
+    with pytest.raises(Invalid, match=r"sql\.enabled = true needs .* spark\.headgate\.catalyst"):
+        read_settings(conf)
