@@ -20,6 +20,16 @@ _LOG = logging.getLogger("headgate")
 Results = tuple[ShuffleDescriptor, ...]
 
 
+class Gone(Reader):
+    """Stands for rows that nobody has, and that could not be released at once."""
+
+    def __init__(self) -> None:
+        pass
+
+    def is_gone(self) -> bool:
+        return True
+
+
 class Kept:
     def __init__(self, release: Callable[[Results], None]) -> None:
         self._release = release
@@ -41,14 +51,17 @@ class Kept:
             self._readers = {one: mine for one, mine in self._readers.items() if mine != results}
 
     def sweep(self) -> None:
-        """Release what nobody can read any more."""
+        """Release what nobody can read any more; where that fails, the next sweep goes on."""
         with self._lock:
-            gone = [self._readers.pop(one) for one in list(self._readers) if one.is_gone()]
-        for results in gone:
+            gone = [(one, mine) for one, mine in self._readers.items() if one.is_gone()]
+        for one, results in gone:
             try:
                 self._release(results)
             except HeadgateError as exc:
-                _LOG.warning("what was kept stays stored until the job ends: %s", exc)
+                _LOG.warning("what was kept stays stored until a later query: %s", exc)
+                return
+            with self._lock:
+                self._readers.pop(one, None)
 
     def close(self) -> None:
         """Everything is about to be released."""

@@ -27,7 +27,7 @@ from .catalyst import CatalystDoor
 from .exchange import Exchanger, Written
 from .grouped import Grouped
 from .in_use import InUse
-from .kept import Kept
+from .kept import Gone, Kept
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
 from .physical import PlanDoor, Query, open_plans
@@ -158,15 +158,15 @@ class Headgate:
 
         Raises:
             Invalid: the DataFrame is none of these, or was released before.
+            Unavailable: no decision came in time; call it again.
         """
         self._require_open()
-        if (offloaded := self._offloaded.pop(df, None)) is not None:
-            descriptors = offloaded.results
-            self._kept.forget(descriptors)
-        else:
-            descriptors = (self._descriptor_of(df),)
-            del self._written[df]
+        offloaded = self._offloaded.get(df)
+        descriptors = offloaded.results if offloaded else (self._descriptor_of(df),)
         self._release(descriptors)
+        self._kept.forget(descriptors)
+        self._offloaded.pop(df, None)
+        self._written.pop(df, None)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
         """Let what is stored for a DataFrame outlive this job, until a point in time (milliseconds
@@ -284,8 +284,8 @@ class Headgate:
 
     def _release(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
         for descriptor in descriptors:
-            self._exchanger.means.repairs.forget(descriptor.result)
             self._exchanger.means.master.release_partition_externally(descriptor)
+            self._exchanger.means.repairs.forget(descriptor.result)
 
     def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
         frame, done = self._run(query, df)
@@ -369,12 +369,14 @@ class Headgate:
         return all(one is not None and one.released is None for one in found)
 
     def _forget(self, out: DataFrame) -> None:
-        """Release what was stored for rows that nobody can ask for again."""
+        """Release what was stored for rows that nobody can ask for again; a later query does what
+        fails."""
         try:
             if out in self._offloaded and not self._closed:
                 self.release(out)
         except HeadgateError as exc:
-            _LOG.warning("what a query has stored stays until the job ends: %s", exc)
+            _LOG.warning("what a query has stored stays until a later one: %s", exc)
+            self._kept.add(Gone(), self._offloaded[out].results)
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
