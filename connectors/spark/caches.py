@@ -58,8 +58,12 @@ class Cache:
     def fill(self, door: CatalystDoor, frame: DataFrame) -> Filled:
         """Let Spark fill it with the rows of a frame of the door, when it reads it."""
         filled = Filled(door, frame, self.builder)
-        self.plan_by(frame._jdf.queryExecution().executedPlan())
-        self.builder.cachedColumnBuffers()
+        try:
+            self.plan_by(frame._jdf.queryExecution().executedPlan())
+            self.builder.cachedColumnBuffers()
+        except BaseException:
+            filled.close()
+            raise
         return filled
 
     def plan_by(self, plan: Any) -> None:

@@ -113,8 +113,12 @@ class Exchanger:
         with settings.carried():
             road = self._road(df, n, columns)
             written = self.write(road, df.schema, n, label, result, settings)
-        frame = road.reads(written.read)
-        self._note(frame, written)
+        try:
+            frame = road.reads(written.read)
+            self._note(frame, written)
+        except BaseException:
+            self.drop(written.descriptor)
+            raise
         return Exchange(written, frame)
 
     def write(
@@ -158,11 +162,16 @@ class Exchanger:
                 read = ReadTask(means.worker, given, road.schema)
                 return Written(descriptor, read, ordered, whole.rows, whole.sizes)
             except BaseException as exc:
-                with suppress(HeadgateError):  # what failed first is what the caller hears of
-                    means.master.release_partition_externally(descriptor)
+                self.drop(descriptor)
                 if isinstance(exc, PySparkException) and (ours := cause(exc)):
                     raise ours from exc
                 raise
+
+    def drop(self, descriptor: ShuffleDescriptor) -> None:
+        """Release what nobody will read; what failed before is what the caller hears of."""
+        self.means.repairs.forget(descriptor.result)
+        with suppress(HeadgateError):
+            self.means.master.release_partition_externally(descriptor)
 
     def read(self, result: ResultId) -> Exchange:
         """A finished exchange again, as the log and the store have it; Spark does not know how it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from ...control.clock import SYSTEM_CLOCK
 from ...control.contract import ShuffleDescriptor
-from ...control.errors import HeadgateError, Invalid
+from ...control.errors import Invalid
 from ...control.ids import ResultId
 from .adaptive import check_parts, parts_of, pieces, skewed
 from .caches import Cache
@@ -270,14 +270,9 @@ class Offload:
         return scan
 
     def _release_all(self) -> None:
-        means = self._exchanger.means
         for run in self._runs.values():
-            if run.cancelled() or run.exception() is not None:
-                continue
-            descriptor = run.result().written.descriptor
-            means.repairs.forget(descriptor.result)
-            with suppress(HeadgateError):  # what failed first is what the caller hears of
-                means.master.release_partition_externally(descriptor)
+            if not run.cancelled() and run.exception() is None:
+                self._exchanger.drop(run.result().written.descriptor)
 
 
 def _task(

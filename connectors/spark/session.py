@@ -27,7 +27,7 @@ from .catalyst import CatalystDoor
 from .exchange import Exchanger, Written
 from .grouped import Grouped
 from .in_use import InUse
-from .kept import Gone, Kept
+from .kept import Gone, Kept, Results
 from .native import Unseen, accounted
 from .offload import Offload, Offloaded
 from .physical import PlanDoor, Query, open_plans
@@ -298,9 +298,20 @@ class Headgate:
         self._native.update(reason for _, reason in done.refused)
         return frame, done
 
-    def _keep(self, frame: DataFrame, results: tuple[ShuffleDescriptor, ...]) -> None:
+    def _keep(self, frame: DataFrame, results: Results) -> None:
         if results:
-            self._kept.add(Reader(self._door(), frame), results)
+            with self._or_dropped(results):
+                self._kept.add(Reader(self._door(), frame), results)
+
+    @contextmanager
+    def _or_dropped(self, results: Results) -> Iterator[None]:
+        """Release what was stored for rows that in the end nobody can read."""
+        try:
+            yield
+        except BaseException:
+            for one in results:
+                self._exchanger.drop(one)
+            raise
 
     def _fill(self, query: Offload, asked: Query) -> list[str]:
         """Run the exchanges of the caches that a query is the first to read; why some are Spark's
@@ -319,7 +330,8 @@ class Headgate:
                 frame, done = self._run(filling, cache)
                 reasons += [why for _, why in done.refused]
                 if done.results:
-                    self._kept.add(cache.fill(self._door(), frame), done.results)
+                    with self._or_dropped(done.results):
+                        self._kept.add(cache.fill(self._door(), frame), done.results)
         return reasons
 
     def _fillings(self, query: Offload, asked: Query) -> Iterator[tuple[Offload, Cache]]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from headgate import Headgate, Invalid, Unavailable
+from headgate.connectors.spark import exchange
+from headgate.connectors.spark.caches import Cache
+from headgate.connectors.spark.exchange import Exchanger
 from headgate.connectors.spark.kept import Gone, Kept
 from headgate.connectors.spark.repairs import Repairs
 from headgate.connectors.spark.settings import Settings
@@ -15,6 +20,13 @@ from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
 
 FIRST, SECOND = (ShuffleDescriptor(job_id("job"), ResultId(one), 1, 1, 1) for one in "ab")
+
+
+def refuse(*_: object) -> None:
+    raise RuntimeError("no frame")
+
+
+DOOR: Any = SimpleNamespace(rows_behind=refuse, weakly=refuse)
 
 
 class Frame:
@@ -37,10 +49,11 @@ class Master:
 
 
 def session(master: Master) -> Headgate:
-    repairs = Repairs(SimpleNamespace(), lambda _: None)  # type: ignore[arg-type]
-    means = SimpleNamespace(epoch=1, settings=Settings(), master=master, repairs=repairs)
-    exchanger: Any = SimpleNamespace(means=means)
-    return Headgate(exchanger, SimpleNamespace())  # type: ignore[arg-type]
+    context: Any = SimpleNamespace()
+    repairs = Repairs(context, lambda _: None)
+    means: Any = SimpleNamespace(epoch=1, settings=Settings(), master=master, repairs=repairs)
+    services: Any = SimpleNamespace(require_whole_log=lambda: None)
+    return Headgate(Exchanger(context, means, DOOR), services)
 
 
 @pytest.mark.parametrize("failing", [1, 2])
@@ -90,3 +103,56 @@ def test_what_an_action_could_not_release_is_kept() -> None:
     hg._forget(frame)
     hg._kept.sweep()
     assert [FIRST] == master.released
+
+
+def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are stored, and of which Spark makes no DataFrame, do not stay."""
+    master = Master()
+    exchanger = session(master)._exchanger
+    monkeypatch.setattr(exchange, "TaskSettings", lambda _: SimpleNamespace(carried=nullcontext))
+    monkeypatch.setattr(Exchanger, "_road", lambda *_: SimpleNamespace(reads=refuse))
+    written = SimpleNamespace(descriptor=FIRST, read=None)
+    monkeypatch.setattr(Exchanger, "write", lambda *_: written)
+    df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
+    with pytest.raises(RuntimeError, match="no frame"):
+        exchanger.run(df, 2, ["k"], FIRST.result)
+    assert [FIRST] == master.released
+
+
+def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stored to fill a cache is released when Spark does not take it."""
+    master = Master()
+    hg: Any = session(master)
+    done = SimpleNamespace(refused=(), results=(FIRST, SECOND))
+    filling = SimpleNamespace(refusals=lambda *_, **__: [""], run=lambda _: (Frame(), done))
+    cache = SimpleNamespace(is_empty=True, fill=refuse)
+    monkeypatch.setattr(hg, "_fillings", lambda *_: [(filling, cache)])
+    with pytest.raises(RuntimeError, match="no frame"):
+        hg._fill(None, None)
+    assert [FIRST, SECOND] == master.released
+
+
+def test_what_nobody_can_be_seen_to_read_is_released() -> None:
+    """Rows whose reader Spark does not tell do not stay until the job's end."""
+    master = Master()
+    hg: Any = session(master)
+    with pytest.raises(RuntimeError, match="no frame"):
+        hg._keep(Frame(), (FIRST,))
+    assert [FIRST] == master.released
+
+
+def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that Spark did not take in with our rows reads what it would have read before."""
+    plans: list[str] = []
+    builder = SimpleNamespace(
+        cachedPlan=lambda: "its own", cachedColumnBuffers=refuse, clearCache=lambda _: None
+    )
+    door: Any = SimpleNamespace(
+        rows_behind=lambda one: one, weakly=lambda one: SimpleNamespace(get=lambda: one)
+    )
+    execution = SimpleNamespace(executedPlan=lambda: "ours")
+    frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution))
+    monkeypatch.setattr(Cache, "plan_by", lambda _, plan: plans.append(plan))
+    with pytest.raises(RuntimeError, match="no frame"):
+        Cache(builder).fill(door, frame)
+    assert ["ours", "its own"] == plans
