@@ -2,7 +2,8 @@
 `operators.py`, `caches.py`, `task_settings.py` and `jvm.py` behind it, the only code that touches
 Spark's internals through py4j.
 
-`open_door` answers None where a name it needs is missing; the caller then keeps to public PySpark.
+`open_door` answers None where a name it needs is missing or batches cannot be made; the caller then
+keeps to public PySpark.
 """
 
 from __future__ import annotations
@@ -139,12 +140,23 @@ class CatalystDoor:
     def arrow_batches(self, plan: Any, batch_rows: int) -> Any:
         """The rows of a physical plan as a JavaRDD of Arrow streams, each of one batch, as bytes. A
         batch ends also when its rows are large, which `Dataset.toArrowBatchRdd` does not."""
-        convert = self._converter.rowToArrowConverter(
-            plan.schema(), batch_rows, _BATCH_BYTES, "UTC", False, False
-        )
+        convert = self._convert(plan.schema(), batch_rows)
         with self.active(self._session):
             pairs = plan.execute().mapPartitions(convert, False, self._any)
         return self._jvm["pairs"](pairs, self._any, self._any).keys()
+
+    def try_converter(self) -> None:
+        """Make a converter for no columns.
+
+        Raises:
+            Py4JError: this JVM does not let us, or this Spark has another one.
+        """
+        self._convert(self._parsed(StructType()), 1)
+
+    def _convert(self, schema: Any, batch_rows: int) -> Any:
+        return self._converter.rowToArrowConverter(
+            schema, batch_rows, _BATCH_BYTES, "UTC", False, False
+        )
 
     @contextmanager
     def active(self, session: Any) -> Iterator[None]:
@@ -316,9 +328,11 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
     if (version := version_of(spark.version)) is None:
         return None
     try:
-        return CatalystDoor(spark, Jvm(spark, _CLASSES), version)
-    except LookupError:
+        door = CatalystDoor(spark, Jvm(spark, _CLASSES), version)
+        door.try_converter()
+    except (LookupError, Py4JError):
         return None
+    return door
 
 
 def session_name(spark: SparkSession) -> str:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from headgate import Closed, Invalid
-from headgate.connectors.spark import attach
+from headgate.connectors.spark import attach, catalyst
 from headgate.connectors.spark.services import Services
 from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.ids import job_id
@@ -38,6 +39,26 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
         attach._register(SPARK, Settings(), services)
     with pytest.raises(Closed):
         log.written(JOB)
+
+
+@pytest.mark.parametrize("refused", ["sun.misc.Unsafe", "the converter"])
+def test_a_jvm_that_makes_no_batches_has_no_door(
+    monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """What keeps batches from being made is found when the door opens, not by the first query."""
+
+    def make(what: str) -> Any:
+        if what == refused:
+            raise Py4JError(f"{what} is not there")
+        unsafe = SimpleNamespace(allocateInstance=lambda _: converter)
+        field = SimpleNamespace(setAccessible=lambda _: None, get=lambda _: unsafe)
+        return SimpleNamespace(getDeclaredField=lambda _: field)
+
+    converter = SimpleNamespace(rowToArrowConverter=lambda *_: make("the converter"))
+    java = SimpleNamespace(parseDataType=lambda _: None)
+    monkeypatch.setattr(catalyst, "Jvm", lambda *_: {"class": SimpleNamespace(forName=make)})
+    spark: Any = SimpleNamespace(version="4.3.0", _jsparkSession=java)
+    assert catalyst.open_door(spark) is None
 
 
 def test_queries_without_their_plans_are_refused() -> None:
