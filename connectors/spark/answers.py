@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from pyspark.sql import DataFrame
 
-Answer = tuple[DataFrame, bool | None]  # rows, and for which reading: collected, or not, or any
+Answer = dict[bool, DataFrame]  # its rows, for those who collect and for those who do not
 
 
 class Answers:
@@ -27,12 +27,12 @@ class Answers:
         self._thread.start()
 
     def get(self, asked: DataFrame, collected: bool) -> DataFrame | None:
-        rows, reading = self._known.get(asked, (None, None))
-        return rows if reading in (None, collected) else None
+        return self._known.get(asked, {}).get(collected)
 
     def add(self, asked: DataFrame, rows: DataFrame, reading: bool | None) -> None:
         """Keep an answer; `reading` is None when it serves those who collect, and others too."""
-        self._known[asked] = rows, reading
+        served = (True, False) if reading is None else (reading,)
+        self._known.setdefault(asked, {}).update(dict.fromkeys(served, rows))
         weakref.finalize(asked, self._gone.put, rows).atexit = False
 
     def close(self) -> None:
