@@ -92,9 +92,8 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
-        if not _is_entered(self):
+        if (runs := _runs_of(self)) is None:
             return original(self, eager, *args, **more)
-        runs = _last(self)
         with _alone(), (runs.again if eager else runs.keep)(self, False, "") as out:
             return original(out, eager, *args, **more)
 
@@ -146,9 +145,9 @@ def _iterated(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
 
 def _kept(original: Any) -> Any:
     def rdd(self: DataFrame) -> Any:
-        if not _is_entered(self):
+        if (runs := _runs_of(self)) is None:
             return original.func(self)
-        with _alone(), _last(self).keep(self, False, "") as out:
+        with _alone(), runs.keep(self, False, "") as out:
             return original.func(out)
 
     made = cached_property(wraps(original.func)(rdd))
@@ -160,10 +159,9 @@ def _kept(original: Any) -> Any:
 def _run(
     of: DataFrame, query: DataFrame, collected: bool = False, refusal: str = ""
 ) -> Iterator[DataFrame]:
-    if not _is_entered(of):
+    if (runs := _runs_of(of)) is None:
         yield query
         return
-    runs = _last(of)
     run = runs.again if query is of else runs.once
     with _alone(), run(query, collected, refusal) as out:
         yield out
@@ -171,9 +169,13 @@ def _run(
 
 @contextmanager
 def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
-    """What has run stays until `held` ends, but other actions of this thread need not wait."""
+    """What has run stays until `held` ends, but other actions of this thread need not wait. The
+    session may have left since its user asked for the rows: Spark runs the query then."""
+    if (runs := _runs_of(df)) is None:
+        yield df
+        return
     with _alone():
-        yield held.enter_context(_last(df).again(df, False, ""))
+        yield held.enter_context(runs.again(df, False, ""))
 
 
 @contextmanager
@@ -186,11 +188,15 @@ def _alone() -> Iterator[None]:
         _within.active = False
 
 
-def _last(df: DataFrame) -> Runs:
-    return _entered[session_name(df.sparkSession)][-1]
+def _runs_of(df: DataFrame) -> Runs | None:
+    """Return how the session's queries run; None where they are Spark's own."""
+    if getattr(_within, "active", False):
+        return None
+    name = session_name(df.sparkSession)
+    with _lock:
+        entered = _entered.get(name)
+        return entered[-1] if entered else None
 
 
 def _is_entered(df: DataFrame) -> bool:
-    if getattr(_within, "active", False):
-        return False
-    return session_name(df.sparkSession) in _entered
+    return _runs_of(df) is not None

@@ -1,0 +1,36 @@
+"""Actions whose session leaves while a user is about to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.connectors.spark import actions
+from headgate.connectors.spark.actions import Runs, enter, leave
+
+
+def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iterator that nobody has asked for a row when its session leaves gives Spark's own rows,
+    as any action does that comes later."""
+
+    @contextmanager
+    def run(df: Any, *_: object) -> Iterator[Any]:
+        yield SimpleNamespace(rows=["ours"])
+
+    monkeypatch.setattr(actions, "session_name", lambda session: session)
+    spark: Any = "a session"
+    df: Any = SimpleNamespace(sparkSession=spark, rows=["Spark's"])
+    iterate = actions._iterated(lambda df: iter(df.rows))
+    runs = Runs(run, run, run)
+    enter(spark, runs)
+    try:
+        begun, late = iterate(df), iterate(df)
+        found = list(begun)
+    finally:
+        leave(spark, runs)
+    assert ["ours"] == found
+    assert ["Spark's"] == list(late) == list(iterate(df))
