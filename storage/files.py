@@ -4,16 +4,20 @@ An object is a symbolic link at `<root>/<name>` to a body file at `<root>/.data/
 whose own name holds the write id. Making the link is the one atomic step that publishes bytes and
 write id together and that fails when the name is taken; a hard link publishes the bytes alone, a
 header or trailer would stop other tools from opening the file, and extended attributes are not
-everywhere. A body file that nothing links to is an unfinished upload.
+everywhere. A body file that nothing links to is an unfinished upload. Whoever links to one or
+aborts it holds a lock on it, so that no link is made to bytes that go.
 
 Survives the death of every process; not the loss of power, since nothing is flushed to the device.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -65,7 +69,7 @@ class FileBlobStore:
         try:
             self._publish(self._root / name, file)
         except OSError as error:
-            file.unlink()
+            file.unlink(missing_ok=True)
             self._tidy(file.parent)
             if isinstance(error, FileExistsError):
                 return self._taken(name)
@@ -139,9 +143,11 @@ class FileBlobStore:
     def abort(self, upload: PendingUpload) -> None:
         self._open()
         path = self._root / BODIES / checked_name(upload.name) / Path(upload.upload_id).name
-        if not self._links_to(upload.name, path):
+        with suppress(FileNotFoundError), _locked(path):
+            if self._links_to(upload.name, path):
+                return
             path.unlink(missing_ok=True)
-            self._tidy(path.parent)
+        self._tidy(path.parent)
 
     def close(self) -> None:
         self._closed = True
@@ -162,7 +168,8 @@ class FileBlobStore:
 
     def _publish(self, link: Path, file: Path) -> None:
         target = os.path.relpath(file, link.parent)  # relative: the root may be moved
-        _in_directory(link, lambda: os.symlink(target, link))
+        with _locked(file):
+            _in_directory(link, lambda: os.symlink(target, link))
 
     def _taken(self, name: str) -> Answer:
         if (self._root / name).is_dir():
@@ -195,6 +202,20 @@ def _in_directory(path: Path, act: Callable[[], T]) -> T:
         except FileNotFoundError:
             continue
     raise Unavailable(f"the directory of {path} vanished {MAKE_TRIES_MAX} times")
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Keep all others that lock a body file from it.
+
+    Raises:
+        FileNotFoundError: it was aborted.
+    """
+    with open(file, "r+b", buffering=0) as body:
+        fcntl.flock(body, fcntl.LOCK_EX)
+        if not os.fstat(body.fileno()).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "its upload was aborted")
+        yield
 
 
 def _read(file: int, span: ByteRange) -> memoryview:

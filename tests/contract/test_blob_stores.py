@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,59 @@ class TestFiles(BlobStoreSuite):
             store.abort(upload)
             store.abort(upload)
         assert list(store.uploads("")) == []
+        assert bytes(store.get("a/b")) == b"123"
+
+    def test_an_upload_aborted_under_its_writer(
+        self, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A put whose bytes are aborted before they are published writes them again, also where
+        its name is taken by an earlier try."""
+        write = FileBlobStore._write_body
+        pending: list[PendingUpload] = []
+
+        def write_body(self: FileBlobStore, *given: Any) -> Path:
+            file = write(self, *given)
+            if not pending:
+                pending.extend(self.uploads(""))
+                self.abort(*pending)
+            return file
+
+        monkeypatch.setattr(FileBlobStore, "_write_body", write_body)
+        for _ in range(2):
+            store.put("a/b", b"123", "w")
+            assert bytes(store.get("a/b")) == b"123"
+            assert [one.name for one in pending] == ["a/b"]
+            pending.clear()
+
+    def test_an_abort_while_its_upload_is_published(
+        self, store: BlobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An abort that has found an upload unfinished never takes bytes that are published just
+        then."""
+        publish, links_to = FileBlobStore._publish, FileBlobStore._links_to
+        written, may_publish, published = (threading.Event() for _ in range(3))
+
+        def publish_late(self: FileBlobStore, *given: Path) -> None:
+            written.set()
+            may_publish.wait(10)
+            publish(self, *given)
+            published.set()
+
+        def links_to_it(self: FileBlobStore, *given: Any) -> bool:
+            found = links_to(self, *given)
+            may_publish.set()
+            published.wait(0.2)
+            return found
+
+        monkeypatch.setattr(FileBlobStore, "_publish", publish_late)
+        with ThreadPoolExecutor(1) as pool:
+            put = pool.submit(store.put, "a/b", b"123", "w")
+            written.wait(10)
+            (upload,) = store.uploads("")
+            with monkeypatch.context() as patched:
+                patched.setattr(FileBlobStore, "_links_to", links_to_it)
+                store.abort(upload)
+            put.result()
         assert bytes(store.get("a/b")) == b"123"
 
 
