@@ -58,7 +58,11 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
         check(found.metadata)
         if found.metadata.get("avro.codec", "null") != "null":
             raise Corrupt("it is compressed, as none of ours is")
-        _check_size(found.writer_schema, {}, 0)
+        if found.metadata.get("avro.schema") != _schema_of(cast(Any, kind)):
+            named: dict[str, tuple[int, Any]] = {}
+            _check_size(found.writer_schema, named, 0)
+            if not _holds(kind, found.writer_schema, named):
+                raise Corrupt(f"a field is not as {kind.__name__} has it")
         (raw,) = found
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
     except Corrupt:
@@ -67,7 +71,7 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
         raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
 
 
-def _check_size(node: Any, named: dict[str, int], depth: int) -> int:
+def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int:
     """Return how deep the values of a foreign schema are. Few bytes must not say much, so each
     value takes a byte: null is only one of several, a record has a field, and nothing holds
     itself. `named` are the records that are whole, and how deep they are.
@@ -81,12 +85,12 @@ def _check_size(node: Any, named: dict[str, int], depth: int) -> int:
             several = [one for one in node if one != "null"]
             deep = max([_check_size(one, named, depth + 1) for one in several], default=depth)
         case str() if node in named:
-            deep = depth + named[node]
+            deep = depth + named[node][0]
         case str() if node in _SCALARS.values() and node != "null":
             pass
         case {"type": "record", "name": name, "fields": [_, *_] as fields}:
             deep = max([_check_size(field["type"], named, depth + 1) for field in fields])
-            named[name] = deep - depth
+            named[name] = deep - depth, node
         case {"type": "array", "items": items}:
             deep = _check_size(items, named, depth + 1)
         case _:
@@ -94,6 +98,45 @@ def _check_size(node: Any, named: dict[str, int], depth: int) -> int:
     if deep > _DEPTH_MAX:
         raise Corrupt(f"a schema of values that hold each other more than {_DEPTH_MAX} times")
     return deep
+
+
+def _holds(kind: Any, node: Any, named: Mapping[str, tuple[int, Any]]) -> bool:
+    """Return whether each value of a foreign schema is of the type, in the fields that both have.
+    `named` are the schema's records."""
+    kind = _plain_type(kind)
+    if (branches := _branches(kind)) is not None:
+        ours = {_SCALARS.get(branch) or branch.__name__: branch for branch in branches}
+        if not isinstance(node, list):  # a record has its name beside it in a union only
+            return node in _SCALARS.values() and node in ours
+        names = [one.get("name") if isinstance(one, dict) else one for one in node]
+        return all(
+            name in ours and _holds(ours[name], one, named)
+            for name, one in zip(names, node, strict=True)
+        )
+    match _spelled(node, named):
+        case {"type": "record", "fields": parts} if _is_record(kind):
+            return _holds_parts(_hints(kind), parts, named)
+        case {"type": "array", "items": items} if (item := _item(kind)) is not None:
+            return _holds(item, items, named)
+        case {"type": "array", "items": items} if (pair := _pair(kind)) is not None:
+            entry = _spelled(items, named)
+            hints = {"key": pair[0], "value": pair[1]}
+            return isinstance(entry, dict) and _holds_parts(hints, entry["fields"], named)
+        case other:
+            return bool(other == _SCALARS.get(kind))
+
+
+def _spelled(node: Any, named: Mapping[str, tuple[int, Any]]) -> Any:
+    return named[node][1] if isinstance(node, str) and node in named else node
+
+
+def _holds_parts(
+    hints: Mapping[str, Any], parts: list[Any], named: Mapping[str, tuple[int, Any]]
+) -> bool:
+    """A field that only the schema has is not looked at."""
+    return all(
+        _holds(hints[part["name"]], part["type"], named) for part in parts if part["name"] in hints
+    )
 
 
 @cache

@@ -106,6 +106,8 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     state = replace(index.head.state, results=results)
     if state.job != job:
         raise Corrupt(f"the state of job {job} is that of {state.job}")
+    if not (0 <= index.head.first <= index.head.position >= index.head.needed >= 0):
+        raise Corrupt(f"the state of job {job} is at offsets that none is at")
     return replace(index.head, state=state), Standing(frozenset(stored), standing)
 
 

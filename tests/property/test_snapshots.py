@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, make_dataclass, replace
 from hashlib import shake_128
+from operator import attrgetter
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -187,7 +189,7 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
     @dataclass(frozen=True, slots=True)
     class After:
         kept: int
-        added: frozenset[int] = frozenset({1})
+        added: Set[int] = frozenset({1})
 
     @dataclass(frozen=True, slots=True)
     class Demanding:
@@ -198,3 +200,69 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
     assert After(3) == shapes.unpack(body, After, lambda notes: None)
     with pytest.raises(Corrupt, match="no Demanding"):
         shapes.unpack(body, Demanding, lambda notes: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    number: int = 0
+    text: str | None = None
+    texts: Mapping[int, str] = field(default_factory=dict)
+    numbers: Set[int] = field(default_factory=set)
+    inner: tuple[Inner | None, ...] = ()
+    plain: Inner = Inner(0)
+    more_texts: Mapping[int, str] = field(default_factory=dict)
+    unknown_before: int = 0
+
+
+_OLDER = [*get_type_hints(Outer).items()][:-1]
+
+
+def wrong(name: str, kind: Any, value: object) -> object:
+    """What has one field of `Outer`, of another type."""
+    return make_dataclass("Wrong", [(name, kind)], frozen=True, slots=True)(value)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        wrong("number", str, "7"),
+        wrong("number", float, 7.0),
+        wrong("number", bool, True),
+        wrong("number", int | None, None),
+        wrong("number", tuple[int, ...], (7,)),
+        wrong("text", bytes | None, b"7"),
+        wrong("text", Inner | None, Inner(7)),
+        wrong("text", Inner, Inner(7)),
+        wrong("texts", Mapping[str, str], {"7": "7"}),
+        wrong("texts", Mapping[int, int], {7: 7}),
+        wrong("texts", tuple[int, ...], (7,)),
+        wrong("numbers", Set[str], {"7"}),
+        wrong("numbers", int, 7),
+        wrong("inner", tuple[str | None, ...], ("7",)),
+        wrong("inner", tuple[Outer | None, ...], (Outer(7),)),
+        wrong("inner", tuple[Inner, ...], (Inner(7),)),
+        wrong("plain", Inner | None, Inner(7)),
+        wrong("plain", (other := make_dataclass("Inner", [("number", str)])), other("7")),
+    ],
+    ids=repr,
+)
+def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
+    """A number where a text belongs is found when it is read, and not when it is used."""
+    outer = Outer(7, "7", {7: "7"}, {7}, (Inner(7), None), Inner(7), {7: "7"})
+    older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
+    assert outer == shapes.unpack(shapes.pack(older, {}), Outer, lambda notes: None)
+    with pytest.raises(Corrupt, match="not as Outer has it"):
+        shapes.unpack(shapes.pack(foreign, {}), Outer, lambda notes: None)
+
+
+@pytest.mark.parametrize(("first", "needed"), [(8, 0), (-1, 0), (3, 8), (3, -1)])
+def test_offsets_that_no_snapshot_has_are_corrupt(first: int, needed: int) -> None:
+    """The first event, and what other jobs need, lie before the position."""
+    snapshot = Snapshot(run(OPENING)[0], (), 7, first, needed=needed)
+    with pytest.raises(Corrupt, match="offsets"):
+        snapshots.read(JOB, kept(snapshots.write(snapshot, NOTHING)[0]))
