@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from types import MappingProxyType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from . import codec
 from .clock import Deadline
@@ -54,12 +54,9 @@ class KafkaEventLog:
         record = codec.encode(fact)
         producer = self._clients.producer()
         receipt = KafkaReceipt(producer, f"{fact.kind} {fact.id}")
-        try:
-            produce(producer, self._clients.place(fact.job), fact, record, receipt.settle)
-        except KafkaException as exc:
-            if exc.args[0].fatal() or exc.args[0].code() == KafkaError._FATAL:
-                self._clients.forget_producer()
-            raise translate(exc.args[0], f"appending {fact.kind} {fact.id}") from exc
+        place = self._clients.place(fact.job)
+        with self._clients.producing(f"appending {fact.kind} {fact.id}"):
+            produce(producer, place, fact, record, receipt.settle)
         return receipt
 
     def retention_ms(self, deadline: Deadline) -> int:
@@ -128,7 +125,7 @@ class KafkaEventLog:
         (place,) = self._clients.places(self._settings.heartbeats_topic, job)
         producer, what = self._clients.producer(), f"a sign of life of the driver of {job}"
         receipt = KafkaReceipt(producer, what)
-        with self._clients.translated(what):
+        with self._clients.producing(what):
             produce_beat(producer, place, job, receipt.settle)
         return receipt
 

@@ -116,6 +116,17 @@ class KafkaClients:
         except KafkaException as exc:
             raise translate(exc.args[0], self.settings.scrub(doing)) from exc
 
+    @contextmanager
+    def producing(self, doing: str) -> Iterator[None]:
+        """Let errors of ours out only. After one that ended the producer there is another one."""
+        with self.translated(doing):
+            try:
+                yield
+            except KafkaException as exc:
+                if exc.args[0].fatal() or exc.args[0].code() == KafkaError._FATAL:
+                    self.forget_producer()
+                raise
+
     def partitions(self) -> int:
         """How many partitions each topic has, asked once."""
         if not self._partitions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 from threading import Event
 from types import SimpleNamespace
 from typing import cast
@@ -21,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.connectors.spark.settings import read_settings
+from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
     Fenced,
@@ -31,6 +33,7 @@ from headgate.control.errors import (
     Throttled,
     Unavailable,
 )
+from headgate.control.events import JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings
 from headgate.control.kafka_clients import KafkaClients
@@ -247,6 +250,33 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     never.set()
     assert SYSTEM_CLOCK.monotonic_s() - before < 5
     assert ["init", "begin"] == calls
+
+
+@pytest.mark.parametrize("call", ["append", "beat"])
+def test_a_producer_that_an_error_has_ended_is_replaced(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the only thing that a driver still says is that it lives: else it would be taken
+    for dead."""
+    ended, made = KafkaException(KafkaError(KafkaError._FATAL)), list[str]()
+
+    def produce(*record: object, **more: object) -> None:
+        if len(made) == 1:
+            raise ended
+
+    def make(kind: object, config: object) -> object:
+        made.append("a producer")
+        return SimpleNamespace(produce=produce, poll=lambda s: 0, flush=lambda s: 0)
+
+    log = KafkaEventLog(KafkaSettings(NOWHERE))
+    monkeypatch.setattr(log._clients, "_make", make)
+    monkeypatch.setattr(log._clients, "_partitions", 1)
+    fact = Author(JobId("job"), "tests").fact(JobUnregistered("closed"))
+    with closing(log):
+        with pytest.raises(Unavailable):
+            log.append(fact) if call == "append" else log.beat(fact.job)
+        log.append(fact) if call == "append" else log.beat(fact.job)
+    assert 2 == len(made)
 
 
 _NAMES = st.text("ab-._", min_size=1, max_size=4) | st.sampled_from(["jobs", "masters"])
