@@ -6,6 +6,7 @@ what a reader of committed records meets, up to where it stalls, is the state be
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from threading import Lock
@@ -14,13 +15,14 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from .clock import SYSTEM_CLOCK, Deadline
 from .errors import Lost, Unavailable
-from .ids import JobId
+from .ids import JobId, is_name
 from .kafka_clients import KafkaClients
 from .kafka_errors import translate
 from .kafka_records import Place
 from .kafka_settings import BEATS_MS
-from .log import StateRecord, job_of
+from .log import StateRecord, job_of, partition_of
 
+_LOG = logging.getLogger(__name__)
 _SCAN_LIMIT = 500
 _SCAN_S = 1.0
 
@@ -110,13 +112,18 @@ class Beats:
 def _scan(
     clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0, start: int = 0
 ) -> Iterator[tuple[str, Message]]:
-    start = max(start, clients.first_offset(place))
+    start, foreign = max(start, clients.first_offset(place)), False
     with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
         with clients.translated(f"reading {place}"):
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
         for message in _to_end(consumer, place, deadline, end):
-            if (key := _key(message)) is not None:
+            if (key := _key(message, place, clients.partitions())) is not None:
                 yield key, message
+            elif not foreign:
+                foreign = True
+                _LOG.warning(
+                    "%s has a key of no job at offset %s: skipped", place, message.offset()
+                )
 
 
 def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> Iterator[Message]:
@@ -135,10 +142,13 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> I
     raise Unavailable(f"{place} was not read to its end in time")
 
 
-def _key(message: Message) -> str | None:
-    """Whatever else somebody may have put there has no key of ours."""
+def _key(message: Message, place: Place, partitions: int) -> str | None:
+    """Whatever else somebody may have put there has no key of ours, or that of a job whose place is
+    another one."""
     key = message.key()
     try:
-        return key.decode() if isinstance(key, bytes) else key
+        text = key.decode() if isinstance(key, bytes) else key or ""
     except UnicodeDecodeError:
         return None
+    job = job_of(text)
+    return text if is_name(job) and partition_of(job, partitions) == place.partition else None

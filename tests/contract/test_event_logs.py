@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -79,6 +80,24 @@ class KafkaFaults:
         assert isinstance(log, KafkaEventLog)
         place = place_of(log, job, self.PARTITIONS)
         produce_garbage(log._settings, place, header, record)
+
+    def test_state_under_no_key_of_ours_is_skipped(
+        self, log: EventLog, job: JobId, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Others' records, and those of a job whose place is another one, are no job's: else
+        a master would take them for damaged snapshots, and read all of the log again."""
+        assert isinstance(log, KafkaEventLog)
+        settings, known = log._settings, log.read_state(None, Deadline.after(LIMIT_S))
+        place = place_of(log, job, self.PARTITIONS)
+        elsewhere = TopicPartition(settings.state_topic, (place.partition + 1) % self.PARTITIONS)
+        for key in (None, "", "/x", "two words", str(job), f"{job}/r"):
+            produce_garbage(settings, elsewhere, key, b"garbage")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert known == log.read_state(None, Deadline.after(LIMIT_S))
+        assert [f"{settings.state_topic}[{elsewhere.partition}]"] == [
+            record.getMessage().split()[0] for record in caplog.records
+        ]
 
     def test_a_beat_is_read_once(
         self, log: EventLog, job: JobId, monkeypatch: pytest.MonkeyPatch
