@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from . import snapshots
 from .clock import Deadline
 from .contract import SESSION
-from .errors import Fenced, OutcomeUnknown, Retryable, Unavailable
+from .errors import Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
 from .ids import JobId
 from .keeping import is_over
 from .log import EventLog, Follower, Grant, job_of
@@ -117,8 +117,11 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Return whether the job has an event before `end`."""
     with closing(follower):
         while follower.position() < end:
-            if follower.poll(_EVENTS_MAX, min(_PAUSE_S, deadline.left_s)):
-                return True
+            try:
+                if follower.poll(_EVENTS_MAX, min(_PAUSE_S, deadline.left_s)):
+                    return True
+            except Lost as exc:
+                raise Unavailable(f"the log's head went while it was read: {exc}") from exc
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")
     return False
@@ -171,7 +174,9 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     again. A driver that attaches reads the log after it has fenced this.
 
     Raises:
+        Fenced: a driver has attached meanwhile.
         Unavailable: the log cannot be read in time.
+        OutcomeUnknown: nobody answered in time whether the snapshot is gone.
     """
     with closing(log.open_decisions(job)) as decisions:
         start = take_up(log, job, deadline)

@@ -29,7 +29,7 @@ from headgate.control.events import (
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, Follower, StateRecord
 from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import begin, read_snapshots, take_up
+from headgate.control.recovery import begin, forget, read_snapshots, take_up
 from headgate.control.replay import Derived
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
@@ -443,6 +443,30 @@ def test_drivers_that_begin_at_once_make_way() -> None:
         begin(Crowded(MemoryEventLog()), JOB, Deadline.after(4.0, clock))
     assert [0.2, 0.4, 0.8, 1.6] == clock.pauses[:4]
     assert 4.0 == pytest.approx(sum(clock.pauses))
+
+
+class Forgetful(FaultyLog):
+    """A log that forgets its head between the first look for it and the reading."""
+
+    def follow(self, job: JobId, position: int | None = 0) -> Follower:
+        found = super().follow(job, position)
+        if self.meet("forget") is not None:
+            assert isinstance(self.inner, MemoryEventLog)
+            self.inner.expire(job, self.inner.written(job))
+        return found
+
+
+def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
+    """Whoever begins looks again; whoever forgets a job is told that it may."""
+    once = Fault("forget", 1, Unavailable("not raised"))
+    begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
+    log = MemoryEventLog(1)
+    live(log, LIFE, 100)
+    state_facts(log, *LIFE[-2:], by="later")
+    with pytest.raises(Unavailable, match="head"):
+        forget(Forgetful(log, once), JOB, Deadline.after(1.0))
+    assert forget(log, JOB, Deadline.after(1.0))
+    assert {} == standing(log)
 
 
 def test_a_job_may_begin_behind_a_step_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
