@@ -71,6 +71,10 @@ class KafkaEventLog:
         self._check_open()
         return self._follow(self._settings.group(job), self._clients.place(job), job, position)
 
+    def partition(self, job: JobId) -> int:
+        self._check_open()
+        return self._clients.place(job).partition
+
     def oldest(self, job: JobId) -> int:
         self._check_open()
         return self._clients.first_offset(self._clients.place(job))

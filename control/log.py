@@ -287,6 +287,13 @@ class EventLog(Protocol):
             Unavailable: the log cannot be reached, or did not end the earlier step in time.
         """
 
+    def partition(self, job: JobId) -> int:
+        """Return where a job's events are: jobs of the same partition share its offsets.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
     def oldest(self, job: JobId) -> int:
         """The oldest offset that is still kept where a job's events are.
 

@@ -95,6 +95,10 @@ class MemoryEventLog:
         """Drop a member's open step, as a broker does that waits no longer for its end."""
         self._group.end_step(slot)
 
+    def partition(self, job: JobId) -> int:
+        self._check_open()
+        return self._partition(job).number
+
     def oldest(self, job: JobId) -> int:
         self._check_open()
         with self._changed:

@@ -7,7 +7,7 @@ that this is said.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
@@ -201,8 +201,22 @@ def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
     begun = {name: one for name, one in found.items() if one is not None and one.state.epoch}
     identity = log.identity(deadline) if begun else ""
-    checked = {name: _check_log(one, log.written(name), identity) for name, one in begun.items()}
+    written = by_partition(log, log.written)
+    checked = {name: _check_log(one, written(name), identity) for name, one in begun.items()}
     return {name: one for name, one in checked.items() if one is not None}
+
+
+def by_partition(log: EventLog, ask: Callable[[JobId], int]) -> Callable[[JobId], int]:
+    """Return what asks for an offset once for each partition, however many jobs it is asked for."""
+    offsets: dict[int, int] = {}
+
+    def asked(job: JobId) -> int:
+        number = log.partition(job)
+        if number not in offsets:
+            offsets[number] = ask(job)
+        return offsets[number]
+
+    return asked
 
 
 def _by_job(stored: Mapping[str, bytes]) -> dict[JobId, dict[str, bytes]]:

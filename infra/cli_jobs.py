@@ -16,6 +16,7 @@ from ..control.errors import Invalid
 from ..control.events import Lost, ReleaseRequested
 from ..control.ids import JobId, ResultId, job_id, partition_id
 from ..control.leases import neglected, time_of
+from ..control.recovery import by_partition
 from ..storage.fsck import check
 from ..storage.mending import Mender, sound_jobs
 from ..storage.release import StorageRelease
@@ -138,7 +139,8 @@ def run_sweep(target: Target, job: Job = "") -> None:
         snapshots = known(log, job)
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
         records = read_news(log, job, snapshots)
-        for found in list(neglected(records, snapshots, beats, now_ms, log.oldest)):
+        oldest = by_partition(log, log.oldest)
+        for found in list(neglected(records, snapshots, beats, now_ms, oldest)):
             if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
                 out.print(views.elsewhere_row(found))
                 continue

@@ -10,7 +10,7 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced
 from headgate.control.ids import JobId
-from headgate.control.log import Decisions, EventLog, StateRecord
+from headgate.control.log import Decisions, EventLog, StateRecord, partition_of
 from headgate.control.recovery import begin, follow_all, take_up
 
 from .event_log_suite import (
@@ -53,6 +53,7 @@ class StateBasics(EventLogBasics):
         """Another job's state is not seen, wherever it is, except by who asks for all."""
         others = [same_partition(job, self.PARTITIONS), *(JobId(f"{job}{n}") for n in range(4))]
         for one in (job, *others):
+            assert partition_of(one, self.PARTITIONS) == log.partition(one)
             with closing(log.open_decisions(one)) as decisions:
                 self.keep(decisions, {one: one.encode(), f"{one}/r": b"r"})
         for one in (job, *others):

@@ -246,6 +246,9 @@ class Watched:
     ) -> dict[str, bytes]:
         return self.world.log.read_state(job, deadline)
 
+    def partition(self, job: JobId) -> int:
+        raise AssertionError("no executor asks where a job is")
+
     def oldest(self, job: JobId) -> int:
         raise AssertionError("no executor asks what is left of a log")
 

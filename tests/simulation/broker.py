@@ -225,6 +225,9 @@ class SimLog:
         self.broker.show()
         return membership
 
+    def partition(self, job: JobId) -> int:
+        return self.broker.memory.partition(job)
+
     def oldest(self, job: JobId) -> int:
         return self.broker.memory.oldest(job)
 

@@ -100,6 +100,9 @@ class FaultyLog:
         self.raise_before("join")
         return FaultyMembership(self.inner.join(slot, holder), self)
 
+    def partition(self, job: JobId) -> int:
+        return self.inner.partition(job)
+
     def oldest(self, job: JobId) -> int:
         return self.inner.oldest(job)
 

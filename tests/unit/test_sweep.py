@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -32,7 +33,7 @@ from headgate.control.leases import Neglected, neglected, time_of
 from headgate.control.log import EventLog, Receipt
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import read_snapshots
+from headgate.control.recovery import by_partition, read_snapshots
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps
 from headgate.infra.sweep import sweep
@@ -117,7 +118,8 @@ class World:
         snapshots = read_snapshots(self.log, None, deadline)
         beats = self.log.read_beats(None, deadline)
         records = self.log.read_all(deadline)
-        return list(neglected(records, snapshots, beats, self.clock.at_ms, self.log.oldest))
+        oldest = by_partition(self.log, self.log.oldest)
+        return list(neglected(records, snapshots, beats, self.clock.at_ms, oldest))
 
 
 @pytest.fixture
@@ -293,6 +295,34 @@ def test_a_job_without_a_lease_never_ends(world: World) -> None:
         decisions.commit(0)
     world.clock.at_ms += 2 * LEASE_MS
     assert [] == world.neglected()
+
+
+def test_however_many_jobs_are_swept_a_partition_is_asked_for_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer of the log's takes milliseconds, and thousands of jobs that are over may stand."""
+    asked = Counter[str]()
+
+    def count(name: str, ask: Callable[[JobId], int]) -> None:
+        def counted(job: JobId) -> int:
+            asked[name] += 1
+            return ask(job)
+
+        monkeypatch.setattr(world.log, name, counted)
+
+    jobs = [JobId(f"job-{number}") for number in range(20)]
+    for job in jobs:
+        author = Author(job, "driver", world.clock)
+        with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
+            for fact in (LIVED[0], JobUnregistered("closed")):
+                world.log.append(author.fact(fact))
+                drive(steps, world.log, world.storage)
+    count("written", world.log.written)
+    count("oldest", world.log.oldest)
+    assert {*jobs} == read_snapshots(world.log, None, Deadline.after(1.0)).keys()
+    asked.clear()
+    assert [] == world.neglected()
+    assert {"written": 4, "oldest": 4} == asked
 
 
 def test_whoever_sweeps_asks_the_log_what_time_it_is(
