@@ -260,7 +260,7 @@ class KafkaClients:
                 "Change the topic, the settings, or the prefix of the topics"
             )
         if other := _others(found, topic.wished):
-            _LOG.warning("topic %s is less safe than one made now: %s", topic.name, other)
+            _LOG.warning("topic %s is not as one made now would be: %s", topic.name, other)
 
     def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)

@@ -16,6 +16,7 @@ from .ids import JobId
 from .secrets import has_password
 
 _DAY_MS = 24 * 60 * 60 * 1000
+_STATE_SEGMENT_BYTES = 16 << 20
 BEATS_MS = 2 * _DAY_MS  # for how long a driver's sign of life is kept
 
 _OWNED_WHY = {
@@ -148,11 +149,13 @@ class KafkaSettings:
         kept = forgets | {"retention.ms": str(self.topic.retention_ms)}
         beats = forgets | {"retention.ms": str(BEATS_MS)} | timed
         state = {"cleanup.policy": "compact"}
+        # Only a segment that is full is compacted, and every start of a job reads its partition.
+        small = {"segment.bytes": str(_STATE_SEGMENT_BYTES)}
         copied = {"min.insync.replicas": "2"} if self.topic.replication > 2 else {}
         return (
             Topic(self.events_topic, MappingProxyType(kept), MappingProxyType(timed | copied)),
             Topic(self.heartbeats_topic, MappingProxyType(beats)),
-            Topic(self.state_topic, MappingProxyType(state), MappingProxyType(copied)),
+            Topic(self.state_topic, MappingProxyType(state), MappingProxyType(small | copied)),
         )
 
     @property

@@ -216,6 +216,26 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         for deleted in admin.delete_topics([topic.name for topic in by_hand.topics]).values():
             deleted.result(LIMIT_S)
 
+    def test_what_state_replaces_goes_soon(
+        self, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The broker compacts closed segments only, and every start of a job reads its partition
+        whole: a segment of the broker's own size holds a week of snapshots, or a gibibyte. A topic
+        of an older version is warned of."""
+        log = KafkaEventLog(settings)
+        log.prepare(Deadline.after(LIMIT_S))
+        (*_, state) = settings.topics
+        found = log._clients._configured(state.name, Deadline.after(LIMIT_S))
+        assert (16 << 20) == int(found["segment.bytes"])
+        by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-large")
+        admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+        new = NewTopic(by_hand.state_topic, 4, config={"cleanup.policy": "compact"})
+        admin.create_topics([new])[by_hand.state_topic].result(LIMIT_S)
+        KafkaEventLog(by_hand).prepare(Deadline.after(LIMIT_S))
+        assert "segment.bytes is 1073741824, not 16777216" in caplog.text
+        for deleted in admin.delete_topics([topic.name for topic in by_hand.topics]).values():
+            deleted.result(LIMIT_S)
+
     def test_the_position_is_kept_with_the_decisions(self, log: EventLog, job: JobId) -> None:
         """A commit's position stands as the offset of a consumer group, for Kafka's own tools."""
         assert isinstance(log, KafkaEventLog)
