@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from weakref import WeakSet
 
 from .clock import Clock, Deadline
 from .contract import MasterSettings, PartitionStorage
@@ -60,15 +61,18 @@ class SessionMaster:
         self._stopping.set()
 
     def _join(self, deleter: ThreadPoolExecutor) -> None:
+        waiting: WeakSet[Future[None]] = WeakSet()
         try:
             steps = SessionSteps(self._log, self._speaking, self._settings)
             lookout = Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
             with closing(steps):
                 while not self._stopping.is_set():
                     for deletion in steps.step(_POLL_S):
-                        deleter.submit(self._delete, deletion)
+                        waiting.add(deleter.submit(self._delete, deletion))
                     lookout.look(lambda: deleter.submit(self._ask_beats))
         except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
+            for one in tuple(waiting):  # the next steps hand it out again
+                one.cancel()
             said = "was fenced" if isinstance(exc, Fenced) else "starts over"
             _LOG.warning("slot %s %s, and joins again: %s", self._speaking.slot, said, exc)
             self._stopping.wait(_PAUSE_S)

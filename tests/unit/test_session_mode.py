@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from headgate.control import session_master as session_module
-from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.author import Author
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import PER_JOB, SESSION, MasterSettings, ShuffleDescriptor
+from headgate.control.deletion import Clearing, Deletion
 from headgate.control.errors import (
     Conflict,
     Fenced,
@@ -19,15 +22,18 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events import JobRegistered
+from headgate.control.events import JobRegistered, ReleaseRequested
+from headgate.control.ids import AttemptId, JobId
 from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
+from headgate.control.memory import MemoryEventLog
 from headgate.control.session_master import SessionMaster
-from headgate.control.session_steps import Speaking
+from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.state import JobState, ResultState
 from headgate.storage.release import StorageRelease
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import JOB, RESULT, Job, bodies, events, in_a_hurry
+from .test_loop import JOB, OPENING, RESULT, Job, bodies, events, in_a_hurry, produced
 from .test_master import PARTITIONS, WAIT_MS, Stack, produce, read, register
 
 _PATIENT_MS = 10_000
@@ -119,6 +125,64 @@ def test_the_driver_hears_of_what_the_log_shows_only() -> None:
         driver.register_job(Job())
         driver.unregister_job(JOB)
     stack.ended()
+
+
+def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that joins again gets every order again: what waited for a thread is forgotten, also
+    where it joins ten times while the store is slow. What runs may run once more."""
+    log, storage = MemoryEventLog(1), SlowStorage()
+    orders, joined = Counter[SessionSteps](), list[SessionSteps]()
+    jobs = [JobId(f"job-{number}") for number in range(20)]
+    for job in jobs:
+        author = Author(job, "driver")
+        registered = JobRegistered(SESSION, "0", "tests")
+        for one in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
+            log.append(author.fact(one))
+
+    class Flapping(SessionSteps):
+        def __init__(self, log: EventLog, speaking: Speaking, settings: MasterSettings) -> None:
+            joined.append(self)
+            super().__init__(log, speaking, settings)
+
+        def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
+            if orders[self] == len(jobs) and len(joined) <= 10:
+                raise Unavailable("injected")
+            found = super().step(timeout_s)
+            orders[self] += len(found)
+            return found
+
+    monkeypatch.setattr(session_module, "SessionSteps", Flapping)
+    speaking = Speaking("one", "master one", SYSTEM_CLOCK, "")
+    master = SessionMaster(log, storage, MasterSettings(WAIT_MS), speaking)
+    thread = threading.Thread(target=master.run)
+    thread.start()
+    await_true(lambda: len(joined) > 10 and orders[joined[10]] == len(jobs))
+    storage.may_delete.set()
+    await_true(lambda: {*jobs} == {*storage.deleted})
+    master.stop()
+    thread.join(5.0)
+    assert len(storage.deleted) <= len(jobs) + session_module._DELETERS
+
+
+class SlowStorage:
+    def __init__(self) -> None:
+        self.deleted: list[JobId] = []
+        self.may_delete = threading.Event()
+
+    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
+        self.may_delete.wait(5.0)
+        self.deleted.append(job)
+        return len(attempts)
+
+    def sweep(self, closed: JobState) -> int:
+        return 0
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    deadline = Deadline.after(5.0)
+    while not condition():
+        assert not deadline.passed, "it never came"
+        SYSTEM_CLOCK.sleep_s(0.005)
 
 
 def test_without_any_master_a_wait_says_so() -> None:
