@@ -196,6 +196,13 @@ def _inner_fields(kind: pa.DataType) -> int:
     return len(inner) + sum(map(_inner_fields, inner))
 
 
+def _has_lists(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return isinstance(kind, (pa.ListType, pa.LargeListType, pa.MapType)) or any(
+        map(_has_lists, inner)
+    )
+
+
 def _write_batches(
     writer: ipc.RecordBatchFileWriter, sink: pa.NativeFile, runs: list[Run], rows: Longs
 ) -> Longs:
@@ -205,7 +212,10 @@ def _write_batches(
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
     sizes = np.zeros(len(rows), np.int64)
-    before = batches_start(runs[0].batch.schema)
+    schema = runs[0].batch.schema
+    # Of a piece whose lists are all empty Arrow writes the offsets that the whole run has in them
+    copied = any(_has_lists(field.type) for field in schema)
+    before = batches_start(schema)
     for subpartition in np.flatnonzero(rows).tolist():
         pieces = [
             run.batch.slice(first[subpartition], count[subpartition])
@@ -214,7 +224,8 @@ def _write_batches(
         ]
         merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
         for at in range(0, merged.num_rows, batch_rows):
-            writer.write_batch(merged.slice(at, batch_rows))
+            batch = merged.slice(at, batch_rows)
+            writer.write_batch(pa.concat_batches([batch]) if copied else batch)
         sizes[subpartition] = sink.tell() - before
         before += int(sizes[subpartition])
     return sizes
