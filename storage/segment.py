@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -184,8 +185,8 @@ def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
 def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     """What the file can at most take. Only what is written is ever touched, so room costs nothing,
     while a sink that grows by copying costs more than compressing does."""
-    raw = sum(int(run.batch.nbytes) for run in runs)
-    batches = filled + raw // BATCH_BYTES + 1
+    raw = sum(_batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
+    batches = filled + 2 * (raw // BATCH_BYTES)  # two neighbours are larger than one may be
     fields = sum(1 + _inner_fields(field.type) for field in schema)
     head = 2 * int(schema.serialize().size)
     return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields)
@@ -194,6 +195,22 @@ def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
 def _inner_fields(kind: pa.DataType) -> int:
     inner = [kind.field(at).type for at in range(kind.num_fields)]
     return len(inner) + sum(map(_inner_fields, inner))
+
+
+def _nulls_bytes(column: pa.Array) -> int:
+    """The room for all that tells nulls: a column without any has none when it stands beside one
+    of another run that has them, and that of structs is not counted as their bytes."""
+    inner: list[pa.Array] = []
+    if isinstance(column, pa.StructArray):
+        inner = [column.field(at) for at in range(column.type.num_fields)]
+    elif isinstance(column, (pa.ListArray, pa.LargeListArray)):
+        inner = [column.values]
+    return len(column) // 8 + 1 + sum(map(_nulls_bytes, inner))
+
+
+def _batch_bytes(rows: pa.RecordBatch) -> int:
+    """The bytes of rows in memory; rows of nothing are many too."""
+    return max(int(rows.nbytes), int(rows.num_rows))
 
 
 def _has_lists(kind: pa.DataType) -> bool:
@@ -207,8 +224,6 @@ def _write_batches(
     writer: ipc.RecordBatchFileWriter, sink: pa.NativeFile, runs: list[Run], rows: Longs
 ) -> Longs:
     """Write each subpartition as batches of bounded size; the bytes that each one took."""
-    row_bytes = max(1, runs[0].batch.nbytes // max(1, runs[0].batch.num_rows))
-    batch_rows = max(1, BATCH_BYTES // row_bytes)
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
     sizes = np.zeros(len(rows), np.int64)
@@ -223,12 +238,21 @@ def _write_batches(
             if count[subpartition]
         ]
         merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        for at in range(0, merged.num_rows, batch_rows):
-            batch = merged.slice(at, batch_rows)
+        for batch in _cut(merged):
             writer.write_batch(pa.concat_batches([batch]) if copied else batch)
         sizes[subpartition] = sink.tell() - before
         before += int(sizes[subpartition])
     return sizes
+
+
+def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Batches of as many rows as fit, and of one that does not."""
+    while rows.num_rows > 1 and _batch_bytes(rows) > BATCH_BYTES:
+        counts = range(1, rows.num_rows)
+        fit = bisect_right(counts, BATCH_BYTES, key=lambda n: _batch_bytes(rows.slice(0, n)))
+        yield rows.slice(0, max(1, fit))
+        rows = rows.slice(max(1, fit))
+    yield rows
 
 
 def batches_start(schema: pa.Schema) -> int:
