@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pyspark
@@ -122,8 +121,22 @@ def given_schema(schema: StructType, zone: str) -> pa.Schema:
                 f"column {field.name!r} is {field.dataType.simpleString()}, which functions here "
                 "are not given as PySpark does it: use mapInArrow"
             )
-    zoned: dict[str, Any] = {key: zone for key, _ in _VERSION.to_arrow_schema}
-    return to_arrow_schema(schema, **zoned)
+    made = to_arrow_schema(schema, **dict(_VERSION.to_arrow_schema))
+    return pa.schema([_zoned(field, zone) for field in made])
+
+
+def _zoned(field: pa.Field, zone: str) -> pa.Field:
+    """The JVM writes timestamps in the session's zone; an older PySpark knows none but UTC."""
+    kind = field.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        kind = pa.timestamp(kind.unit, zone)
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_zoned(kind.value_field, zone))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_zoned(kind.key_field, zone), _zoned(kind.item_field, zone))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_zoned(inner, zone) for inner in kind])
+    return field.with_type(kind)
 
 
 def may_be_given(kind: DataType) -> bool:

@@ -14,6 +14,8 @@ from headgate import Headgate, Invalid
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.storage.layout import Layout
 
+from .conftest import setting
+
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -189,19 +191,20 @@ def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """They are given what mapInArrow gives, once for each partition, an empty one too; what is made
-    of it tells what it was made from."""
+    """They are given what mapInArrow gives, once for each partition, an empty one too, in the
+    session's time zone; what is made of it tells what it was made from."""
     df = spark.range(0, 60, 1, 4).selectExpr(
         "id % 3 k",
         "cast(id as decimal(10, 2)) d",
         "timestamp_seconds(id) t",
         "if(id % 7 = 0, null, string(id)) s",
-        "array(named_struct('d', cast(id as decimal(5, 1)))) a",
+        "array(named_struct('d', cast(id as decimal(5, 1)), 't', timestamp_seconds(id))) a",
     )
     moved = hg.repartition(df, 5, "k")
-    expected = moved.mapInArrow(told, "said string")
-    out = hg.map_partitions_in_arrow(moved, told, "said string")
-    assert placed(expected) == placed(out)
+    with setting(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        expected = moved.mapInArrow(told, "said string")
+        out = hg.map_partitions_in_arrow(moved, told, "said string")
+        assert placed(expected) == placed(out)
     hg.repartition(out, 2, "said")
     *_, first, second = hg.results()
     assert (first.result,) == hg._exchanger.means.master.state(hg.job).results[
