@@ -49,33 +49,50 @@ class Slice:
 def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """The slices to read, in the order of partitions, each with its window of neighbours."""
     manifest = deployment.manifest
-    group = group_of(manifest, limits)
-    first = deployment.first - manifest.first
+    first, group = deployment.first - manifest.first, range(0)
     for at in range(first, first + deployment.count):
+        if at not in group:
+            group = _group(manifest, at, limits)
         yield from _slices(manifest, at, group, limits)
 
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """The slices of the group after this reader's, when it is in the later half of its own."""
     manifest = deployment.manifest
-    group = group_of(manifest, limits)
     last = deployment.first - manifest.first + deployment.count - 1
-    following = (last // group + 1) * group
-    if group > 1 and 2 * (last % group) >= group and following < manifest.count:
-        found = _slices(manifest, following, group, limits)
+    group = _group(manifest, last, limits)
+    following = group.stop
+    if len(group) > 1 and 2 * group.index(last) >= len(group) and following < manifest.count:
+        found = _slices(manifest, following, _group(manifest, following, limits), limits)
         yield from (one for one in found if one.window != one.span)  # what is alone waits its turn
 
 
 def group_of(manifest: Manifest, limits: Limits) -> int:
     """Return how many neighbours to read with each subpartition: as many as fill about
     `window_bytes` of an object and, in all objects together, no more than half the cache."""
-    stored_bytes = sum(source.range_of(0, manifest.count).length for source in manifest.sources)
-    row_bytes = max(1, stored_bytes // manifest.count)
+    row_bytes = max(1, _stored_bytes(manifest, range(manifest.count)) // manifest.count)
     slice_bytes = max(1, row_bytes // max(1, len(manifest.sources)))
     if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
         return 1
     fits = min(limits.window_bytes // slice_bytes, limits.cache_bytes // 2 // row_bytes)
     return max(1, min(manifest.count, fits))
+
+
+def _group(manifest: Manifest, at: int, limits: Limits) -> range:
+    """The neighbours that a subpartition is read with: as many as `group_of` says, and where these
+    would not fit the cache the half, the quarter, ... that it is in. Every reader of the process
+    cuts the result the same way."""
+    most = group_of(manifest, limits)
+    first = at // most * most
+    group = range(first, min(first + most, manifest.count))
+    while len(group) > 1 and _stored_bytes(manifest, group) > limits.cache_bytes // 2:
+        half = len(group) // 2
+        group = group[:half] if at in group[:half] else group[half:]
+    return group
+
+
+def _stored_bytes(manifest: Manifest, group: range) -> int:
+    return sum(source.range_of(group.start, len(group)).length for source in manifest.sources)
 
 
 def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
@@ -86,15 +103,14 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
             yield Slice(source, at, at, span, span)
 
 
-def _slices(manifest: Manifest, at: int, group: int, limits: Limits) -> Iterator[Slice]:
+def _slices(manifest: Manifest, at: int, group: range, limits: Limits) -> Iterator[Slice]:
     for source in manifest.sources:
         if source.sizes[at]:
             window = _window(source, at, group, limits.window_bytes)
             yield Slice(source, at, manifest.first + at, source.range_of(at, 1), window)
 
 
-def _window(source: Source, at: int, group: int, join_bytes: int) -> ByteRange:
-    """The slice and its group; every reader of the process cuts the object the same way."""
-    first = at // group * group
-    wide = source.range_of(first, min(group, len(source.sizes) - first))
+def _window(source: Source, at: int, group: range, join_bytes: int) -> ByteRange:
+    """The slice and its group, if that is not far more than a request should read."""
+    wide = source.range_of(group.start, len(group))
     return wide if wide.length <= 2 * join_bytes else source.range_of(at, 1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
+from headgate.storage.blobs import ByteRange
 from headgate.storage.contract import InputGateDeployment, Limits
 from headgate.storage.manifest import Manifest, Source
+from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.neighbours import Neighbours
 from headgate.storage.plan import group_of, plan, read_on
 
 RESULT = ResultId("r")
@@ -26,6 +31,36 @@ def manifest(subpartitions: int, slice_bytes: int, objects: int = 2) -> Manifest
         sums = np.zeros(subpartitions, np.uint64)
         sources.append(Source(attempt, f"object-{index}", starts, sizes, sizes, sums))
     return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
+def skewed(subpartitions: int, heavy: range, factor: int, objects: int) -> Manifest:
+    """Slices of a kilobyte, but for those of some subpartitions."""
+    whole = manifest(subpartitions, 1_000, objects)
+    sizes = np.full(subpartitions, 1_000)
+    sizes[heavy] *= factor
+    starts = 8 + np.cumsum(sizes) - sizes
+    return replace(
+        whole, sources=tuple(replace(one, starts=starts, sizes=sizes) for one in whole.sources)
+    )
+
+
+def asked_for(whole: Manifest, limits: Limits) -> list[int]:
+    """The bytes of each request of a process that reads all subpartitions, one after the other."""
+    asked: list[int] = []
+
+    class Store(MemoryBlobStore):
+        def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+            assert span is not None
+            asked.append(span.length)
+            return memoryview(b"")
+
+    with ThreadPoolExecutor(1) as fetchers:
+        held = Neighbours(Store(), limits.cache_bytes, fetchers)
+        for at in range(whole.count):
+            one = deployment(whole, at)
+            for piece in chain(plan(one, limits), read_on(one, limits)):
+                held.fetch(piece.source.name, piece.window).result()
+    return asked
 
 
 def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployment:
@@ -58,6 +93,23 @@ def test_a_group_fits_half_the_cache() -> None:
     group = group_of(whole, limits)
     assert 1 < group
     assert 2 * group * 64 * 100_000 <= limits.cache_bytes
+
+
+@pytest.mark.parametrize(
+    ("whole", "requests"),
+    [
+        (skewed(1_000, range(80), 20, 64), 1_000),
+        (skewed(200, range(20), 100, 300), 20_000),
+    ],
+    ids=["few", "many"],
+)
+def test_heavy_neighbours_are_read_once(whole: Manifest, requests: int) -> None:
+    """A group that is heavier than average fits the cache too, so that no byte is asked for again
+    and most requests still serve several readers."""
+    stored = sum(int(source.sizes.sum()) for source in whole.sources)
+    asked = asked_for(whole, Limits())
+    assert stored == sum(asked)
+    assert len(asked) < requests < whole.count * len(whole.sources)
 
 
 def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
