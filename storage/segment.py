@@ -238,18 +238,18 @@ def _write_batches(
             if count[subpartition]
         ]
         merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        for batch in _cut(merged):
+        for batch in cut(merged):
             writer.write_batch(pa.concat_batches([batch]) if copied else batch)
         sizes[subpartition] = sink.tell() - before
         before += int(sizes[subpartition])
     return sizes
 
 
-def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
     """Batches of as many rows as fit, and of one that does not."""
-    while rows.num_rows > 1 and _batch_bytes(rows) > BATCH_BYTES:
+    while rows.num_rows > 1 and _batch_bytes(rows) > bytes_max:
         counts = range(1, rows.num_rows)
-        fit = bisect_right(counts, BATCH_BYTES, key=lambda n: _batch_bytes(rows.slice(0, n)))
+        fit = bisect_right(counts, bytes_max, key=lambda n: _batch_bytes(rows.slice(0, n)))
         yield rows.slice(0, max(1, fit))
         rows = rows.slice(max(1, fit))
     yield rows

@@ -33,6 +33,7 @@ from ...storage.contract import (
 from ...storage.environment import ObjectStoreEnvironment
 from ...storage.manifest import Manifest
 from ...storage.means import Means
+from ...storage.segment import cut
 from ...storage.shards import StoredManifest
 from ...storage.stores import open_store
 
@@ -162,11 +163,13 @@ class ReadTask:
 
 
 def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
-    """What a task that reads hands to the JVM; rows of Spark's do not come in."""
+    """What a task that reads hands to the JVM, which holds each message as a whole; rows of Spark's
+    do not come in."""
     for _ in nothing:
         raise AssertionError("a reader task has no input")
     for batch in batches:
-        yield batch.serialize()
+        for piece in cut(batch):
+            yield piece.serialize()
 
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 
@@ -36,6 +37,17 @@ def test_frames_without_their_mark_are_an_error(sent: int) -> None:
     are: the JVM closes it so when a task upstream fails."""
     with pytest.raises((EOFError, struct.error)):
         list(Frames().load_stream(io.BytesIO(SENT[:sent])))
+
+
+def test_messages_are_bounded_by_their_bytes() -> None:
+    """Wide rows behind narrow ones, as merging and functions may give in one batch, go to the JVM
+    in several messages."""
+    texts = ["x"] * 100_000 + ["y" * (1 << 20)] * 10
+    rows = pa.record_batch([pa.array(texts)], ["c"])
+    sent = list(worker.messages([], [rows]))
+    found = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
+    assert rows == pa.concat_batches(found)
+    assert max(message.size for message in sent) < 5 << 20
 
 
 def test_an_attempt_of_other_rows_is_found() -> None:
