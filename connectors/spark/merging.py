@@ -54,19 +54,20 @@ class MergeTask:
 def merged(batches: Iterable[pa.RecordBatch], merging: Merging) -> Iterator[pa.RecordBatch]:
     """Rows of the same keys as one; as they come from where on that is not worth it."""
     held: list[pa.RecordBatch] = []
-    fresh, before, worth = 0, 0, True
+    fresh, fresh_bytes, before, worth = 0, 0, 0, True
     for batch in batches:
         if not worth:
             yield batch
             continue
         held.append(batch)
         fresh += len(batch)
-        if fresh < _ROWS_AT_ONCE:
+        fresh_bytes += batch.nbytes
+        if fresh < _ROWS_AT_ONCE and fresh_bytes <= _HELD_BYTES_MAX:
             continue
         held = _merge(held, merging)
         after = sum(map(len, held))
         worth = (after - before) * _LEAST_GAIN <= fresh
-        fresh, before = 0, after
+        fresh, fresh_bytes, before = 0, 0, after
         if not worth or sum(one.nbytes for one in held) > _HELD_BYTES_MAX:
             yield from held
             held, before = [], 0

@@ -100,6 +100,16 @@ def test_what_gains_nothing() -> None:
     assert sum(map(len, merged(given_batches, HOW))) == 40
 
 
+def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held until it is merged is bounded by its bytes too."""
+    monkeypatch.setattr(merging, "_ROWS_AT_ONCE", 1_000)
+    given_batches = batches([(str(at) * 100, 1, 1, 1.0, 1, "a") for at in range(40)])
+    waiting = iter(given_batches)
+    next(merged(waiting, HOW))
+    taken = len(given_batches) - len(list(waiting))
+    assert sum(batch.nbytes for batch in given_batches[: taken - 1]) <= 300
+
+
 def test_partitions_that_are_merged() -> None:
     """Nothing is gained where no more than the rows of one partition, or of two, come together."""
     window = merging._ROWS_AT_ONCE
