@@ -137,10 +137,12 @@ class CatalystDoor:
             return self._jvm["literal"](0, self._jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
-    def arrow_batches(self, plan: Any, batch_rows: int) -> Any:
+    def arrow_batches(self, plan: Any, batch_rows: int, row_bytes: int) -> Any:
         """The rows of a physical plan as a JavaRDD of Arrow streams, each of one batch, as bytes. A
-        batch ends also when its rows are large, which `Dataset.toArrowBatchRdd` does not."""
-        convert = self._convert(plan.schema(), batch_rows)
+        batch ends also when its rows are large, which `Dataset.toArrowBatchRdd` does not. A row
+        counts as `row_bytes` at the least: Spark counts next to nothing for a null struct."""
+        rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
+        convert = self._convert(plan.schema(), min(batch_rows, rows_max))
         with self.active(self._session):
             pairs = plan.execute().mapPartitions(convert, False, self._any)
         return self._jvm["pairs"](pairs, self._any, self._any).keys()

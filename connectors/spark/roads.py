@@ -29,6 +29,7 @@ from .types import (
     carried_schema,
     check_public,
     check_public_keys,
+    least_bytes,
     stored_schema,
     to_carried,
 )
@@ -69,12 +70,14 @@ class PrivateRoad:
         self._plan = plan
         self._batch_rows = batch_rows
         self.rows = StructType(plan.schema.fields[:-1])
-        self.schema = _bytes(carried_schema(self.rows))
+        carried = carried_schema(self.rows)
+        self._row_bytes = least_bytes(carried)
+        self.schema = _bytes(carried)
 
     @cached_property
     def _batches(self) -> Any:
         """The map stage as Spark plans it, which with adaptive execution runs what is before it."""
-        return self._door.arrow_batches(self._plan.executed, self._batch_rows)
+        return self._door.arrow_batches(self._plan.executed, self._batch_rows, self._row_bytes)
 
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)

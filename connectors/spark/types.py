@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
 import pyarrow as pa
@@ -49,6 +49,21 @@ def carried_schema(schema: StructType) -> pa.Schema:
     """
     fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
     return to_arrow_schema(StructType(fields), **dict(_VERSION.to_arrow_schema))
+
+
+def least_bytes(fields: Iterable[pa.Field]) -> int:
+    """The bytes that a row takes in Arrow whatever it holds: a struct's fields do when it is null,
+    lists and texts only say where they end."""
+    return sum(map(_least_bytes, (field.type for field in fields)))
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    if pa.types.is_struct(kind):
+        return least_bytes(kind)
+    if pa.types.is_null(kind):
+        return 0
+    is_fixed = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
+    return -(-kind.bit_width // 8) if is_fixed else 4
 
 
 def has_maps(schema: StructType) -> bool:

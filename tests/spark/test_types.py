@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
+from headgate.connectors.spark.roads import PrivateRoad
 from headgate.connectors.spark.types import carried_schema, stored_schema
+from headgate.connectors.spark.worker import Frames
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -189,3 +193,13 @@ def test_public_road_refuses_what_it_cannot_carry(spark: SparkSession, public: H
     """A nested year-month interval is refused before the first task, by column and type."""
     with pytest.raises(Invalid, match="column 'c' holds a year-month interval inside array"):
         public.repartition(typed(spark, SCALARS["nested_interval"]), 4, "k")
+
+
+def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -> None:
+    """Spark estimates next to nothing for a struct that is null; in Arrow it has all its fields."""
+    struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
+    df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
+    road = hg._exchanger._road(df, 1, ("id",))
+    assert isinstance(road, PrivateRoad)
+    frames: RDD[Any] = RDD(road._batches, spark.sparkContext, Frames())
+    assert max(frames.map(lambda frame: frame.size).collect()) < 20 << 20

@@ -39,3 +39,13 @@ def test_timestamps_are_given_in_the_sessions_zone(
     monkeypatch.setattr(types, "_VERSION", VERSIONS[version])
     monkeypatch.setattr(types, "to_arrow_schema", of_version)
     assert expected == types.given_schema(schema, ZONE)
+
+
+def test_null_structs_have_bytes() -> None:
+    """Each field of a struct takes its bytes in every row, those of lists only in those that have
+    any."""
+    inner = pa.struct([("n", pa.int64()), ("is", pa.bool_()), ("d", pa.decimal128(38, 2))])
+    kinds = [inner, pa.struct([("s", inner)]), pa.list_(inner), pa.string(), pa.null()]
+    found = [types.least_bytes([pa.field("c", kind)]) for kind in kinds]
+    assert [25, 25, 4, 4, 0] == found
+    assert 58 == types.least_bytes(pa.schema([(str(at), kind) for at, kind in enumerate(kinds)]))
