@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 from ...control.errors import Invalid
+from ...storage.segment import cut
 from .grouping import Longs, as_one, groups, indices
 
 _FOLDERS = "SPARK_LOCAL_DIRS"
@@ -122,11 +123,12 @@ def _written(
         if not held[at]:
             continue
         rows = _emptied(held[at], side)
-        piece_rows = max(1, len(rows) * _PIECE_BYTES // max(1, rows.nbytes))
         order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
         file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         with ipc.new_stream(file, side.schema) as stream:
-            stream.write_table(_taken([rows], order), max_chunksize=piece_rows)
+            for batch in _taken([rows], order).to_batches():
+                for piece in cut(batch, _PIECE_BYTES):
+                    stream.write_batch(piece)
         yield _Run(at, side.schema.empty_table(), _read(file), False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -94,3 +95,14 @@ def test_rows_without_keys() -> None:
     (held,) = gathered([one], 1 << 20, streams=False)
     assert held.keys == []
     assert [(0, 2)] == list(pairwise(held.sides[0].starts.tolist()))
+
+
+def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:
+    """Wide rows behind narrow ones are read back a few at a time."""
+    rows = side([(at // 500, "x" * (1 if at < 4_500 else 5_000)) for at in range(5_000)], 5_000)
+    batches = list(rows.batches)
+    with ExitStack() as files:
+        (run,) = gathering._written([rows], [batches], files)
+        sizes = [(piece.nbytes, len(piece)) for piece in run.waiting]
+    assert 5_000 == sum(count for _, count in sizes)
+    assert all(size <= gathering._PIECE_BYTES or count == 1 for size, count in sizes)
