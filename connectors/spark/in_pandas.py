@@ -6,6 +6,7 @@ once, where each comes out as it would by itself.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -36,18 +37,19 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
 
 def _windows(held: Groups) -> Iterator[Groups]:
     """As many groups at a time as pandas should hold, but one at least."""
-    rows = sum(len(side.rows) for side in held.sides)
-    size = sum(side.rows.nbytes for side in held.sides)
-    most = max(1, rows * _WINDOW_BYTES // max(1, size))
-    ends = np.sum([side.starts for side in held.sides], axis=0)
-    first, last = 0, len(ends) - 1
+    first, last = 0, len(held.sides[0].starts) - 1
     while first < last:
-        behind = int(np.searchsorted(ends, ends[first] + most, "right")) - 1
-        end = min(max(behind, first + 1), last)
+        ends = range(first + 1, last + 1)
+        fit = bisect_right(ends, _WINDOW_BYTES, key=lambda end: _bytes(held, first, end))
+        end = first + max(1, fit)
         keys = [key.slice(first, end - first) for key in held.keys]
         sides = [_part(side, first, end) for side in held.sides]
         yield Groups(keys, sides, held.more) if end == last else Groups(keys, sides)
         first = end
+
+
+def _bytes(held: Groups, first: int, end: int) -> int:
+    return sum(int(_part(side, first, end).rows.nbytes) for side in held.sides)
 
 
 def _part(side: Sorted, first: int, end: int) -> Sorted:

@@ -1,0 +1,25 @@
+"""Groups that pandas holds at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headgate.connectors.spark import in_pandas
+from headgate.connectors.spark.gathering import Groups, Sorted
+
+
+def test_windows_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide groups behind narrow ones are a few at a time, and one at least."""
+    monkeypatch.setattr(in_pandas, "_WINDOW_BYTES", 10_000)
+    widths = [*[1] * 2_000, 4_000, 4_000, 4_000, 20_000, 1]
+    rows = pa.table({"c": ["x" * width for width in widths]})
+    starts = np.arange(len(widths) + 1)
+    held = Groups([pa.array(starts[:-1])], [Sorted(rows, starts)], ["more"])
+    windows = list(in_pandas._windows(held))
+    found = [(len(one.keys[0]), one.sides[0].rows) for one in windows]
+    assert rows == pa.concat_tables(part for _, part in found)
+    assert all(part.nbytes <= 10_000 or groups == 1 for groups, part in found)
+    assert len(windows) < 10
+    assert ["more"] == [more for one in windows for more in one.more]
