@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +13,7 @@ from headgate.control import keeping, snapshots
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
-from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
+from headgate.control.errors import HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
@@ -27,10 +26,9 @@ from headgate.control.events import (
     StopTrackingRequested,
 )
 from headgate.control.ids import JobId
-from headgate.control.log import Decisions, EventLog, Follower, StateRecord
+from headgate.control.log import EventLog, StateRecord
 from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import begin, forget, read_snapshots, take_up
-from headgate.control.replay import Derived
+from headgate.control.recovery import read_snapshots, take_up
 from headgate.control.state import JobState
 from headgate.control.steps import JobSteps, Outcome
 
@@ -339,166 +337,6 @@ def test_snapshots_of_all_jobs_are_found() -> None:
     assert {} == read_snapshots(log, JobId("other"), Deadline.after(1.0))
 
 
-def crowded() -> MemoryEventLog:
-    """A log in which others have done much."""
-    log = MemoryEventLog(1)
-    other = Author(JobId("other"), "somebody")
-    for _ in range(100):
-        log.append(other.fact(REGISTERED))
-    return log
-
-
-@pytest.mark.parametrize("open_steps", [JobSteps.open, JobSteps.follow])
-def test_a_new_job_is_not_looked_for_among_others(open_steps: Callable[..., JobSteps]) -> None:
-    """Its first driver keeps that nothing stands of it, and nobody reads what was before. A second
-    one changes nothing of that, also when the first has registered and was not answered."""
-    log = crowded()
-    begin(log, JOB, Deadline.after(1.0))
-    kept, at = standing(log), position(log)
-    assert 100 <= at
-    assert {} == read_snapshots(log, None, Deadline.after(1.0))
-    state_facts(log, replace(REGISTERED, mode=""), by="first")
-    log.append(Author(JobId("other"), "somebody").fact(REGISTERED))
-    begin(log, JOB, Deadline.after(1.0))
-    assert (kept, at) == (standing(log), position(log))
-    with closing(open_steps(log, Author(JOB, "second"), OFTEN)) as steps:
-        assert at == steps._follower.position()
-
-
-def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
-    """Its first event is its own, not where it was begun: an audit replays all of it."""
-    log = crowded()
-    begin(log, JOB, Deadline.after(1.0))
-    state = live(log, LIFE, 2)
-    snapshot = read_snapshots(log, JOB, Deadline.after(1.0))[JOB]
-    assert events(log)[0].offset == snapshot.first < snapshot.position
-    assert audited(log).state == state
-    with closing(JobSteps.follow(log, Author(JOB, "driver"), OFTEN, known=0)) as steps:
-        assert snapshot.first == steps._follower.position()
-
-
-def test_who_begins_late_undoes_nothing() -> None:
-    """A driver that was held up while another one began and registered keeps nothing of its own."""
-    log = MemoryEventLog()
-    looks = count()
-
-    class Slow(FaultyLog):
-        def read_state(
-            self, job: JobId | None, deadline: Deadline, whole: bool = False
-        ) -> dict[str, bytes]:
-            found = log.read_state(job, deadline)
-            if next(looks) == 1:
-                begin(log, JOB, deadline)
-                state_facts(log, *LIFE)
-            return found
-
-    begin(Slow(log), JOB, Deadline.after(1.0))
-    assert 0 == position(log)
-
-
-def test_a_name_that_was_had_before_is_looked_for() -> None:
-    """A job whose state is gone, and whose events are not, goes on with its epochs, and what it
-    promoted stays promoted."""
-    log = crowded()
-    kept = (PromoteRequested(RESULT, 0, 1), JobUnregistered("closed", 1))
-    state = live_by(log, HOURLY, (*LIFE, *kept))
-    assert state.results[RESULT].kept
-    with closing(log.open_decisions(JOB)) as decisions:
-        decisions.begin()
-        for key in standing(log):
-            decisions.keep(StateRecord(key, None))
-        decisions.commit(0)
-    begin(log, JOB, Deadline.after(1.0))
-    assert {} == standing(log)
-    again = live_by(log, HOURLY, (REGISTERED,))
-    assert (2, True) == (again.epoch, again.results[RESULT].kept)
-
-
-def live_by(log: EventLog, settings: MasterSettings, facts: Sequence[Fact]) -> JobState:
-    with closing(opened(log, settings)) as steps:
-        state_facts(log, *facts, by=f"driver {len(facts)}")
-        return last_state(drive(steps, log, OrderedStorage(log)))
-
-
-@dataclass
-class Sleeper(StoppedClock):
-    """Time that only those who wait move on."""
-
-    pauses: list[float] = field(default_factory=list)
-
-    def sleep_s(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.at_ms += round(1000 * seconds)
-
-
-def test_drivers_that_begin_at_once_make_way() -> None:
-    """Who is fenced by another one waits longer each time, and no longer than its deadline."""
-
-    class Crowded(FaultyLog):
-        def open_decisions(self, job: JobId) -> Decisions:
-            raise Fenced("another driver begins")
-
-    clock = Sleeper()
-    with pytest.raises(Unavailable, match="another driver begins"):
-        begin(Crowded(MemoryEventLog()), JOB, Deadline.after(4.0, clock))
-    assert [0.2, 0.4, 0.8, 1.6] == clock.pauses[:4]
-    assert 4.0 == pytest.approx(sum(clock.pauses))
-
-
-class Forgetful(FaultyLog):
-    """A log that forgets its head between the first look for it and the reading."""
-
-    def follow(self, job: JobId, position: int | None = 0) -> Follower:
-        found = super().follow(job, position)
-        if self.meet("forget") is not None:
-            assert isinstance(self.inner, MemoryEventLog)
-            self.inner.expire(job, self.inner.written(job))
-        return found
-
-
-def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
-    """Whoever begins looks again; whoever forgets a job is told that it may."""
-    once = Fault("forget", 1, Unavailable("not raised"))
-    begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
-    log = MemoryEventLog(1)
-    live(log, LIFE, 100)
-    state_facts(log, *LIFE[-2:], by="later")
-    with pytest.raises(Unavailable, match="head"):
-        forget(Forgetful(log, once), JOB, Deadline.after(1.0))
-    assert forget(log, JOB, Deadline.after(1.0))
-    assert {} == standing(log)
-
-
-def test_a_job_may_begin_behind_a_step_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else's transaction hides the end of the log: what was kept behind it belongs to this
-    log all the same."""
-    log, other = crowded(), Author(JobId("other"), "somebody")
-    with closing(log.open_decisions(other.job)) as theirs:
-        theirs.begin()
-        theirs.write(other.decision(Derived(0, 0, "0", JobAccepted(1))))
-        begin(log, JOB, Deadline.after(1.0), is_new=True)
-        start = take_up(log, JOB, Deadline.after(1.0))
-        with closing(start.follower) as follower:
-            assert follower.end() < follower.position()
-    assert start.snapshot is not None
-    assert "which is another" not in caplog.text
-
-
-def test_a_new_name_is_not_looked_for() -> None:
-    log = crowded()
-    looked: list[JobId] = []
-
-    class Watched(FaultyLog):
-        def follow(self, job: JobId, position: int | None = 0) -> Follower:
-            looked.append(job)
-            return super().follow(job, position)
-
-    begin(Watched(log), JOB, Deadline.after(1.0), is_new=True)
-    assert [] == looked
-    begin(Watched(log), JobId("another"), Deadline.after(1.0))
-    assert ["another"] == looked
-
-
 def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
     """A reader of all jobs passes it over as the job's master does."""
     old, log = MemoryEventLog(), MemoryEventLog()
@@ -506,13 +344,3 @@ def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) 
     carry_state(old, log)
     assert {} == read_snapshots(log, None, Deadline.after(1.0))
     assert "which is another" in caplog.text
-
-
-def test_only_older_snapshots_are_taken_by_who_asked() -> None:
-    """Who waits for an answer reads on from a snapshot before the question, else from the start."""
-    log = crowded()
-    live(log, LIFE, 100)
-    first, newest = events(log)[0].offset, position(log)
-    for known, expected in ((None, newest), (newest, newest), (newest - 1, first), (0, first)):
-        with closing(take_up(log, JOB, Deadline.after(1.0), known).follower) as follower:
-            assert expected == follower.position()
