@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from . import codec
 from .clock import Deadline
-from .errors import Fenced, HeadgateError, Invalid, OutcomeUnknown, Unavailable
+from .errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from .events import Event
 from .ids import JobId
 from .kafka_clients import KafkaClients
@@ -35,6 +35,7 @@ _STEP_S_MAX = 10.0  # a step that was open for so long is ended by the broker
 _LEFT_BEHIND = frozenset(
     ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "STALE_MEMBER_EPOCH"]
 )
+_TOO_LARGE = frozenset(["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"])
 
 
 class KafkaTransactions:
@@ -131,7 +132,8 @@ class KafkaTransactions:
 
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
         """End the step that an error has spoiled; a fenced producer's is ended already. Its calls
-        may only say that an earlier error spoiled it."""
+        may only say that an earlier error spoiled it. Who may write may change at any time: what
+        is refused for another reason than its size is worth another try."""
         error = exc.args[0]
         if error.fatal() or error.code() == KafkaError._FATAL:
             self._begun, self._ended = False, True
@@ -140,8 +142,9 @@ class KafkaTransactions:
             self.abort()
         if error.name() in _LEFT_BEHIND:
             return Fenced(f"the group went on without {self._what}: {error.str()}")
-        meaning = self._translate(self._refusal or error, doing)
-        return meaning if isinstance(meaning, Invalid) else Unavailable(f"{meaning}: dropped")
+        refusal = self._refusal or error
+        meaning = self._translate(refusal, doing)
+        return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")
 
     def _finish_abort(self) -> None:
         """Drop the step; where that timed out before, it goes on."""

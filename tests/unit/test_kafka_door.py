@@ -252,6 +252,31 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     assert ["init", "begin"] == calls
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("MSG_SIZE_TOO_LARGE", Invalid), ("TOPIC_AUTHORIZATION_FAILED", Unavailable)],
+)
+def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[HeadgateError]) -> None:
+    """Whoever may not write for a while is no reason to leave a job alone."""
+    refused = KafkaError(CODES[name], "refused", txn_requires_abort=True)
+
+    def commit(left_s: float) -> None:
+        raise KafkaException(refused)
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=lambda: None,
+        send_offsets_to_transaction=lambda *_: None,
+        commit_transaction=commit,
+        abort_transaction=lambda _: None,
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    held.begin()
+    with pytest.raises(kind, match=name):
+        held._commit([TopicPartition("events", 0, 7)], None)
+
+
 @pytest.mark.parametrize("call", ["append", "beat"])
 def test_a_producer_that_an_error_has_ended_is_replaced(
     call: str, monkeypatch: pytest.MonkeyPatch
