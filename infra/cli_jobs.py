@@ -12,7 +12,7 @@ from ..control import questions
 from ..control.author import Author
 from ..control.clock import Deadline
 from ..control.contract import MasterSettings
-from ..control.errors import Invalid
+from ..control.errors import HeadgateError, Invalid
 from ..control.events import Lost, ReleaseRequested
 from ..control.ids import JobId, ResultId, job_id, partition_id
 from ..control.leases import neglected, time_of
@@ -131,7 +131,9 @@ def run_lost(
 @targeted
 def run_sweep(target: Target, job: Job = "") -> None:
     """End the jobs whose drivers were silent for longer than their leases, and delete what is
-    theirs; also what jobs that have ended left behind. Results that outlive their job stay."""
+    theirs; also what jobs that have ended left behind. Results that outlive their job stay. Exit
+    code 1 when a job could not be swept: the others are."""
+    failed = False
     store, root = doctor.open_bucket(target)
     with closing(store), closing(doctor.open_log(target)) as log:
         name = JobId(f"sweep-{os.urandom(4).hex()}")
@@ -145,4 +147,9 @@ def run_sweep(target: Target, job: Job = "") -> None:
                 out.print(views.elsewhere_row(found))
                 continue
             settings = MasterSettings(mode=found.mode)
-            out.print(views.swept_row(sweep(log, StorageRelease(store, root), found, settings)))
+            try:
+                row = views.swept_row(sweep(log, StorageRelease(store, root), found, settings))
+            except HeadgateError as exc:
+                failed, row = True, views.unswept_row(found, exc)
+            out.print(row)
+    raise typer.Exit(1 if failed else 0)

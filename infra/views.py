@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control import events as ev
+from ..control.errors import HeadgateError
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
 from ..control.leases import Neglected
 from ..control.log import Rejected
@@ -380,6 +381,10 @@ def swept_row(swept: Swept) -> Text:
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
+
+
+def unswept_row(found: Neglected, error: HeadgateError) -> Text:
+    return Text(f"job {found.job}: not swept: {error}", "red")
 
 
 def check_row(outcome: Outcome) -> Text:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Unavailable
 from headgate.control.events import (
@@ -24,7 +24,7 @@ from headgate.control.log import EventLog
 from headgate.control.master import DriverMaster, Speaker
 from headgate.control.memory import MemoryDecisions, MemoryEventLog
 from headgate.control.recovery import read_snapshots
-from headgate.infra import cli, cli_jobs, doctor, stack
+from headgate.infra import cli, doctor, stack
 from headgate.infra.daemons import Daemon
 from headgate.infra.doctor import Target
 from headgate.infra.stack import StackState
@@ -220,30 +220,6 @@ def test_a_log_without_its_head_is_verified_from_its_snapshot(
     code, lines, _ = ran("audit", "verify")
     assert code == 1
     assert "JobAccepted(epoch=2)" in lines[0]
-
-
-def test_sweep_ends_a_silent_job_and_deletes_its_objects(
-    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver that was not heard for its lease: its results are released, its objects go, and a
-    second sweep finds nothing. One whose objects are in another store is left alone."""
-    settings = MasterSettings(lease_ms=60_000)
-    exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
-    here = ("--store", "s3://bucket/root/")
-    assert (0, []) == ran("sweep", *here)[:2]
-    later = SYSTEM_CLOCK.now_ms() + 61_000
-    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
-    assert {} != objects
-    code, lines, _ = ran("sweep", "--store", "s3://another/root")
-    assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
-    code, lines, _ = ran("sweep", "--job", JOB, *here)
-    assert code == 0
-    assert len(lines) == 1
-    assert lines[0].startswith("job j: driver silent for 6")
-    assert lines[0].endswith("3 objects deleted")
-    assert {} == objects
-    assert (0, []) == ran("sweep", *here)[:2]
-    assert ran("audit", "verify")[0] == ran("fsck")[0] == 0
 
 
 def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Objects) -> None:

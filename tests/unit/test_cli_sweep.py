@@ -1,0 +1,64 @@
+"""`headgate sweep` over a log and a bucket in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate.control import leases
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Fenced
+from headgate.infra import cli_jobs
+from headgate.infra import sweep as sweeping
+from headgate.infra.sweep import Swept
+from headgate.storage.memory import Objects
+
+from .test_cli import JOB, KeptLog, exchange, log, objects, ran
+
+__all__ = ["log", "objects"]  # fixtures, found by their names
+
+
+def test_sweep_ends_a_silent_job_and_deletes_its_objects(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that was not heard for its lease: its results are released, its objects go, and a
+    second sweep finds nothing. One whose objects are in another store is left alone."""
+    settings = MasterSettings(lease_ms=60_000)
+    exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
+    here = ("--store", "s3://bucket/root/")
+    assert (0, []) == ran("sweep", *here)[:2]
+    later = SYSTEM_CLOCK.now_ms() + 61_000
+    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
+    assert {} != objects
+    code, lines, _ = ran("sweep", "--store", "s3://another/root")
+    assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
+    code, lines, _ = ran("sweep", "--job", JOB, *here)
+    assert code == 0
+    assert len(lines) == 1
+    assert lines[0].startswith("job j: driver silent for 6")
+    assert lines[0].endswith("3 objects deleted")
+    assert {} == objects
+    assert (0, []) == ran("sweep", *here)[:2]
+    assert ran("audit", "verify")[0] == ran("fsck")[0] == 0
+
+
+def test_a_job_that_cannot_be_swept_stops_no_other(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1))
+    later, fails = SYSTEM_CLOCK.now_ms() + 61_000, iter([True])
+    found, swept = leases.neglected, sweeping.sweep
+
+    def sweep(*given: Any) -> Swept:
+        if next(fails, False):
+            raise Fenced("injected")
+        return swept(*given)
+
+    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
+    monkeypatch.setattr(cli_jobs, "neglected", lambda *given: [*found(*given)] * 2)
+    monkeypatch.setattr(cli_jobs, "sweep", sweep)
+    code, lines, _ = ran("sweep")
+    assert (1, "job j: not swept: injected") == (code, lines[0])
+    assert lines[1].endswith("3 objects deleted")
