@@ -45,7 +45,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
 def test_a_jvm_that_makes_no_batches_has_no_door(
     monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """What keeps batches from being made is found when the door opens, not by the first query."""
+    """A JVM that makes no batches is found when the door opens, not by the first query."""
 
     def make(what: str) -> Any:
         if what == refused:
@@ -62,7 +62,7 @@ def test_a_jvm_that_makes_no_batches_has_no_door(
 
 
 def test_queries_without_their_plans_are_refused() -> None:
-    """Whoever keeps to public PySpark cannot have the session's queries run here."""
+    """A session that keeps to public PySpark cannot have its queries run here."""
     conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
     with pytest.raises(Invalid, match=r"sql\.enabled = true needs .* spark\.headgate\.catalyst"):
         read_settings(conf)

@@ -1,4 +1,4 @@
-"""Where a job begins in a log that holds many others: a driver need not read those."""
+"""The place where a job begins in a log that holds many others: a driver need not read those."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Forgetful(FaultyLog):
 
 
 def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
-    """Whoever begins looks again; whoever forgets a job is told that it may."""
+    """A driver that begins looks again; a sweeper that forgets is told that it may."""
     once = Fault("forget", 1, Unavailable("not raised"))
     begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
     log = MemoryEventLog(1)

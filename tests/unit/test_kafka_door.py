@@ -257,7 +257,7 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     [("MSG_SIZE_TOO_LARGE", Invalid), ("TOPIC_AUTHORIZATION_FAILED", Unavailable)],
 )
 def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[HeadgateError]) -> None:
-    """Whoever may not write for a while is no reason to leave a job alone."""
+    """A writer that is refused for a while is no reason to leave a job alone."""
     refused = KafkaError(CODES[name], "refused", txn_requires_abort=True)
 
     def commit(left_s: float) -> None:

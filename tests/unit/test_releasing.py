@@ -71,7 +71,7 @@ def test_a_release_that_failed_can_be_called_again(failing: int) -> None:
 
 
 def test_an_exchange_whose_release_failed_is_known() -> None:
-    """What `repartition` returned can be released again too."""
+    """A DataFrame of `repartition` can be released again too."""
     master, frame = Master(1), Frame()
     hg: Any = session(master)
     hg._written[frame] = SimpleNamespace(descriptor=FIRST)
@@ -120,7 +120,7 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was stored to fill a cache is released when Spark does not take it."""
+    """Rows that were stored to fill a cache are released when Spark does not take it."""
     master = Master()
     hg: Any = session(master)
     done = SimpleNamespace(refused=(), results=(FIRST, SECOND))

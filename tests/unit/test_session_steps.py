@@ -273,7 +273,7 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
 def test_a_step_that_no_log_takes_stops_one_job_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where a decision is found to be too large with its whole step, the jobs are tried alone, also
+    """A decision may be found too large with its whole step: the jobs are tried alone then, also
     where the log drops one step more after a refusal, as Kafka's client does."""
     log, storage, gaps = MemoryEventLog(1), Storage(), list[int]()
     for job in JOBS[:3]:
