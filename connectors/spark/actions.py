@@ -169,7 +169,7 @@ def _run(
 
 @contextmanager
 def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
-    """What has run stays until `held` ends, but other actions of this thread need not wait. The
+    """Keep what has run until `held` ends, but other actions of this thread need not wait. The
     session may have left since its user asked for the rows: Spark runs the query then."""
     if (runs := _runs_of(df)) is None:
         yield df

@@ -163,8 +163,8 @@ class ReadTask:
 
 
 def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
-    """What a task that reads hands to the JVM, which holds each message as a whole; rows of Spark's
-    do not come in."""
+    """Yield what a task that reads hands to the JVM, which holds each message as a whole; rows of
+    Spark's do not come in."""
     for _ in nothing:
         raise AssertionError("a reader task has no input")
     for batch in batches:

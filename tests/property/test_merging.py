@@ -101,7 +101,7 @@ def test_what_gains_nothing() -> None:
 
 
 def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is held until it is merged is bounded by its bytes too."""
+    """Rows that are held until they are merged are bounded by their bytes too."""
     monkeypatch.setattr(merging, "_ROWS_AT_ONCE", 1_000)
     given_batches = batches([(str(at) * 100, 1, 1, 1.0, 1, "a") for at in range(40)])
     waiting = iter(given_batches)

@@ -223,7 +223,7 @@ _OLDER = [*get_type_hints(Outer).items()][:-1]
 
 
 def wrong(name: str, kind: Any, value: object) -> object:
-    """What has one field of `Outer`, of another type."""
+    """A record with one field of `Outer`, of another type."""
     return make_dataclass("Wrong", [(name, kind)], frozen=True, slots=True)(value)
 
 

@@ -360,7 +360,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 def test_a_driver_whose_clock_is_days_off_deletes_in_time(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it promoted goes when its time is over by the log's clock, not before and not later."""
+    """A promoted result goes when its time is over by the log's clock, not before and not later."""
     monkeypatch.setattr(leases, "_TRUSTED_S", 0.1)
     there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()
