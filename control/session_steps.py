@@ -252,19 +252,14 @@ class SessionSteps:
                 yield from ((number, case, one) for one in case.unwritten(self._step_events_max))
 
     def _write(self, due: tuple[tuple[int, Case, Derived], ...]) -> None:
-        """One transaction; a job with a decision that no log takes is given up, the rest is due
-        again. Where only the commit tells, the jobs are tried one by one."""
-        self._membership.begin()
-        for _, case, derived in due:
-            try:
-                self._membership.write(case.author.decision(derived))
-            except Invalid as exc:
-                case.give_up(exc)
-                self._membership.abort()
-                return
+        """One transaction. A refusal may come while another job's decision is written, or with the
+        commit: the jobs are tried one by one then, and one that is refused alone is given up."""
         positions = {number: self._membership.position(number) for number, *_ in due}
         cases = dict.fromkeys(case for _, case, _ in due)
+        self._membership.begin()
         try:
+            for _, case, derived in due:
+                self._membership.write(case.author.decision(derived))
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()

@@ -256,18 +256,24 @@ def test_a_job_that_does_not_explain_itself_is_left_alone(
 
 
 def test_a_decision_that_no_log_takes_stops_its_job_only(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A decision over the size limit stops the job that it is for; the others' are committed."""
-    log, storage = MemoryEventLog(1), Storage()
+    log, storage, write = MemoryEventLog(1), Storage(), MemoryTransactions.write
     for job in JOBS[:3]:
         state_facts(log, job, *OPENING)
-    faulty = FaultyLog(log, Fault("write", 4, Invalid("injected: too large")))
-    with closing(joined(faulty)) as master, caplog.at_level(logging.ERROR):
+
+    def refusing(self: MemoryTransactions, decision: Event) -> None:
+        if decision.job == JOBS[1]:
+            raise Invalid("injected: too large")
+        write(self, decision)
+
+    monkeypatch.setattr(MemoryTransactions, "write", refusing)
+    with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
-    assert "injected: too large" in caplog.text
-    whole = [job for job in JOBS[:3] if len(deciders(log, job)) == 2]
-    assert len(whole) == 2
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert said == f"job {JOBS[1]} is left alone from now on: injected: too large"
+    assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
 def test_a_step_that_no_log_takes_stops_one_job_only(
@@ -297,6 +303,42 @@ def test_a_step_that_no_log_takes_stops_one_job_only(
         drive(log, storage, master)
     (said,) = [r.getMessage() for r in caplog.records]
     assert said.startswith(f"job {JOBS[1]} is left alone")
+    assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
+
+
+def test_a_refusal_that_comes_late_stops_the_right_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Kafka's client tells of a record when a later one is written, which may be another job's."""
+    many = MasterSettings(step_events_max=100)
+    log, storage, said = MemoryEventLog(1), Storage(), list[JobId]()
+    for job in JOBS[:3]:
+        state_facts(log, job, *OPENING)
+    begin, write = MemoryTransactions.begin, MemoryTransactions.write
+    committed = MemoryTransactions._commit
+
+    def begun(self: MemoryTransactions) -> None:
+        said.clear()
+        begin(self)
+
+    def late(self: MemoryTransactions, decision: Event) -> None:
+        if JOBS[1] in said and decision.job != JOBS[1]:
+            raise Invalid("injected: too large")
+        said.append(decision.job)
+        write(self, decision)
+
+    def commit(self: MemoryTransactions) -> None:
+        if JOBS[1] in said:
+            self.abort()
+            raise Invalid("injected: too large")
+        committed(self)
+
+    for name, double in (("begin", begun), ("write", late), ("_commit", commit)):
+        monkeypatch.setattr(MemoryTransactions, name, double)
+    with closing(joined(log, settings=many)) as master, caplog.at_level(logging.ERROR):
+        drive(log, storage, master)
+    (told,) = [r.getMessage() for r in caplog.records]
+    assert told.startswith(f"job {JOBS[1]} is left alone")
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
