@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
@@ -24,6 +23,7 @@ from .exchange import Exchanger, Written
 from .merging import MergeTask, may_gain
 from .native import accounted
 from .physical import PlanDoor, Query
+from .places import Scan
 from .roads import PrivateRoad, read_frames
 from .settings import PREFIX
 from .shuffles import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
@@ -213,7 +213,7 @@ class Offload:
         return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 
     def _road(
-        self, shuffle: Shuffle, scans: dict[Shuffle, Any], in_order: bool = False
+        self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
     ) -> PrivateRoad:
         exchanger = self._exchanger
         assert exchanger.door is not None
@@ -222,7 +222,7 @@ class Offload:
             exchanger.spark, exchanger.door, plan, exchanger.means.settings.batch_rows
         )
 
-    def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Any]:
+    def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
         """How a stage reads its exchanges, all of which are done."""
         done = {one: self._done(one) for one in through(inputs)}
         read = {one: own for one in done if (own := _read_by(one, done))[0] is one}
@@ -260,7 +260,7 @@ class Offload:
         }
         return {at: cut for at, cut in found.items() if len(cut) > 1}
 
-    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Any:
+    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Scan:
         first = shuffles[0]
         reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
         task = _task(first, reads, done[first].written)

@@ -25,7 +25,7 @@ from .catalyst import CatalystDoor, ExchangePlan
 from .jvm import Jvm, name_of
 from .numbering import Numbering
 from .operators import callers, merging
-from .places import Places
+from .places import Places, Scan
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 from .stated import Stated
 from .walk import TOP, Walk, is_grouped, joined, link
@@ -163,24 +163,23 @@ class PlanDoor:
         return known is None
 
     def rows(
-        self, shuffle: Shuffle, scans: Mapping[Shuffle, Any], in_order: bool = False
+        self, shuffle: Shuffle, scans: Mapping[Shuffle, Scan], in_order: bool = False
     ) -> ExchangePlan:
         """The rows that go into an exchange, and behind them the number of their partition; with
         `in_order` sorted by a hash, so that they are dealt alike each time they are made."""
         with self._active():
+            output = shuffle.node.output()
             origin = child = self._fill(shuffle.node.child(), scans)
             if in_order:
                 hashed = self._jvm["hash"](child.output(), _SEED)
                 by = self._jvm.seq([self._ascending(hashed)])
                 child = self._jvm["sorted"](by, False, child, 0)
             if len(shuffle.firsts) < len(shuffle.columns):
-                child = self._jvm["made"](self._once(shuffle), child)
+                child = self._jvm["made"](self._once(shuffle, output), child)
             carried = self._door.carried(child.output(), self._number(shuffle, self._stage(child)))
             executed = self._executed(self._jvm["made"](carried, child))
             schema = StructType.fromJson(json.loads(executed.schema().json()))
-            return ExchangePlan(
-                executed, schema, origin, shuffle.node.output(), shuffle.partitioning
-            )
+            return ExchangePlan(executed, schema, origin, output, shuffle.partitioning)
 
     @cached_property
     def adapting(self) -> Adapting:
@@ -239,32 +238,38 @@ class PlanDoor:
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
-    def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Any, int]:
+    def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Scan, int]:
         """What takes an exchange's place: it reads its parts. Besides the RDD that it reads, as
         lineages tell it."""
         read, declared = batches.getNumPartitions(), len(shuffle.parts) or shuffle.count
         if read != declared:
             raise Corrupt(f"{shuffle.label} is read in {read} partitions, not in {declared}")
+        node = shuffle.place
         with self._active():
-            if (caller := shuffle.caller) is not None:
-                stored = StructType.fromJson(json.loads(caller.node.schema().json()))
-                rows = self._door.rows_of(batches, stored)
-                partitioning = self._jvm["unknown"](batches.getNumPartitions())
-                return self._leaf(caller.node.output(), rows, partitioning), rows.id()
+            output = node.output()
+            if shuffle.caller is None:
+                columns, back = self._door.as_stored(self._once(shuffle, output))
+                partitioning = self._partitioning(shuffle)
+            else:
+                columns, back = output, None
+                stored = StructType.fromJson(json.loads(node.schema().json()))
+                partitioning = self._jvm["unknown"](read)
             rows = self._door.rows_of(batches, stored)
-            columns, back = self._door.as_stored(self._once(shuffle))
-            leaf = self._leaf(columns, rows, self._partitioning(shuffle))
+            leaf = self._leaf(columns, rows, partitioning)
+            if columns is output:
+                return Scan(leaf, node), rows.id()
             leaf = self._jvm["made"](back, leaf) if back else leaf
             if len(shuffle.firsts) < len(shuffle.columns):
-                leaf = self._jvm["made"](shuffle.node.output(), leaf)
-            return leaf, rows.id()
+                leaf = self._jvm["made"](output, leaf)
+            return self._places.scan(node, output, leaf), rows.id()
 
-    def _once(self, shuffle: Shuffle) -> Any:
+    def _once(self, shuffle: Shuffle, output: Any) -> Any:
         """The columns of an exchange that are stored."""
-        output = shuffle.node.output()
+        if len(shuffle.firsts) == len(shuffle.columns):
+            return output
         return self._jvm.seq([output.apply(at) for at in shuffle.firsts])
 
-    def finish(self, plan: Plan, scans: Mapping[Shuffle, Any]) -> tuple[DataFrame, str]:
+    def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str]:
         """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
         with self._active():
             root = self._fill(plan.root, scans)
@@ -420,7 +425,7 @@ class PlanDoor:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()
         return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
 
-    def _fill(self, plan: Any, scans: Mapping[Shuffle, Any]) -> Any:
+    def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
         places = [(one.place, scan) for one, scan in scans.items()]
         cut = {joined(one.above)[-1]: None for one in scans if one.is_cut}
         return self._places.fill(plan, places, list(cut))
