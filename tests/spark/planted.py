@@ -17,7 +17,7 @@ import pytest
 from headgate.connectors.spark import adaptive, offload, physical, places
 from headgate.connectors.spark.jvm import Jvm, name_of
 from headgate.connectors.spark.physical import PlanDoor
-from headgate.connectors.spark.places import Place, Places
+from headgate.connectors.spark.places import Places, Scan
 from headgate.connectors.spark.shuffles import Group, Mark, Plan, Shuffle
 from headgate.connectors.spark.worker import Part
 
@@ -31,9 +31,11 @@ _RIGHT_OUTER = "org.apache.spark.sql.catalyst.plans.RightOuter"
 def check_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the product's own checks of its plans, so that wrong rows come of a bug."""
 
-    def fill(self: Places, plan: Any, filled: Sequence[Place], cut: Sequence[Any] = ()) -> Any:
+    def fill(
+        self: Places, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()
+    ) -> Any:
         planned = self.replace(plan, [(join, places._skewed(join)) for join in cut])
-        return self.replace(planned, filled)
+        return self.replace(planned, [(node, scan.reads) for node, scan in scans])
 
     def first_of_each(self: Jvm, items: Iterable[tuple[Any, Any]]) -> Any:
         return mapping(self, self.first_of_each(items))
