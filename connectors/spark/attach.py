@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 from pyspark import RDD
 from pyspark.errors import PySparkException
@@ -51,7 +53,7 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
         raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
     settings = read_settings(spark.conf.getAll)
     context = spark.sparkContext
-    job = job_id(settings.job_id or context.applicationId)
+    job = job_id(settings.job_id or default_job(context.applicationId))
     _require_headgate(spark)
     _hint_at_sockets(spark)
     services = open_services(settings, job, local, str(context.master), context.defaultParallelism)
@@ -60,6 +62,15 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     except BaseException:
         services.close()
         raise
+
+
+def default_job(application: str) -> str:
+    """Return the name of an application's job. Local and standalone masters call applications after
+    the time, so that two of one broker may share an id: there the driver's process is added."""
+    if not application.startswith(("local-", "app-")):
+        return application
+    driver = f"{socket.gethostname()}/{os.getpid()}"
+    return f"{application}-{crc32(driver.encode()):08x}"
 
 
 def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:

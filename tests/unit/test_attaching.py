@@ -61,6 +61,27 @@ def test_a_jvm_that_makes_no_batches_has_no_door(
     assert catalyst.open_door(spark) is None
 
 
+def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two local drivers may start in one millisecond, and have one application id then: neither
+    takes the other's job. A driver that attaches again is in the job that it had."""
+    applications = ["local-1795545284524", "app-20261124184000-0000"]
+    monkeypatch.setattr(attach.os, "getpid", lambda: 7)
+    first = [attach.default_job(one) for one in applications]
+    assert first == [attach.default_job(one) for one in applications]
+    monkeypatch.setattr(attach.socket, "gethostname", lambda: "another")
+    second = [attach.default_job(one) for one in applications]
+    monkeypatch.setattr(attach.os, "getpid", lambda: 8)
+    third = [attach.default_job(one) for one in applications]
+    assert 6 == len({*first, *second, *third})
+    assert all(job_id(one).startswith(tuple(applications)) for one in (*first, *second, *third))
+
+
+def test_names_of_other_applications_are_kept() -> None:
+    """YARN and Kubernetes give an id to one application alone."""
+    for application in ("application_1795545284524_0001", "spark-0123456789abcdef"):
+        assert application == attach.default_job(application)
+
+
 def test_queries_without_their_plans_are_refused() -> None:
     """A session that keeps to public PySpark cannot have its queries run here."""
     conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
