@@ -13,6 +13,7 @@ import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from headgate.control.clock import SYSTEM_CLOCK
@@ -28,13 +29,17 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--trace", type=int, metavar="SEED")
+    parser.add_argument("--exchanges", type=int, default=0, help="of each job, else a few")
+    parser.add_argument("--chained", action="store_true", help="each exchange reads the one before")
     given = parser.parse_args()
     logging.disable(logging.ERROR)  # a world is full of what would be worth one
+    run = partial(simulate, exchanges=given.exchanges, chained=given.chained)
+    chunk = 1 if given.exchanges else 20
     if given.trace is not None:
-        return tell(simulate(given.trace, tell=True))
+        return tell(run(given.trace, tell=True))
     with multiprocessing.Pool(given.processes, ease_collection) as pool:
         seeds = range(given.start, given.start + given.seeds)
-        return report(pool.imap_unordered(simulate, seeds, chunksize=20), given.seeds)
+        return report(pool.imap_unordered(run, seeds, chunksize=chunk), given.seeds)
 
 
 def ease_collection() -> None:

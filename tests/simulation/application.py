@@ -76,7 +76,7 @@ class Application:
     def _work(self) -> None:
         self._voice.register()
         try:
-            for number in range(self._dice.randint(1, 3)):
+            for number in range(self.world.exchanges or self._dice.randint(1, 3)):
                 self._exchange(number)
                 self._think()
         except JobHasFailed:
@@ -90,7 +90,8 @@ class Application:
         """Produce a result, from another one or from nothing, and have it read, once or twice."""
         dice = self._dice
         pipelined = number == self.world.stream_at
-        source = dice.choice([None, *(one for one in self._live if not one.pipelined)])
+        sources = [None, *(one for one in self._live if not one.pipelined)]
+        source = sources[-1] if self.world.chained else dice.choice(sources)
         exchange = Exchange(
             ResultId(f"r{self._voice.epoch}-{number}"),
             source.subpartitions if source else dice.randint(1, 3),
@@ -106,6 +107,8 @@ class Application:
         for _ in range(dice.choice((1, 1, 2))):
             self._until_read(exchange, early)
             early = False
+        if self.world.chained:
+            return
         if dice.random() < 0.5:
             self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
             self._live.remove(exchange)

@@ -55,6 +55,8 @@ RATES = {
     "driver goes silent": 0.05,
     "task given up": 0.03,
 }
+HARM = {"object lost", "object damaged", "bytes cut short", "bytes flipped"}
+HARMED_EXCHANGES = 10  # so many are harmed as in a small world, however many there are
 STREAM_RATES = {"object reported": 0.1}  # where a result is pipelined
 _STORE = {
     Operation.CREATE: {
@@ -68,7 +70,13 @@ _STORE = {
 class Chaos:
     """The faults of one world: `nth` takes just that chance and leaves all others."""
 
-    def __init__(self, scheduler: Scheduler, nth: int | None = None, calm: bool = False) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        nth: int | None = None,
+        calm: bool = False,
+        exchanges: int = 0,
+    ) -> None:
         self._scheduler = scheduler
         self._nth = nth
         self.chances = 0
@@ -82,6 +90,8 @@ class Chaos:
             )
             for kind, rate in rates.items()
         }
+        for kind in HARM if exchanges else ():
+            self._rates[kind] *= min(1.0, HARMED_EXCHANGES / exchanges)
 
     def strikes(self, kind: str) -> bool:
         """Whether this fault happens here and now."""

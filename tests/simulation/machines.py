@@ -40,6 +40,8 @@ class World:
     mode: str  # who decides: the driver's own masters, or those of a session
     lease_ms: int  # of each driver; with 0 nobody sweeps
     stream_at: int | None = None  # the exchange of each driver that is a pipelined result
+    exchanges: int = 0  # of a driver that nothing befalls; with 0 the world draws a few
+    chained: bool = False  # each of them reads the one before, and none is released early
 
 
 class GivenUp(Exception):

@@ -15,7 +15,6 @@ from headgate.control.events import (
     Consumable,
     Event,
     ExecutorLost,
-    Fact,
     JobAccepted,
     JobFailed,
     JobRegistered,
@@ -60,6 +59,8 @@ class Oracle:
         self.damaged: set[str] = set()
         self.bad_answers: Callable[[], bool] = lambda: False
         self.events: list[Recorded] = []
+        self._events_at: dict[int, list[Event]] = {}
+        self._registered: list[Recorded] = []
         self.epoch = 0
         self.closed = False
         self.released: set[str] = set()
@@ -102,6 +103,9 @@ class Oracle:
         """The committed events that came since the last time."""
         for recorded in records:
             self.events.append(recorded)
+            self._events_at.setdefault(recorded.offset, []).append(recorded.event)
+            if isinstance(recorded.event.body, JobRegistered):
+                self._registered.append(recorded)
             self._observe(recorded)
 
     def _decided(self, master: str) -> None:
@@ -207,8 +211,8 @@ class Oracle:
 
     def _released(self, result: str, basis: int) -> None:
         """Only the driver that speaks for the job at that time may give a result away."""
-        by = [one.event.by for one in self.events if one.offset == basis]
-        driver = self._before(basis, JobRegistered)[-1].by
+        by = [one.by for one in self._events_at.get(basis, ())]
+        driver = self._before(basis)[-1].by
         expires_ms = self.promoted.pop(result, None)
         match self._at(basis)[0]:
             case Tick() as tick:
@@ -233,14 +237,14 @@ class Oracle:
 
     def _epoch_at(self, offset: int) -> int:
         """The epoch in which a fact is decided on, whenever it is."""
-        return len(self._before(offset, JobRegistered))
+        return len(self._before(offset))
 
-    def _before(self, offset: int, kind: type[Fact]) -> list[Event]:
-        earlier = (one.event for one in self.events if one.offset < offset)
-        return [event for event in earlier if isinstance(event.body, kind)]
+    def _before(self, offset: int) -> list[Event]:
+        """The registrations of the job in front of an offset."""
+        return [one.event for one in self._registered if one.offset < offset]
 
     def _at(self, offset: int) -> list[Body]:
-        return [one.event.body for one in self.events if one.offset == offset]
+        return [one.body for one in self._events_at.get(offset, ())]
 
     def heard(self, job: JobId, by: str, said_ms: float) -> None:
         """The log has a sign of life of somebody, who gave it at that time."""
@@ -250,7 +254,7 @@ class Oracle:
 
     def _expire(self, at: int) -> None:
         """Somebody says that the driver was silent for too long: it was, at some time."""
-        driver = self._before(at, JobRegistered)[-1]
+        driver = self._before(at)[-1]
         assert isinstance(driver.body, JobRegistered), "just asked for"
         before, longest = self._heard[driver.by]
         if max(longest, self.now_ms - before) < driver.body.lease_ms:

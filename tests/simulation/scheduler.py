@@ -66,8 +66,9 @@ class Actor:
 
 
 class Scheduler:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, steps_max: int = STEPS_MAX) -> None:
         self._seed = seed
+        self._steps_max = steps_max
         self.random = Random(seed)
         self.now_ms = 0.0
         self.steps = 0
@@ -148,8 +149,8 @@ class Scheduler:
                 raise Stuck("nobody has anything left to do")
             self._give_turn()
             self.steps += 1
-            if self.steps > STEPS_MAX:
-                raise Stuck(f"no end after {STEPS_MAX} steps, at {self.now_ms / 1000:.0f} s")
+            if self.steps > self._steps_max:
+                raise Stuck(f"no end after {self.steps} steps, at {self.now_ms / 1000:.0f} s")
 
     def end(self) -> None:
         """Take down whoever still runs."""

@@ -26,7 +26,7 @@ from .faults import Chaos
 from .machines import GivenUp, World
 from .masters import Master
 from .oracle import JOB, PREFIX, ROOT, Oracle, attempt_of
-from .scheduler import Actor, Process, Scheduler, SimClock, Stuck
+from .scheduler import STEPS_MAX, Actor, Process, Scheduler, SimClock, Stuck
 from .sweeper import Sweeper
 
 QUIET_MS = 90_000.0
@@ -34,6 +34,7 @@ FROZEN_MS_MAX = 40_000.0
 CUT_OFF_MS_MAX = 40_000.0
 JUMP_MS_MAX = 400_000_000.0  # some days
 DRIVERS_MAX = 5
+EXCHANGE_STEPS_MAX = 3_000
 SETTLE_MS = 120_000.0
 SESSION_SHARE = 0.3
 STREAM_SHARE = 0.25
@@ -156,6 +157,8 @@ class Operator:
 
     def _keep_driver(self) -> None:
         alive = [app for a, app in self._drivers if not a.over and self._lively(app.process)]
+        if alive and self.world.exchanges:
+            return
         if alive and self.world.lease_ms:
             self._silence(alive[-1].process)
         if alive and not self.world.chaos.strikes("second driver"):
@@ -166,7 +169,7 @@ class Operator:
             fall_quiet(self.world)
         if len(self._drivers) >= 2 * DRIVERS_MAX:
             raise Stuck(f"{len(self._drivers)} drivers have come to no end")
-        process = Process(f"driver-{len(self._drivers)}")
+        process = Process(f"driver-{len(self._drivers)}", mortal=not self.world.exchanges)
         app = Application(self.world, self._cluster, process)
         self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
 
@@ -196,11 +199,14 @@ def simulate(
     nth: int | None = None,
     calm: bool = False,
     tell: bool = False,
+    exchanges: int = 0,
+    chained: bool = False,
 ) -> Outcome:
-    """Run one world; `nth` takes just that chance for a fault."""
-    scheduler = Scheduler(seed)
+    """Run one world; `nth` takes just that chance for a fault. With `exchanges` its driver has so
+    many and nothing befalls it, but all others."""
+    scheduler = Scheduler(seed, STEPS_MAX + EXCHANGE_STEPS_MAX * exchanges)
     scheduler.told = [] if tell else None
-    chaos = Chaos(scheduler, nth, calm)
+    chaos = Chaos(scheduler, nth, calm, exchanges)
     oracle = Oracle()
     oracle.bad_answers = chaos.bad_answers
     mode = SESSION if scheduler.random.random() < SESSION_SHARE else PER_JOB
@@ -212,12 +218,14 @@ def simulate(
     oracle.has_one_master = mode == PER_JOB
     streams = scheduler.dice("streams")
     stream_at = streams.randrange(2) if streams.random() < STREAM_SHARE else None
-    world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms, stream_at)
+    long = (exchanges, chained)
+    world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms, stream_at, *long)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     operator = Operator(world)
     scheduler.hazard = _hazard(world)
-    scheduler.later(QUIET_MS, lambda: fall_quiet(world))
+    if not exchanges:
+        scheduler.later(QUIET_MS, lambda: fall_quiet(world))
     running = scheduler.spawn("operator", operator.process, operator.run)
     try:
         scheduler.run(lambda: running.over)
