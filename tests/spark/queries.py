@@ -1,16 +1,24 @@
 """Many random queries: `python -m tests.spark.queries --queries 10000 --start 0`.
 
-Prints queries a second and each query that differs from Spark, the first of them at their smallest;
-at the end what the queries have reached. Ends with 1 when a query differs, or when too few have
-reached a part of the product. `--planted NAME …` puts these bugs into the product, each by itself,
-and tells for each the first query that shows it.
+As many processes as there are processors share the queries, each in a session of its own. Prints
+queries a second and each query that differs from Spark, the first of them at their smallest; at the
+end what the queries have reached. Ends with 1 when a query differs, when too few have reached a
+part of the product, or when anything is left of them. `--planted NAME …` puts these bugs into the
+product, each by itself, and tells for each the first query that shows it.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,38 +26,55 @@ from pyspark.sql import SparkSession
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 
+from ..bench.measured import left
 from .asked import Outcome, ask, smallest
 from .conftest import build_session, real_place
 from .generated import query
 from .grammar import tables
 from .planted import PLANTED, Plant, check_nothing
-from .watched import LEAST_PERCENT, Watched
+from .watched import LEAST_PERCENT, Watched, lacks
 
 SHOWN_S = 30.0
 SHRUNK_MAX = 5
 UNANSWERED_MAX_PERCENT = 5
 REASON_CHARS = 80
-LASTING = "-XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC"
+SPAWN = multiprocessing.get_context("spawn")
+# Each query has code of its own: it is compiled quickly, and kept for the query's second answer.
+LASTING = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+    " -XX:MetaspaceSize=1g -Xmn700m -XX:+UseSerialGC",
+    "spark.sql.codegen.cache.maxEntries": "3000",
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spark.queries", description=__doc__)
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--shrunk", type=int, default=SHRUNK_MAX, help="queries made smaller")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--shrunk", type=int, default=SHRUNK_MAX, help="queries made smaller, of a process"
+    )
     parser.add_argument("--planted", nargs="+", choices=[plant.__name__ for plant in PLANTED])
     given = parser.parse_args()
     seeds = range(given.start, given.start + given.queries)
-    spark = build_session(real_place(), "local[2]", **{"spark.driver.extraJavaOptions": LASTING})
+    if not given.planted:
+        return report(seeds, given.shrunk, given.processes)
+    with session() as (spark, hg):
+        plants = [one for one in PLANTED if one.__name__ in given.planted]
+        missed = [plant.__name__ for plant in find(spark, hg, plants, seeds)]
+    print(f"not found: {missed or 'none'}")
+    return 1 if missed else 0
+
+
+@contextmanager
+def session() -> Iterator[tuple[SparkSession, Headgate]]:
+    """A session on the real stack with the tables of random queries, and its headgate."""
+    spark = build_session(real_place(), "local[2]", **LASTING)
     try:
         tables(spark)
         with attach(spark) as hg:
-            if given.planted:
-                plants = [one for one in PLANTED if one.__name__ in given.planted]
-                missed = [plant.__name__ for plant in find(spark, hg, plants, seeds)]
-                print(f"not found: {missed or 'none'}")
-                return 1 if missed else 0
-            return report(spark, hg, seeds, given.shrunk)
+            yield spark, hg
     finally:
         spark.stop()
 
@@ -90,28 +115,86 @@ def show(reached: Counter[str]) -> None:
         print(f"{reached[kind]:>10,} {kind}")
 
 
-def report(spark: SparkSession, hg: Headgate, seeds: range, shrunk_max: int) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        watched, tally = Watched(patch), Tally(len(seeds))
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A seed and its outcome, with the text of a query that differs."""
+
+    seed: int
+    outcome: Outcome
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the queries of one process have reached, and what fsck said of its job behind them."""
+
+    reached: Counter[str]
+    fsck: str
+
+
+def answer_all(seeds: range, shrunk_max: int, told: Connection) -> None:
+    """Ask the queries of one process, in a session of its own, and tell of each."""
+    with session() as (spark, hg), pytest.MonkeyPatch.context() as patch:
+        watched, wrong = Watched(patch), 0
         for seed in seeds:
             tree = query(seed)
             outcome = ask(spark, hg, tree)
             watched.end()
-            tally.add(seed, outcome)
-            if outcome.said:
-                if len(tally.wrong) <= shrunk_max:
-                    tree = smallest(spark, hg, tree)
-                    watched.forget()
-                print(f"seed {seed}: {outcome.said}; {tree.text}", flush=True)
-    show(watched.reached)
+            wrong += bool(outcome.said)
+            if outcome.said and wrong <= shrunk_max:
+                tree = smallest(spark, hg, tree)
+                watched.forget()
+            told.send(Asked(seed, outcome, tree.text if outcome.said else ""))
+        told.send(Ended(watched.reached, left(hg) or fsck(hg)))
+
+
+def fsck(hg: Headgate) -> str:
+    """Hold the bucket against the log of a job; return what was found."""
+    conf, worker = real_place().conf, hg._services.worker
+    where = ["--broker", conf["spark.headgate.broker"], "--store", worker.store]
+    asked = subprocess.run(
+        [sys.executable, "-m", "headgate", "fsck", "--job", hg.job, *where],
+        env={**os.environ, "HEADGATE_S3_ENDPOINT": conf["spark.headgate.s3.endpoint"]},
+        capture_output=True,
+        text=True,
+    )
+    return asked.stdout + asked.stderr if asked.returncode else ""
+
+
+def report(seeds: range, shrunk_max: int, processes: int) -> int:
+    """Ask all queries in so many processes, and print what came of them."""
+    readers = []
+    for at in range(processes):
+        reader, writer = SPAWN.Pipe(duplex=False)
+        SPAWN.Process(target=answer_all, args=(seeds[at::processes], shrunk_max, writer)).start()
+        writer.close()
+        readers.append(reader)
+    tally, ended = Tally(len(seeds)), list[Ended]()
+    while readers:
+        ready = wait(readers)
+        for reader in [one for one in readers if one in ready]:
+            try:
+                answer = reader.recv()
+            except EOFError:
+                readers.remove(reader)
+                continue
+            if isinstance(answer, Ended):
+                ended.append(answer)
+            else:
+                tally.add(answer)
+    reached = sum((one.reached for one in ended), Counter[str]())
+    show(reached)
     for reason, times in tally.unanswered.most_common():
         print(f"{times:>10,} were not answered by Spark: {reason}")
-    lacking = list(watched.lacking(len(seeds)))
+    lacking = list(lacks(reached, len(seeds)))
     if tally.unanswered.total() * 100 > UNANSWERED_MAX_PERCENT * len(seeds):
         lacking.append(f"{tally.unanswered.total()} were not answered by Spark")
     print(f"seeds that differ: {tally.wrong or 'none'}")
-    print(*(f"too few or too many: {one}" for one in lacking), sep="\n")
-    return 1 if tally.wrong or lacking else 0
+    for one in lacking:
+        print(f"too few or too many: {one}")
+    found = [one.fsck for one in ended if one.fsck]
+    print(f"fsck finds {found or 'nothing'} behind {len(ended)} of {processes} processes")
+    return 1 if tally.wrong or lacking or found or len(ended) < processes else 0
 
 
 class Tally:
@@ -124,10 +207,13 @@ class Tally:
         self.wrong: list[int] = []
         self.unanswered: Counter[str] = Counter()
 
-    def add(self, seed: int, outcome: Outcome) -> None:
+    def add(self, asked: Asked) -> None:
+        outcome = asked.outcome
         self._asked += 1
         self._exchanges += outcome.exchanges
-        self.wrong += [seed] if outcome.said else []
+        if outcome.said:
+            self.wrong.append(asked.seed)
+            print(f"seed {asked.seed}: {outcome.said}; {asked.text}", flush=True)
         self.unanswered.update([outcome.unanswered[:REASON_CHARS]] if outcome.unanswered else [])
         now_s = SYSTEM_CLOCK.monotonic_s()
         if now_s - self._shown_s > SHOWN_S or self._asked == self._queries:

@@ -28,6 +28,13 @@ LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
 )
 
 
+def lacks(reached: Counter[str], queries: int) -> Iterator[str]:
+    """Give what too few of so many queries have reached."""
+    for kind, least in LEAST_PERCENT.items():
+        if reached[kind] * 100 < least * queries:
+            yield f"{reached[kind]} of {queries} queries {kind}"
+
+
 class Watched:
     """Notes what a query reaches while the product's own functions run."""
 
@@ -49,12 +56,6 @@ class Watched:
     def forget(self) -> None:
         """Leave out what was asked since the last query."""
         self._seen.clear()
-
-    def lacking(self, queries: int) -> Iterator[str]:
-        """What too few of so many queries have reached."""
-        for kind, least in LEAST_PERCENT.items():
-            if self.reached[kind] * 100 < least * queries:
-                yield f"{self.reached[kind]} of {queries} queries {kind}"
 
     def _watch(
         self, patch: pytest.MonkeyPatch, owner: Any, name: str, note: Callable[..., None]

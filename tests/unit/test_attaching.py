@@ -65,12 +65,12 @@ def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.M
     """Two local drivers may start in one millisecond, and have one application id then: neither
     takes the other's job. A driver that attaches again is in the job that it had."""
     applications = ["local-1795545284524", "app-20261124184000-0000"]
-    monkeypatch.setattr(attach.os, "getpid", lambda: 7)
+    monkeypatch.setattr("os.getpid", lambda: 7)
     first = [attach.default_job(one) for one in applications]
     assert first == [attach.default_job(one) for one in applications]
-    monkeypatch.setattr(attach.socket, "gethostname", lambda: "another")
+    monkeypatch.setattr("socket.gethostname", lambda: "another")
     second = [attach.default_job(one) for one in applications]
-    monkeypatch.setattr(attach.os, "getpid", lambda: 8)
+    monkeypatch.setattr("os.getpid", lambda: 8)
     third = [attach.default_job(one) for one in applications]
     assert 6 == len({*first, *second, *third})
     assert all(job_id(one).startswith(tuple(applications)) for one in (*first, *second, *third))
