@@ -18,8 +18,9 @@ from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
+from headgate.control.kafka_settings import KafkaSettings
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
-from headgate.control.memory import MemoryEventLog
+from headgate.control.memory import MemoryDecisions, MemoryEventLog
 from headgate.control.recovery import read_snapshots
 
 from .faults import Chaos
@@ -28,6 +29,7 @@ from .oracle import JOB, Oracle
 from .scheduler import Process, Scheduler, Signal, SimClock
 
 REQUEST_MS = 8_000.0
+SETTINGS = KafkaSettings("", "head-gate")
 OTHER = JobId("other")
 KEPT_MS = 30_000  # for how long the log keeps an event that no snapshot needs
 
@@ -50,6 +52,15 @@ class Broker:
         self.back_ms = 0.0
         self._watcher = self.memory.follow(JOB)
         self._others = 0
+        self._claimed: dict[str, MemoryDecisions] = {}
+
+    def claim(self, name: str, decisions: MemoryDecisions) -> None:
+        """Fence whoever had this transactional id, in whichever deployment."""
+        former = self._claimed.get(name)
+        self._claimed[name] = decisions
+        if former is not None:
+            with former._changed:
+                former.fence()
 
     def is_away(self, process: Process) -> bool:
         return self.scheduler.now_ms < max(self.back_ms, process.back_ms)
@@ -214,6 +225,7 @@ class SimLog:
     def open_decisions(self, job: JobId) -> SimDecisions:
         self._visit("open decisions", "log unreadable")
         inner = self.broker.memory.open_decisions(job)
+        self.broker.claim(SETTINGS.group(job), inner)
         self.broker.show()
         opened = SimDecisions(self.broker, job, inner, self.process)
         self.broker.oracle.opened(job, opened)

@@ -15,6 +15,7 @@ from headgate.control.errors import Lost
 from headgate.control.events import Produced, Recorded, SegmentSummary
 from headgate.control.fold import apply
 from headgate.control.ids import AttemptId, JobId
+from headgate.control.kafka_settings import KafkaSettings
 from headgate.control.leases import Watch
 from headgate.control.lifecycle import decide
 from headgate.control.log import EventLog
@@ -144,6 +145,11 @@ def open_without_looking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "observe", lambda self, recorded, recovered: None)
 
 
+def share_ids_with_neighbours(patch: pytest.MonkeyPatch) -> None:
+    """A job's transactional id is also that of another prefix's job."""
+    patch.setattr(KafkaSettings, "group", lambda self, job: f"{self.topic_prefix}-{job}")
+
+
 def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
     """Whoever sweeps takes a driver that has nothing to state for dead."""
     read_beats = MemoryEventLog.read_beats
@@ -228,15 +234,16 @@ PLANTED: Mapping[Plant, int] = MappingProxyType(
         skip_the_fence_of_an_epoch: 35,
         skip_the_fence_of_the_log: 3,
         delete_too_early: 0,
-        mix_attempts: 13,
+        mix_attempts: 17,
         take_unknown_for_empty: 0,
         take_missing_for_empty: 0,
         ignore_the_basis: 0,
         believe_a_lost_answer: 40,
-        skip_the_fence_of_the_group: 11,
+        skip_the_fence_of_the_group: 14,
         wait_for_no_step: 80,
-        open_without_looking: 27,
-        hear_no_beat: 11,
+        open_without_looking: 31,
+        share_ids_with_neighbours: 4,
+        hear_no_beat: 13,
         begin_over_what_stands: 14,
         begin_at_what_is_left: 3,
         end_promoted_results_too: 0,

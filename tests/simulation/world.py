@@ -25,6 +25,7 @@ from .cluster import Cluster
 from .faults import Chaos
 from .machines import GivenUp, World
 from .masters import Master
+from .neighbour import Neighbour
 from .oracle import JOB, PREFIX, ROOT, Oracle, attempt_of
 from .scheduler import STEPS_MAX, Actor, Process, Scheduler, SimClock, Stuck
 from .sweeper import Sweeper
@@ -40,6 +41,7 @@ SESSION_SHARE = 0.3
 STREAM_SHARE = 0.25
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
+NEIGHBOUR_SHARE = 0.2
 UNSWEPT_SHARE = 0.7  # of the sessions, whose masters end leases as well
 TICK_SHARE = 0.2
 FOR_EVER_MS = 10**10
@@ -222,6 +224,8 @@ def simulate(
     world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms, stream_at, *long)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
+    if mode == PER_JOB and scheduler.dice("deployments").random() < NEIGHBOUR_SHARE:
+        Neighbour(world)
     operator = Operator(world)
     scheduler.hazard = _hazard(world)
     if not exchanges:

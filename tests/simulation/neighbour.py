@@ -1,0 +1,49 @@
+"""Another deployment on the job's cluster, whose prefix and job's name together read like ours.
+Neither may take the other's place as the one who decides."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from headgate.control.errors import Fenced
+from headgate.control.events import Event, Tick
+from headgate.control.ids import JobId
+from headgate.control.kafka_settings import KafkaSettings
+from headgate.control.memory import MemoryEventLog
+
+from .machines import World
+from .scheduler import Process, SimClock
+
+SETTINGS = KafkaSettings("", "head")
+JOB = JobId("gate-job")
+LIVES, STEPS = 6, 4
+BETWEEN_MS = 4_000.0
+
+
+class Neighbour:
+    """A job of few steps whose master starts over a few times; nothing disturbs it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dice = world.scheduler.dice("neighbour")
+        process = Process("neighbour", mortal=False)
+        self._log = MemoryEventLog(1, SimClock(world.scheduler, process))
+        world.scheduler.spawn(process.name, process, self.run)
+
+    def run(self) -> None:
+        for _ in range(LIVES):
+            try:
+                self._decide()
+            except Fenced:
+                self._world.oracle.violated("a job of another deployment was fenced")
+                return
+
+    def _decide(self) -> None:
+        scheduler, broker = self._world.scheduler, self._world.broker
+        with closing(self._log.open_decisions(JOB)) as decisions:
+            broker.claim(SETTINGS.group(JOB), decisions)
+            for _ in range(STEPS):
+                scheduler.pause("neighbour", BETWEEN_MS * self._dice.random())
+                decisions.begin()
+                decisions.write(Event("", JOB, "", 0, "neighbour", 0, Tick(0)))
+                decisions.commit(0)
