@@ -85,8 +85,9 @@ class Term:
             self._read(log.follow(job, self.position), log.written(job), limit, deadline)
         except Lost:
             start = take_up(log, job, deadline)
-            if start.snapshot is not None:
-                self.check_epoch(start.snapshot.state, recovered=False)
+            if start.snapshot is not None and start.snapshot.position > self.position:
+                self.is_over = True  # one's own are of what one has read
+                raise Fenced(f"somebody else decides for job {job} now") from None
             self._read(start.follower, log.written(job), limit, deadline)
 
     def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:

@@ -17,7 +17,7 @@ BLOCK = 20
 SMALL = 104  # a seed whose job is small: each of its calls is made to fail once
 SHARES = 4
 SMALL_SESSION, EVERY = 72, 20
-MANY = 50
+MANY = 20
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
@@ -58,7 +58,8 @@ def fail_each(seed: int, first: int, every: int) -> None:
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
-    """A job goes on for as long as its driver does, also when each exchange reads the one before."""
+    """A job goes on for as long as its driver does, and so it does where each exchange reads the
+    one before."""
     outcome = simulate(seed, exchanges=MANY, chained=chained)
     assert () == outcome.violations
     assert outcome.faults.total() > MANY

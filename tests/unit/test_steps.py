@@ -16,9 +16,11 @@ from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
     Event,
+    Fact,
     JobAccepted,
     Recorded,
     ReleaseRequested,
+    Tick,
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
@@ -213,9 +215,11 @@ def test_a_successors_decision_ends_the_steps() -> None:
             first.step(0.0)
 
 
-def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced() -> None:
+@pytest.mark.parametrize("fact", [REGISTERED, Tick(1)])
+def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced(fact: Fact) -> None:
     """A master that was away until the log had lost its successor's first words does not open the
-    decisions again, which would end its successor's."""
+    decisions again, which would end its successor's; nor does it where that one has kept a snapshot
+    before it registered."""
     log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
     settings, terms = replace(SETTINGS, snapshot_events=1), (Term("first"), Term("second"))
 
@@ -227,9 +231,11 @@ def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced() -> None:
         drive(first, log, storage)
         with closing(taken_up(terms[1])) as second:
             drive(second, log, storage)
-            state_facts(log, REGISTERED, by="second")
+            state_facts(log, fact, by="second")
             drive(second, log, storage)
-            assert 2 == read_snapshots(log, JOB, Deadline.after(1.0))[JOB].state.epoch
+            known = terms[0].position
+            assert known is not None
+            assert known < read_snapshots(log, JOB, Deadline.after(1.0))[JOB].position
             log.expire(JOB, len(log._partitions[0].entries))
             with pytest.raises(Fenced):
                 taken_up(terms[0])
