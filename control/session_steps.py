@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from types import MappingProxyType
-from typing import ParamSpec
+from typing import ParamSpec, TypeVar
 
 from .author import Author
 from .clock import Clock, Deadline
@@ -36,9 +36,11 @@ from .state import JobState
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_S = 300.0  # how often it is asked what the log has forgotten
-_KEPT_MAX = 1_000  # jobs and their attempts, of several jobs
+_KEPT_MAX = 1_000  # parts of the state of several jobs
+_PART_BYTES = 16 << 10
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -282,21 +284,29 @@ class SessionSteps:
             write(*args, **kwargs)
 
     def _keep_all(self, held: _Held, position: int, number: int) -> None:
-        forgotten = {j: c for j, c in held.touched.items() if c.is_forgotten(held.oldest)}
         found = ((job, case.snapshot(position)) for job, case in held.touched.items())
-        for batch in _batches((job, one) for job, one in found if one is not None):
+        kept = ((job, one) for job, one in found if one is not None)
+        for batch in _batches(kept, _weight):
             self._keep_batch(held, batch, position, number)
-        ends = {case.keeper: case.keeper.end() for case in forgotten.values()}
-        if self._keep(ends | self._end_outdated(held), {number: position}) is None:
-            held.outdated = ()
-            for job in forgotten:
-                del held.jobs[job], held.touched[job]
+        for ended in _batches(self._ended(held), lambda keeper: len(keeper.end())):
+            written = {keeper: keeper.end() for keeper in ended.values()}
+            if self._keep(written, {number: position}) is not None:
+                return
+            for job in ended:
+                held.standings.pop(job, None)
+                held.touched.pop(job, None)
+                held.jobs.pop(job, None)
+        held.outdated = ()
 
-    def _end_outdated(self, held: _Held) -> dict[Keeper, tuple[StateRecord, ...]]:
-        """A job that has begun in this log writes over what stands of it instead."""
-        left = [held.standings[job] for job in held.outdated if job in held.standings]
-        keepers = [Keeper(self._settings, self._identity, standing, 0, 0) for standing in left]
-        return {keeper: keeper.end() for keeper in keepers}
+    def _ended(self, held: _Held) -> list[tuple[JobId, Keeper]]:
+        """Jobs that have ended, and of which the log holds nothing any more; and those of another
+        log: one that has begun in this log writes over what stands of it instead."""
+        touched = held.touched.items()
+        ended = [(job, case.keeper) for job, case in touched if case.is_forgotten(held.oldest)]
+        for job in held.outdated:
+            if (standing := held.standings.get(job)) is not None:
+                ended.append((job, Keeper(self._settings, self._identity, standing, 0, 0)))
+        return ended
 
     def _keep_batch(
         self, held: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
@@ -347,16 +357,24 @@ class SessionSteps:
         return found
 
 
-def _batches(due: Iterable[tuple[JobId, Snapshot]]) -> Iterator[dict[JobId, Snapshot]]:
+def _batches(due: Iterable[tuple[JobId, T]], weigh: Callable[[T], int]) -> Iterator[dict[JobId, T]]:
     """What one transaction carries: many small jobs, or a large one alone."""
-    batch: dict[JobId, Snapshot] = {}
+    batch: dict[JobId, T] = {}
     weight = 0
-    for job, snapshot in due:
-        more = 1 + sum(len(result.attempts) for result in snapshot.state.results.values())
+    for job, one in due:
+        more = weigh(one)
         if batch and weight + more > _KEPT_MAX:
             yield batch
             batch, weight = {}, 0
-        batch[job] = snapshot
+        batch[job] = one
         weight += more
     if batch:
         yield batch
+
+
+def _weight(snapshot: Snapshot) -> int:
+    """Return how many parts a snapshot has; what is large counts as several."""
+    produced = [one for r in snapshot.state.results.values() for one in r.attempts.values()]
+    segments = [segment for one in produced if one is not None for segment in one.segments]
+    large = sum(len(segment.index) for segment in segments) // _PART_BYTES
+    return 1 + len(snapshot.state.results) + len(produced) + large

@@ -4,23 +4,28 @@ by."""
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 import pytest
 
-from headgate.control import snapshots
+from headgate.control import session_steps, snapshots
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid, Unavailable
 from headgate.control.events import Event, JobAccepted
+from headgate.control.ids import JobId
 from headgate.control.log import StateRecord, job_of
 from headgate.control.memory import MemoryEventLog
 from headgate.control.memory_partitions import MemoryTransactions
 from headgate.control.recovery import read_snapshots
 from headgate.control.replay import Snapshot
+from headgate.control.session_steps import SessionSteps, Speaking
 from headgate.control.snapshots import Standing
 
+from .log_doubles import FaultyLog
 from .test_loop import produced
-from .test_session_recovery import LIFE, end, keep, live, standing, state_of
-from .test_session_steps import JOBS, OPENING, audited, events, state_facts
+from .test_session_recovery import END, LIFE, NEVER, end, keep, live, standing, state_of
+from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, state_facts
+from .test_steps import CLOCK
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -48,6 +53,26 @@ def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixtu
         live(log, OPENING, JOBS[0], said="new")
     assert "which is another" in caplog.text
     assert 1 == audited(log, JOBS[0]).state.epoch
+
+
+@pytest.mark.parametrize("outdated", [False, True])
+def test_many_jobs_are_forgotten_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, outdated: bool
+) -> None:
+    """One transaction of all may be too long for the broker, each time that it is tried."""
+    old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
+    live(old, (*LIFE, END), *JOBS, said="early", settings=NEVER)
+    old.expire(JOBS[0], end(old))
+    for job in JOBS if outdated else ():
+        keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
+    monkeypatch.setattr(session_steps, "_KEPT_MAX", 1)
+    faulty = FaultyLog(log if outdated else old)
+    state_facts(faulty, JobId("next"), *OPENING)
+    with closing(SessionSteps(faulty, Speaking("one", "master", CLOCK, ""), NEVER)) as steps:
+        drive(faulty, Storage(), steps)
+    assert faulty.calls["commit"] >= len(JOBS)
+    assert all({} == standing(faulty, job) for job in JOBS)
+    assert 1 == audited(faulty, JobId("next")).state.epoch
 
 
 def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
