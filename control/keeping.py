@@ -84,7 +84,8 @@ class Keeper:
     def is_parting_due(self, snapshot: Snapshot) -> bool:
         """Whether the job's only master is about to go, and has not written what stays: nobody else
         would write it before the log forgets."""
-        return is_left(snapshot.state) and self._unsaved is not None and not snapshot.due
+        unsaved = self._unsaved is not None and not self._too_large
+        return is_left(snapshot.state) and unsaved and not snapshot.due
 
     @property
     def may_part(self) -> bool:

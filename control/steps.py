@@ -130,10 +130,10 @@ class JobSteps:
             Corrupt: the log holds another decision than the one that follows from its facts.
             Unavailable, OutcomeUnknown, Lost: open the steps anew.
         """
-        if self._recovered:
-            self._keep_snapshot()
         starting = not self._recovered and self._follower.position() >= self._end
-        for recorded in self._follower.poll(self._step_events_max, 0.0 if starting else timeout_s):
+        if starting or self._keep_snapshot():
+            timeout_s = 0.0  # this step has something to tell
+        for recorded in self._follower.poll(self._step_events_max, timeout_s):
             self._check(recorded)
             self._ledger.observe(recorded)
             self._orders.observe(recorded)
@@ -184,27 +184,23 @@ class JobSteps:
                 decisions.write(self._author.decision(one))
             decisions.commit(self._follower.position())
             self._ledger.wrote(len(derived))
-        if decisions:
-            snapshot = self._ledger.snapshot(self._follower.position())
-            if self._keeper.is_parting_due(snapshot):
-                self._keep(decisions, self._keeper.records(snapshot, self._author.now_ms()))
 
-    def _keep_snapshot(self) -> None:
+    def _keep_snapshot(self) -> bool:
         """Before new facts are taken: whoever starts here finds no answer to those before, and so
-        all of them must have been handed out."""
-        if self._decisions:
-            snapshot = self._ledger.snapshot(self._follower.position())
-            now_ms = self._author.now_ms()
-            if self._keeper.is_due(snapshot, now_ms):
-                self._keep(self._decisions, self._keeper.records(snapshot, now_ms))
-
-    def _keep(self, decisions: Decisions, records: tuple[StateRecord, ...]) -> None:
-        if records:
-            decisions.begin()
+        all of them must have been handed out. Whether one was due."""
+        if self._decisions is None or not self._recovered:
+            return False
+        snapshot = self._ledger.snapshot(self._follower.position())
+        now_ms = self._author.now_ms()
+        if not (self._keeper.is_due(snapshot, now_ms) or self._keeper.is_parting_due(snapshot)):
+            return False
+        if records := self._keeper.records(snapshot, now_ms):
+            self._decisions.begin()
             for record in records:
-                decisions.keep(record)
-            decisions.commit(self._follower.position())
+                self._decisions.keep(record)
+            self._decisions.commit(self._follower.position())
             self._keeper.kept()
+        return True
 
     def _ordered(
         self, state: JobState, answers: tuple[Answer, ...], recovering: bool

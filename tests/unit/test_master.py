@@ -198,6 +198,15 @@ def explained(stack: Stack, log: EventLog, store: BlobStore | None = None) -> bo
     return True
 
 
+@pytest.mark.parametrize("nth", range(1, 8))
+def test_a_commit_in_doubt_loses_no_answer(stack: Stack, nth: int) -> None:
+    """Whichever step has no answer, the driver has those to its registration and to its end."""
+    log = FaultyLog(stack.inner, Fault("commit", nth, OutcomeUnknown("injected"), after=True))
+    with stack.master(log) as master:
+        master.register_job(Job())
+        master.unregister_job(JOB)
+
+
 @pytest.mark.parametrize("partitions", [0, 1, 7])
 def test_events_of_an_exchange_are_few(stack: Stack, partitions: int) -> None:
     """An exchange takes at most 4 events a partition, 2 a subpartition, and a few of its own."""
