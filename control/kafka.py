@@ -21,7 +21,7 @@ from .events import Event, Recorded
 from .ids import JobId
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaDecisions
-from .kafka_errors import translate, translate_delivery
+from .kafka_errors import translate_delivery, translate_reading
 from .kafka_group import KafkaMembership
 from .kafka_records import Place, decoded, job_of, produce, taken_ms
 from .kafka_settings import KafkaSettings, TopicSettings
@@ -263,7 +263,7 @@ class KafkaFollower:
             return
         offset = message.offset()
         assert offset is not None, "a record has an offset"
-        self._position, self._at_end = offset + 1, False
+        self._position, self._at_end, self._clients.has_read = offset + 1, False, True
         job = job_of(message)
         if self._job is not None and job not in (None, self._job.encode()):
             return
@@ -278,10 +278,12 @@ class KafkaFollower:
         """Errors wait until what was read before them has been handed out."""
         if error.code() == KafkaError._PARTITION_EOF:
             self._position, self._at_end = max(self._position, message.offset() or 0), True
+            self._clients.has_read = True
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._failure = Lost(self._gone(), (self._position,))
         else:
-            self._failure = translate(error, f"following {self._place}")
+            doing, has_read = f"following {self._place}", self._clients.has_read
+            self._failure = translate_reading(error, doing, has_read)
 
     def _gone(self) -> str:
         with suppress(HeadgateError):

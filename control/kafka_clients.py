@@ -69,6 +69,7 @@ class KafkaClients:
         self._producers: dict[int, Producer] = {}
         self._errors: deque[KafkaError] = deque(maxlen=8)
         self._partitions = 0
+        self.has_read = False  # whether any reader was let read
 
     def admin(self) -> AdminClient:
         with self._lock:

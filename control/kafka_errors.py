@@ -107,6 +107,13 @@ def translate(error: ErrorCode, doing: str) -> HeadgateError:
     return kind(f"{doing}: {error.str()} ({error.name()})")
 
 
+def translate_reading(error: ErrorCode, doing: str, has_read: bool) -> HeadgateError:
+    """The same for a reader. What could be read before is refused for a while only, as when the
+    rights to it are given anew."""
+    meaning = translate(error, doing)
+    return Unavailable(str(meaning)) if has_read and isinstance(meaning, Invalid) else meaning
+
+
 def translate_delivery(error: ErrorCode, doing: str) -> HeadgateError:
     """The same for a record that was handed over and was not confirmed."""
     if error.name() in _UNCERTAIN:

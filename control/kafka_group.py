@@ -31,7 +31,7 @@ from .errors import Conflict, Corrupt, Fenced, HeadgateError, Lost
 from .events import Event, Recorded
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
-from .kafka_errors import translate
+from .kafka_errors import translate_reading
 from .kafka_records import Place, decoded, job_of, taken_ms
 from .kafka_state import read_state
 from .log import Grant, Holder, Placed
@@ -221,7 +221,7 @@ class KafkaMembership(KafkaTransactions):
         elif held is not None:
             offset = message.offset()
             assert offset is not None, "a record has an offset"
-            held.position = offset + 1
+            held.position, self._clients.has_read = offset + 1, True
             self._decode(message, offset, held.own)
 
     def _decode(self, message: Message, offset: int, own: deque[tuple[bytes, Event]]) -> None:
@@ -239,6 +239,7 @@ class KafkaMembership(KafkaTransactions):
     def _take_error(self, error: KafkaError, message: Message, held: _Held | None) -> None:
         """Errors wait until what was read before them has been handed out."""
         if error.code() == KafkaError._PARTITION_EOF:
+            self._clients.has_read = True
             if held is not None:
                 held.position = max(held.position, message.offset() or 0)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
@@ -251,7 +252,7 @@ class KafkaMembership(KafkaTransactions):
             return self._replaced()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
-        return translate(error, f"reading as {self._what}")
+        return translate_reading(error, f"reading as {self._what}", self._clients.has_read)
 
     def _replaced(self) -> HeadgateError:
         """What Kafka says to a member whose slot has another one. It says so too to a member that

@@ -32,6 +32,8 @@ from .term import Term
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
+_ASK_S = 1.0
+_ASK_AGAIN_S = 60.0
 _PAUSE_S = 0.5
 
 T = TypeVar("T")
@@ -222,10 +224,12 @@ class JobLoop:
             self._state_time()
 
     def _state_time(self) -> None:
-        """By the log's clock: ours may be days off, and what is deleted too early is lost."""
+        """By the log's clock: ours may be days off, and what is deleted too early is lost. No step
+        may wait for long, so that what is not answered soon is asked again much later."""
         try:
-            tick = Tick(time_of(self._log, self._context.job_id, self._deadline()))
+            tick = Tick(time_of(self._log, self._context.job_id, Deadline.after(_ASK_S)))
         except Unavailable as exc:
+            self._next_look = Deadline.after(_ASK_AGAIN_S)
             _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)
             return
         self._time.hear(tick.now_ms)

@@ -45,6 +45,8 @@ class Case:
         self._watch = Watch()
         if snapshot is not None:
             self._start = snapshot.position
+            # Nobody knows what a former master still had to delete.
+            self._abandoned = snapshot.state.closed is not None and not is_over(snapshot.state)
             if snapshot.registered is not None:
                 self._check_store(snapshot.registered.store)
 

@@ -18,10 +18,10 @@ from .clock import Deadline
 from .contract import PER_JOB, SESSION, MasterSettings
 from .deletion import Deletion, Orders
 from .errors import Invalid
-from .events import JobRegistered, Recorded
+from .events import JobRegistered, LeaseExpired, Recorded
 from .keeping import Keeper
 from .ledger import Answer, Ledger
-from .log import Decisions, EventLog, StateRecord
+from .log import Decisions, EventLog
 from .recovery import Start, take_up
 from .state import JobState
 from .term import Term
@@ -164,6 +164,8 @@ class JobSteps:
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
+        if isinstance(event.body, LeaseExpired) and self._ledger.state.closed is None:
+            self._term.expire(recorded)
         if self._decisions is not None:
             self._term.observe(recorded, self._recovered)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .clock import Deadline
 from .errors import Fenced, Lost, Unavailable
-from .events import JobAccepted, JobRegistered, Recorded
+from .events import JobAccepted, JobRegistered, LeaseExpired, Recorded
 from .ids import JobId
 from .ledger import Answer
 from .log import EventLog, Follower
@@ -53,6 +53,17 @@ class Term:
                 self._end(recorded, f"{event.by} speaks for job {event.job} now")
         elif recovered or (self.position is not None and self.position <= at):
             self._end(recorded, f"{event.by} decides for job {event.job} now")
+
+    def expire(self, recorded: Recorded) -> None:
+        """Take in that a driver's lease has ended: its job is closed, and what it has is deleted.
+
+        Raises:
+            Fenced: the lease was one's own.
+        """
+        body = recorded.event.body
+        assert isinstance(body, LeaseExpired), "nothing else ends a lease"
+        if body.epoch == self.epoch > 0:
+            self._end(recorded, f"the lease of job {recorded.event.job} has ended: {body.reason}")
 
     def hear(self, answer: Answer) -> None:
         """Take in what was decided on a fact."""

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from confluent_kafka import (
     OFFSET_INVALID,
+    Consumer,
     KafkaError,
     KafkaException,
     Producer,
@@ -35,7 +36,7 @@ from headgate.control.errors import (
 )
 from headgate.control.events import JobUnregistered
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings
+from headgate.control.kafka import KafkaEventLog, KafkaFollower, KafkaSettings
 from headgate.control.kafka_clients import KafkaClients
 from headgate.control.kafka_decisions import KafkaTransactions
 from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
@@ -275,6 +276,31 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
     held.begin()
     with pytest.raises(kind, match=name):
         held._commit([TopicPartition("events", 0, 7)], None)
+
+
+def test_a_reader_is_refused_for_good_at_first_only() -> None:
+    """Rights that are given anew are missing for a moment: whoever has read before reads on, and so
+    does each reader that comes later."""
+    refused, at_end = "TOPIC_AUTHORIZATION_FAILED", KafkaError._PARTITION_EOF
+    clients = KafkaClients(KafkaSettings(NOWHERE))
+
+    def poll(*codes: int) -> None:
+        coming = iter(codes)
+
+        def message(_: float) -> SimpleNamespace:
+            return SimpleNamespace(error=lambda: KafkaError(next(coming)), offset=lambda: 0)
+
+        consumer = cast(Consumer, SimpleNamespace(poll=message))
+        follower = KafkaFollower(JobId("job"), Place("topic", 0), clients, consumer, 0)
+        for _ in codes:
+            follower.poll(1, 0.0)
+        follower.poll(1, 0.0)
+
+    with pytest.raises(Invalid, match=refused):
+        poll(CODES[refused])
+    for codes in ((at_end, CODES[refused]), (CODES[refused],)):
+        with pytest.raises(Unavailable, match=refused):
+            poll(*codes)
 
 
 @pytest.mark.parametrize("call", ["append", "beat"])

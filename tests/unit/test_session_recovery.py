@@ -21,6 +21,7 @@ from headgate.control.events import (
     Fact,
     JobRegistered,
     JobUnregistered,
+    LeaseExpired,
     Released,
     ReleaseRequested,
 )
@@ -294,6 +295,19 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
     steps = JobSteps.follow(log, author, OFTEN, term)
     with closing(steps), pytest.raises(Fenced, match="a later driver speaks for job"):
         [steps.step(0.0) for _ in range(30)]
+
+
+def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
+    """Nobody decides in its place that would fence it: it reads what is said of it."""
+    log, term = MemoryEventLog(1), Term("driver")
+    author = Author(JOBS[0], "driver", CLOCK)
+    log.append(author.fact(LIFE[0]))
+    live(log, (), said="")
+    with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
+        [steps.step(0.0) for _ in range(30)]
+        state_facts(log, JOBS[0], LeaseExpired("silent for a night", 1))
+        with pytest.raises(Fenced, match="silent for a night"):
+            [steps.step(0.0) for _ in range(30)]
 
 
 def test_a_life_that_began_anew_is_anothers() -> None:

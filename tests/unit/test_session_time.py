@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from headgate.control import leases
+from headgate.control import leases, loop
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Unavailable
@@ -35,7 +35,16 @@ from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, RESULT, Job, attempt, in_a_hurry, produced
 from .test_master import Stack
 from .test_session_mode import mastering, masters_in_a_hurry
-from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, state_facts
+from .test_session_steps import (
+    JOBS,
+    OPENING,
+    STEPS,
+    Storage,
+    audited,
+    drive,
+    events,
+    state_facts,
+)
 from .test_steps import StoppedClock
 
 __all__ = ["in_a_hurry", "masters_in_a_hurry"]
@@ -206,6 +215,23 @@ def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
         assert 1 == len(world.bodies(LeaseExpired))
 
 
+def test_what_a_master_still_had_to_delete_is_not_lost() -> None:
+    """It ends before it has deleted anything of a job whose end stands in a snapshot: the next one
+    deletes all, also what the log does not know."""
+    world = World(OFTEN)
+    with world.master() as steps:
+        world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
+        for _ in range(STEPS):
+            steps.step(0.0)
+    with world.master():
+        assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {
+            a for _, a in world.storage.deleted
+        }
+        assert [JOBS[0]] == world.storage.swept
+    with world.master():
+        assert [JOBS[0]] == world.storage.swept
+
+
 def test_whoever_is_heard_keeps_its_lease() -> None:
     """By a heartbeat or by an event, also one that comes after the lease is over."""
     world = World()
@@ -353,6 +379,33 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     ticks = [r.event.body for r in events(log, JOB) if isinstance(r.event.body, Tick)]
     assert [True] == [tick.now_ms >= over_ms for tick in ticks]
     assert "expired" == audited(log, JOB).state.results[RESULT].released
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the heartbeats cannot be read it goes on, and asks again much later."""
+    monkeypatch.setattr(loop, "_ASK_S", 0.05)
+    asked = list[Deadline]()
+
+    class NoBeats(MemoryEventLog):
+        def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+            asked.append(deadline)
+            SYSTEM_CLOCK.sleep_s(deadline.left_s)
+            raise Unavailable("the partition has no leader")
+
+    log = NoBeats()
+    driver = DriverMaster(
+        log, Storage(), MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20), Speaker("driver", "0")
+    )
+    driver.register_job(Job())
+    state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, 2**60), clock=SYSTEM_CLOCK)
+    deadline = Deadline.after(5.0)
+    while not asked:
+        assert not deadline.passed, driver.state(JOB)
+        SYSTEM_CLOCK.sleep_s(0.02)
+    SYSTEM_CLOCK.sleep_s(0.3)
+    driver.unregister_job(JOB)
+    assert 1 == len(asked)
 
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")

@@ -18,6 +18,7 @@ from headgate.control.events import (
     Event,
     Fact,
     JobAccepted,
+    LeaseExpired,
     Recorded,
     ReleaseRequested,
     Tick,
@@ -213,6 +214,24 @@ def test_a_successors_decision_ends_the_steps() -> None:
         second.step(0.0)
         with pytest.raises(Fenced, match="second decides"):
             first.step(0.0)
+
+
+def test_a_driver_whose_lease_has_ended_is_over() -> None:
+    """It may have been asleep, and would go on with a job that is closed; an earlier driver's lease
+    is no concern of its."""
+    log, term = MemoryEventLog(), Term("driver")
+    author = Author(JOB, "driver", CLOCK)
+    with closing(JobSteps.open(log, author, SETTINGS, term)) as steps:
+        for epoch in (1, 2):
+            log.append(author.fact(REGISTERED))
+            state_facts(log, LeaseExpired("late", epoch - 1), by="sweep")
+            (*_, last) = (steps.step(0.0).state for _ in range(3))
+            assert last is not None
+            assert epoch == last.epoch
+        state_facts(log, LeaseExpired("silent for a night", 2), by="sweep")
+        with pytest.raises(Fenced, match="silent for a night"):
+            drive(steps, log, OrderedStorage(log))
+    assert term.is_over
 
 
 @pytest.mark.parametrize("fact", [REGISTERED, Tick(1)])
