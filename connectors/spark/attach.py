@@ -25,7 +25,7 @@ from .exchange import Exchanger, Means
 from .repairs import Repairs
 from .services import Services, StartLocal, open_services
 from .session import Headgate
-from .settings import Settings, read_settings
+from .settings import Settings, is_true, read_settings
 from .shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
@@ -118,7 +118,7 @@ def _require_headgate(spark: SparkSession) -> None:
 
 def _hint_at_sockets(spark: SparkSession) -> None:
     version = version_of(spark.version)
-    on = spark.sparkContext.getConf().get(SOCKETS, "false") == "true"
+    on = is_true(spark.sparkContext.getConf().get(SOCKETS))
     if not on and (version is None or version.sockets):
         _LOG.warning(
             "%s is off: a Python task costs about 50 ms instead of 15; set it when the "

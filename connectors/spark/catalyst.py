@@ -18,6 +18,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
@@ -344,14 +345,17 @@ def session_name(spark: SparkSession) -> str:
 
 def target(writer: Any, path: str | None) -> tuple[str, bool]:
     """The folder into which one of Spark's writers would write, empty where it is none, and whether
-    it is there."""
+    it is there. To some sources a path is a name of another kind, which Hadoop cannot open."""
     java, context = writer._jwrite, writer._spark.sparkContext
     found = java.extraOptions().get("path")
     if path is None and found.isEmpty():
         return "", False
-    folder = context._jvm.org.apache.hadoop.fs.Path(path or found.get())
-    files = folder.getFileSystem(writer._spark._jsparkSession.sessionState().newHadoopConf())
-    return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
+    try:
+        folder = context._jvm.org.apache.hadoop.fs.Path(path or found.get())
+        files = folder.getFileSystem(writer._spark._jsparkSession.sessionState().newHadoopConf())
+        return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
+    except (Py4JError, PySparkException):
+        return "", False
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from .calls import Call, Ways
 from .grouping import may_be_key
 from .jvm import Jvm, name_of
 from .merging import Merging
+from .settings import is_true
 from .shuffles import Caller, Shuffle
 from .types import may_be_given
 
@@ -122,9 +123,8 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     """What a task that reads the exchanges has to call; None when that is left to Spark."""
     made = node.func()
     function, kind = made.func(), made.evalType()
-    own = conf.get(_LARGE) == "true" or conf.get(_PROFILED, None)
-    encrypted = conf.get(_ENCRYPTED, "false").strip().lower() == "true"  # files of ours are not
-    own = own or encrypted
+    encrypted = is_true(conf.get(_ENCRYPTED, None))  # files of ours are not
+    own = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
     if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
         return None
     rows = [one.given for one in shuffles]
@@ -141,10 +141,10 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
     ways = Ways(
         zone,
-        by_name=conf.get(_BY_NAME) == "true",
-        safely=conf.get(_SAFELY) == "true",
-        decimals_from_ints=conf.get(_DECIMALS) == "true",
-        nullable_ints=conf.get(_NULLABLE) == "true",
+        by_name=is_true(conf.get(_BY_NAME)),
+        safely=is_true(conf.get(_SAFELY)),
+        decimals_from_ints=is_true(conf.get(_DECIMALS)),
+        nullable_ints=is_true(conf.get(_NULLABLE)),
         batch_rows=int(conf.get(_BATCH_ROWS)),
     )
     command = bytes(function.command().unsafeArray())

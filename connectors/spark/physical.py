@@ -26,6 +26,7 @@ from .jvm import Jvm, name_of
 from .numbering import Numbering
 from .operators import callers, merging
 from .places import Places, Scan
+from .settings import is_true
 from .shuffles import HASH, RANGE, Group, Mark, Plan, Shuffle, through
 from .stated import Stated
 from .walk import TOP, Walk, is_grouped, joined, link
@@ -185,24 +186,24 @@ class PlanDoor:
     def adapting(self) -> Adapting:
         """What the user's session says of adaptive reading."""
         conf = self._spark.conf
-        on = conf.get("spark.sql.adaptive.enabled") == "true"
+        on = is_true(conf.get("spark.sql.adaptive.enabled"))
         slots = self._spark.sparkContext.defaultParallelism
-        spread = conf.get(f"{_COALESCE}parallelismFirst") == "true"
+        spread = is_true(conf.get(f"{_COALESCE}parallelismFirst"))
         least = conf.get(f"{_COALESCE}minPartitionNum", None) or (slots if spread else 1)
         target = conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
         smallest = conf.get(f"{_COALESCE}minPartitionSize")
-        cuts = on and conf.get(f"{_SKEW}enabled") == "true"
+        cuts = on and is_true(conf.get(f"{_SKEW}enabled"))
         skewed = self._bytes(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
-        times = float(conf.get(f"{_SKEW}skewedPartitionFactor") or 0)
+        times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
         own = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
         sent = self._bytes(own or conf.get("spark.sql.autoBroadcastJoinThreshold"))
         return Adapting(
-            on and conf.get(f"{_COALESCE}enabled") == "true",
+            on and is_true(conf.get(f"{_COALESCE}enabled")),
             self._bytes(target),
             self._bytes(smallest),
             int(least),
             skewed if cuts else math.inf,
-            times,
+            float(times),
             sent if on else -1,
         )
 

@@ -108,7 +108,7 @@ class Settings:
     sql_enabled: bool = _key(
         "sql.enabled",
         False,
-        lambda text: _one_of("true", "false")(text) == "true",
+        lambda text: is_true(_one_of("true", "false")(text.strip().lower())),
         "`true`: the actions of the session's DataFrames run their exchanges here by themselves",
     )
     sql_from_bytes: int = _key(
@@ -163,6 +163,11 @@ class Settings:
     )
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     s3: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def is_true(text: str | None) -> bool:
+    """Return whether Spark takes a setting for true, which it keeps as the user wrote it."""
+    return text is not None and text.strip().lower() == "true"
 
 
 def keys() -> tuple[Field[Any], ...]:

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -48,7 +49,10 @@ def carried_schema(schema: StructType) -> pa.Schema:
         Invalid: a column cannot be carried; names it and its type.
     """
     fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
-    return to_arrow_schema(StructType(fields), **dict(_VERSION.to_arrow_schema))
+    try:
+        return to_arrow_schema(StructType(fields), **dict(_VERSION.to_arrow_schema))
+    except (ValueError, TypeError, PySparkException) as exc:
+        raise Invalid(f"columns of {schema.simpleString()} cannot be carried: {exc}") from exc
 
 
 def least_bytes(fields: Iterable[pa.Field]) -> int:
@@ -234,7 +238,8 @@ def _carried(kind: DataType) -> DataType:
     if isinstance(kind, UserDefinedType):
         return _carried(kind.sqlType())
     if isinstance(kind, ArrayType):
-        return ArrayType(_carried(kind.elementType), kind.containsNull)
+        nothing = isinstance(kind.elementType, NullType)  # that of array() is never null
+        return ArrayType(_carried(kind.elementType), kind.containsNull or nothing)
     if isinstance(kind, MapType):
         return MapType(_carried(kind.keyType), _carried(kind.valueType), kind.valueContainsNull)
     if isinstance(kind, StructType):

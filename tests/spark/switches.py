@@ -19,7 +19,7 @@ def _seldom(setting: str, *values: str) -> tuple[str, ...]:
 
 # What decides how a stage reads its exchanges, and when the rest is planned again.
 READING = {
-    "adaptive": _one_of("adaptive.enabled", "", "", "", "false"),
+    "adaptive": _one_of("adaptive.enabled", "", "", "TRUE", "false"),
     "broadcasts": _one_of("autoBroadcastJoinThreshold", "-1", "-1", "-1", "", "900", "4000"),
     "parts": _one_of("shuffle.partitions", "2", "3", "5", "8", "8"),
     "target": _one_of("adaptive.advisoryPartitionSizeInBytes", "", "", "2KB", "6KB"),
@@ -27,7 +27,7 @@ READING = {
     "least parts": _seldom("adaptive.coalescePartitions.minPartitionNum", "1", "3"),
     "spread": _one_of("adaptive.coalescePartitions.parallelismFirst", "", "", "false"),
     "skew": _one_of("adaptive.skewJoin.skewedPartitionThresholdInBytes", "", "1KB", "1KB"),
-    "times": _one_of("adaptive.skewJoin.skewedPartitionFactor", "", "1.1", "1.1"),
+    "times": _one_of("adaptive.skewJoin.skewedPartitionFactor", "", "1.1", "1.1d"),
     "unions": _one_of("unionOutputPartitioning", "", "false"),
     "sorted": _seldom("join.preferSortMergeJoin", "false"),
     "hashed": _seldom("adaptive.maxShuffledHashJoinLocalMapThreshold", "1MB"),

@@ -187,7 +187,7 @@ def test_casts(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
     """What has another type is made one of the schema's, as far as PySpark does that."""
     with setting(spark, {SAFELY: "false"}):
         same(hg, cast(CASTS | LARGE, df))
-    with setting(spark, {SAFELY: "true", DECIMALS: "true"}):
+    with setting(spark, {SAFELY: " True", DECIMALS: "TRUE"}):
         same(hg, cast(CASTS | {"decimal(9, 2)": [lambda v: v]}, df))
         same_error(hg, cast(LARGE, df))
 
@@ -268,6 +268,13 @@ def test_by_position(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
     with setting(spark, {BY_NAME: "false"}):
         same(hg, df.groupBy("k").applyInPandas(total, "a long, b double"))
         same_error(hg, df.groupBy("k").applyInPandas(total, "a long"))
+
+
+@pytest.mark.parametrize("on", ["True", "TRUE", " true "])
+def test_by_name(hg: Headgate, spark: SparkSession, df: DataFrame, on: str) -> None:
+    """Spark keeps a setting as it was written, and takes all of these for true."""
+    with setting(spark, {BY_NAME: on}):
+        same(hg, df.groupBy("k").applyInPandas(total, "k double, n long"))
 
 
 def test_no_rows(hg: Headgate, df: DataFrame) -> None:

@@ -195,6 +195,18 @@ def test_public_road_refuses_what_it_cannot_carry(spark: SparkSession, public: H
         public.repartition(typed(spark, SCALARS["nested_interval"]), 4, "k")
 
 
+def test_what_never_holds_anything(spark: SparkSession, hg: Headgate) -> None:
+    """Neither an empty array nor an empty map has a type for what is in it: the one is carried, the
+    other left to Spark."""
+    arrays = spark.range(5).select("id", F.array().alias("x"), F.array(F.array()).alias("y"))
+    expected = sorted(arrays.collect())
+    assert expected == sorted(hg.repartition(arrays, 2, "id").collect())
+    assert expected == hg.offload(arrays.orderBy("id")).collect()
+    maps = spark.range(5).select("id", F.create_map().alias("x"))
+    with pytest.raises(Invalid, match="map<void,void>"):
+        hg.repartition(maps, 2, "id")
+
+
 def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -> None:
     """Spark estimates next to nothing for a struct that is null; in Arrow it has all its fields."""
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"

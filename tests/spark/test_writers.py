@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, SparkRuntimeException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from headgate import Headgate, attach
 
@@ -167,6 +169,28 @@ def test_nowhere(spark: SparkSession, hg: Headgate) -> None:
     """Writing nothing runs all that is to be written."""
     df = counted(spark)
     assert 1 == stored(hg, lambda: df.write.format("noop").mode("overwrite").save())
+
+
+@pytest.mark.parametrize("path", ["project:dataset.table", "mongodb://host/db"])
+def test_a_path_that_is_no_folder(spark: SparkSession, hg: Headgate, path: str) -> None:
+    """Many connectors take a name of another kind, which Hadoop cannot open."""
+
+    class Forgetting(DataSourceWriter):
+        def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+            list(iterator)
+            return WriterCommitMessage()
+
+    class Nowhere(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nowhere"
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            return Forgetting()
+
+    spark.dataSource.register(Nowhere)
+    writer = counted(spark).write.format("nowhere").mode("overwrite")
+    assert 1 == stored(hg, lambda: writer.save(path))
 
 
 @pytest.mark.parametrize(
