@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from headgate.control.author import Author
@@ -36,7 +37,7 @@ class Voice:
         patience_s: float = 3 * WAIT_S,
         lease_ms: int = 0,
     ) -> None:
-        self.epoch = 0
+        self.epoch = self._told_at = self._answers_from = 0
         self.log = SimLog(world.broker, process)
         self._mode = world.mode
         self._patience_s = patience_s
@@ -93,16 +94,23 @@ class Voice:
             self.check_fence()
             event = self._author.fact(body)
             try:
-                self.log.append(event).offset(Deadline.after(WAIT_S, self._clock))
+                receipt = self.log.append(event)
+                self._told_at = receipt.offset(Deadline.after(WAIT_S, self._clock))
                 return event.id
             except (Retryable, OutcomeUnknown):
                 self._clock.sleep_s(1.0)
         raise Unavailable(f"{body} could not be stated")
 
     def ask(self, body: Fact) -> tuple[Decision, ...]:
-        name = self.tell(body)
-        self.wait(lambda _: True if name in self._answers else None, f"{body} to be decided")
-        return self._answers[name]
+        while True:
+            name = self.tell(body)
+            self.wait(partial(self._is_answered, name), f"{body} to be decided")
+            if name in self._answers:
+                return self._answers[name]
+
+    def _is_answered(self, name: str, _: JobState) -> bool | None:
+        """Whether a decision is known, or never will be: a snapshot has no answers."""
+        return True if name in self._answers or self._told_at < self._answers_from else None
 
     def wait(self, found: Callable[[JobState], T | None], what: str) -> T:
         """The first answer that is not None on the settled state."""
@@ -140,6 +148,7 @@ class Voice:
         start = take_up(self.log, job, Deadline.after(WAIT_S, self._clock), known=0)
         self._ledger = Ledger(job, start.snapshot)
         self._unsettled.clear()
+        self._answers_from = start.snapshot.position if start.snapshot else 0
         return start.follower
 
     def catch_up(self) -> None:
