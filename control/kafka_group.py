@@ -27,7 +27,7 @@ from confluent_kafka import (
 
 from . import codec
 from .clock import Deadline
-from .errors import Conflict, Corrupt, Fenced, HeadgateError, Lost
+from .errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
 from .events import Event, Recorded
 from .kafka_clients import KafkaClients
 from .kafka_decisions import KafkaTransactions
@@ -44,6 +44,7 @@ _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # three heartbeats
 _TURN_S = 0.1
 _STATE_S_MAX = 60.0
+_LATER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -65,11 +66,14 @@ class KafkaMembership(KafkaTransactions):
         self._held: dict[int, _Held] = {}
         self._found: list[Placed] = []
         self._failure: HeadgateError | None = None
+        self._later: dict[int, Deadline] = {}
+        self._granting: tuple[int, Future[Grant]] | None = None
         self._taken = False
         self._name = ""
         self._consumer = clients.member(slot)
         self._outside = clients.consumer(clients.settings.masters_group)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="headgate-settled")
+        self._asking_later = ThreadPoolExecutor(1, thread_name_prefix="headgate-later")
         self._outsider = self._consumer.consumer_group_metadata()
         self._place = self._outsider
         with clients.translated(f"joining the group of masters as slot {slot}"):
@@ -87,6 +91,7 @@ class KafkaMembership(KafkaTransactions):
             self._raise_ended()
         deadline, self._found = Deadline.after(timeout_s), []
         granted = len(self._held)
+        self._take_up_later()
         while not self._found and granted == len(self._held):
             self._take_all(deadline.left_s, 1)  # at once: a call may take partitions away
             if limit > 1:
@@ -127,7 +132,8 @@ class KafkaMembership(KafkaTransactions):
 
     def close(self) -> None:
         super().close()
-        self._asking.shutdown(wait=True, cancel_futures=True)
+        for asking in (self._asking, self._asking_later):
+            asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
         with suppress(KafkaException, HeadgateError, RuntimeError):  # the last of a closed one
             self._leave()
@@ -167,20 +173,51 @@ class KafkaMembership(KafkaTransactions):
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [TopicPartition(p.topic, p.partition, self._begin_at(p.partition)) for p in places]
         consumer.incremental_assign(starts)
+        if later := [place for place in starts if place.partition in self._later]:
+            consumer.pause(later)
         # Not asked for later: the coordinator takes a step that names no member at all, and the
         # client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
         self._name = consumer.memberid() or ""
 
     def _begin_at(self, number: int) -> int:
-        """What fails here is raised by `poll`: the client must be told of a place in any case."""
+        """What fails here is raised by `poll`: the client must be told of a place in any case. A
+        partition that cannot be asked about, as without a leader, is taken up later: the others go
+        on."""
         try:
             grant = self._grant(number)
+        except Unavailable as exc:
+            _LOG.warning("%s takes up partition %d later: %s", self._what, number, exc)
+            self._later[number] = Deadline.after(_LATER_S)
+            return OFFSET_BEGINNING
         except HeadgateError as exc:
             self._failure = exc
             return OFFSET_BEGINNING
         self._held[number] = _Held(self._holder.granted(grant))
         return self._held[number].position
+
+    def _take_up_later(self) -> None:
+        """Try one partition that could not be asked about, beside the steps."""
+        if self._granting is None:
+            due = [number for number, again in self._later.items() if again.passed]
+            if due:
+                self._granting = due[0], self._asking_later.submit(self._grant, due[0])
+            return
+        number, asked = self._granting
+        if not asked.done():
+            return
+        self._granting = None
+        del self._later[number]
+        try:
+            held = _Held(self._holder.granted(asked.result()))
+        except Unavailable:
+            self._later[number] = Deadline.after(_LATER_S)
+            return
+        self._held[number] = held
+        place = TopicPartition(self._clients.settings.events_topic, number, held.position)
+        self._consumer.incremental_unassign([place])
+        self._consumer.incremental_assign([place])
+        self._consumer.resume([place])
 
     def _grant(self, number: int) -> Grant:
         clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
@@ -192,6 +229,10 @@ class KafkaMembership(KafkaTransactions):
         return Grant(number, stored, range(first, clients.written_offset(events)))
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        for place in places:
+            self._later.pop(place.partition, None)
+            if self._granting is not None and self._granting[0] == place.partition:
+                self._granting = None
         for number in {place.partition for place in places} & self._held.keys():
             self._let_go(number)
         consumer.incremental_unassign(places)

@@ -62,6 +62,15 @@ class _Held:
         others = (case.keeper.unsaved for job, case in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
+    def alive(self) -> dict[JobId, Case]:
+        """Return the jobs for which there may be something to do as time goes by: not those that
+        have ended, before the log has forgotten them."""
+        return {
+            job: case
+            for job, case in self.jobs.items()
+            if not case.is_over or case.is_forgotten(self.oldest)
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Speaking:
@@ -147,8 +156,9 @@ class SessionSteps:
         self._ask_oldest()
         due = False
         for held in self._recovered():
-            held.touched.update(held.jobs)
-            for case in held.jobs.values():
+            alive = held.alive()
+            held.touched.update(alive)
+            for case in alive.values():
                 due |= case.seems_silent(now_ms) or case.waits_for(now_ms)
                 due |= late and case.minds_time
         return due
@@ -160,7 +170,7 @@ class SessionSteps:
         if now_ms:
             self._time.hear(now_ms)
         for held in self._recovered():
-            for job, case in held.jobs.items():
+            for job, case in held.alive().items():
                 if case.waits_for(now_ms):
                     self._say(case, Tick(now_ms))
                 if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from threading import Event
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -21,7 +22,9 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import HeadgateError, Invalid, Unavailable
 from headgate.control.ids import JobId
 from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka_clients import KafkaClients
 from headgate.control.kafka_group import KafkaMembership
+from headgate.control.kafka_records import Place
 from headgate.control.log import EventLog, StateRecord, partition_of
 from headgate.control.memory import MemoryEventLog
 from headgate.infra import stack
@@ -87,6 +90,43 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         for member in (unread, away):
             assert {} == member.read
             assert {"granted", "revoked"} == {what for what, *_ in member.told}
+
+    def test_a_partition_that_is_away_holds_up_no_other(
+        self,
+        log: EventLog,
+        jobs: tuple[JobId, JobId],
+        opened: ExitStack,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Of a partition without a leader nothing can be asked: it is taken up when it is back, and
+        the member reads and decides for the others meanwhile."""
+        monkeypatch.setattr(kafka_group, "_LATER_S", 0.1)
+        written_offset = KafkaClients.written_offset
+        away, tries = Event(), list[Place]()
+        away.set()
+
+        def asked(self: KafkaClients, place: Place) -> int:
+            if place.partition == 1 and away.is_set():
+                tries.append(place)
+                raise Unavailable("the partition has no leader")
+            return written_offset(self, place)
+
+        monkeypatch.setattr(KafkaClients, "written_offset", asked)
+        for job in jobs:
+            append(log, fact(job, f"{job}"))
+        member = self.member(opened, log, "one")
+        wait_for(holds(member, 0), member)
+        member.membership.begin()
+        member.membership.write(decision(jobs[0], "taken"))
+        member.membership.commit({0: 1})
+        wait_for(lambda: len(member.read[0]) == 2 and len(tries) > 2, member)
+        away.clear()
+        wait_for(holds(member, 0, 1), member)
+        assert jobs[1] in member.events
+        append(log, fact(jobs[1], "later"))
+        wait_for(lambda: "later" in member.events, member)
+        opened.close()
+        assert {} == member.read
 
     def test_a_decision_of_its_own_is_not_decoded(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
