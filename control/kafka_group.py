@@ -223,9 +223,9 @@ class KafkaMembership(KafkaTransactions):
         clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
+        first = clients.first_offset(events)  # before the state, which is of no older log then
         there = clients.exists(state.topic, deadline)
         stored = read_state(clients, state, None, deadline) if there else {}
-        first = clients.first_offset(events)
         return Grant(number, stored, range(first, clients.written_offset(events)))
 
     def _revoked(self, consumer: Consumer, places: list[TopicPartition]) -> None:

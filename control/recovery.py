@@ -135,11 +135,11 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = N
     Raises:
         Unavailable: the log cannot be read in time.
     """
-    stored, identity = log.read_state(job, deadline), log.identity(deadline)
-    snapshot, standing = _read(job, stored)
     with ExitStack() as opening:
-        follower = log.follow(job, None)
+        follower = log.follow(job, None)  # before the state, which is of no older log then
         opening.callback(follower.close)
+        stored, identity = log.read_state(job, deadline), log.identity(deadline)
+        snapshot, standing = _read(job, stored)
         if snapshot is not None and _check_log(snapshot, log.written(job), identity) is None:
             snapshot, standing = None, Standing(frozenset(stored))
         newer = snapshot is not None and known is not None and known < snapshot.position

@@ -11,7 +11,7 @@ import pytest
 from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.deletion import Deletion
-from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
+from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Unavailable
 from headgate.control.events import (
     AttemptFailed,
     AttemptStarted,
@@ -214,6 +214,37 @@ def test_a_successors_decision_ends_the_steps() -> None:
         second.step(0.0)
         with pytest.raises(Fenced, match="second decides"):
             first.step(0.0)
+
+
+def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
+    """It was frozen behind the read of a snapshot, while others went on and kept a newer one: it
+    does not take the log for one that was passed by."""
+    log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
+    settings = replace(SETTINGS, snapshot_events=1)
+
+    def go_on(by: str, *facts: Fact) -> None:
+        with closing(JobSteps.open(log, Author(JOB, by, CLOCK), settings)) as steps:
+            for fact in facts:
+                state_facts(log, fact)
+                drive(steps, log, storage)
+
+    class Slow(FaultyLog):
+        def read_state(
+            self, job: JobId | None, deadline: Deadline, whole: bool = False
+        ) -> dict[str, bytes]:
+            stored = super().read_state(job, deadline, whole)
+            if self.calls["read_state"] == 1:
+                go_on("second", produced(0, 2), produced(1, 3))
+                log.expire(JOB, read_snapshots(log, JOB, deadline)[JOB].position)
+            return stored
+
+    go_on("first", *OPENING, produced(0, 1))
+    slow = Slow(log)
+    steps = JobSteps.open(slow, Author(JOB, "third", CLOCK), settings)
+    with closing(steps), pytest.raises(Lost):
+        drive(steps, log, storage)
+    with closing(JobSteps.open(slow, Author(JOB, "third", CLOCK), settings)) as steps:
+        assert drive(steps, log, storage)[-1].state is not None
 
 
 def test_a_driver_whose_lease_has_ended_is_over() -> None:
