@@ -119,7 +119,7 @@ class Operator:
     def _is_over(self) -> bool:
         if self._abandoned and self.world.oracle.closed:
             return True
-        return any(app.finished for _, app in self._drivers)
+        return self.world.oracle.closed and any(app.finished for _, app in self._drivers)
 
     def _sweep(self) -> None:
         """Somebody looks from time to time whether anybody is silent."""
