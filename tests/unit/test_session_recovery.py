@@ -232,6 +232,19 @@ def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
         assert JOBS[1] in steps.states
 
 
+def test_time_brings_nothing_to_a_job_that_has_ended() -> None:
+    """Many stand in the log for as long as that lasts: a master does not go through them."""
+    log = MemoryEventLog(1)
+    with closing(joined(log, settings=OFTEN)) as steps:
+        for job in JOBS[:2]:
+            state_facts(log, job, *LIFE)
+        state_facts(log, JOBS[0], END)
+        drive(log, Storage(), steps)
+        steps.look()
+        assert {JOBS[1]} == steps._held[0].touched.keys()
+        assert set(JOBS[:2]) == steps.states.keys()
+
+
 def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
     """Every decision behind a job's snapshot follows from it."""
     log = MemoryEventLog(1)
