@@ -181,9 +181,9 @@ class KafkaMembership(KafkaTransactions):
         self._name = consumer.memberid() or ""
 
     def _begin_at(self, number: int) -> int:
-        """What fails here is raised by `poll`: the client must be told of a place in any case. A
-        partition that cannot be asked about, as without a leader, is taken up later: the others go
-        on."""
+        """Take up a partition. The client must be told of a place in any case, so `poll`
+        raises what fails here. A partition that cannot be asked about, as without a leader, is
+        taken up later: the others go on."""
         try:
             grant = self._grant(number)
         except Unavailable as exc:

@@ -98,8 +98,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         opened: ExitStack,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Of a partition without a leader nothing can be asked: it is taken up when it is back, and
-        the member reads and decides for the others meanwhile."""
+        """A partition without a leader is taken up when it is back. The member reads and decides
+        for the others meanwhile."""
         monkeypatch.setattr(kafka_group, "_LATER_S", 0.1)
         written_offset = KafkaClients.written_offset
         away, tries = Event(), list[Place]()

@@ -109,7 +109,7 @@ class Voice:
                 return self._answers[name]
 
     def _is_answered(self, name: str, _: JobState) -> bool | None:
-        """Whether a decision is known, or never will be: a snapshot has no answers."""
+        """Return whether a decision is known, or never will be: a snapshot has no answers."""
         return True if name in self._answers or self._told_at < self._answers_from else None
 
     def wait(self, found: Callable[[JobState], T | None], what: str) -> T:

@@ -126,7 +126,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What the queries of one process have reached, and what fsck said of its job behind them."""
+    """The last word of a process: the parts that its queries reached, and the findings of fsck."""
 
     reached: Counter[str]
     fsck: str

@@ -383,7 +383,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the heartbeats cannot be read it goes on, and asks again much later."""
+    """A driver goes on while the heartbeats cannot be read, and asks again much later."""
     monkeypatch.setattr(loop, "_ASK_S", 0.05)
     asked = list[Deadline]()
 
