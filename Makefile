@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 UV := uv==0.13.8
-ROOMS := headgate control storage connectors infra
+ROOMS := src control storage connectors infra
 
 BIN := $(CURDIR)/.venv/bin
 INSTALLED := .venv/.installed
@@ -46,14 +46,13 @@ demo: $(INSTALLED) java  ## an exchange on the embedded stack, step by step
 test: $(INSTALLED) java  ## the tests that need no service
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-# A checker that finds no files reports success: each count is held against the files on disk. The
-# folder headgate/ at the top is not the whole package, typings/headgate is: hence the change of folder.
+# A checker that finds no files reports success: each count is held against the files on disk.
 lint: $(INSTALLED)  ## ruff, and who may import whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@cd typings && $(BIN)/lint-imports --config ../pyproject.toml --no-cache
+	@$(BIN)/lint-imports --no-cache
 	@expected=$$(find $(ROOMS) -name '*.py' | wc -l); \
-	  seen=$$(cd typings && $(BIN)/python -c 'import grimp; print(len(grimp.build_graph("headgate").modules))'); \
+	  seen=$$($(BIN)/python -c 'import grimp; print(len(grimp.build_graph("headgate", cache_dir=None).modules))'); \
 	  test "$$seen" -ge "$$expected" \
 	  || { echo "lint-imports saw $$seen of $$expected modules"; exit 1; }
 

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from .errors import Invalid
 from .ids import AttemptId, JobId, PartitionId, ResultId
-from .state import JobState, ResultState
+from .model.state import JobState, ResultState
 
 PER_JOB = "per-job"
 SESSION = "session"

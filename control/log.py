@@ -24,7 +24,7 @@ from typing import Protocol
 from zlib import crc32
 
 from .clock import Deadline
-from .events import Event, Recorded
+from .events.types import Event, Recorded
 from .ids import JobId
 
 

@@ -26,13 +26,14 @@ from rich.text import Text
 from ..connectors.spark.attach import attach_session
 from ..connectors.spark.session import Headgate
 from ..control.clock import SYSTEM_CLOCK
-from ..control.events import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
+from ..control.events.types import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
 from ..control.ids import JobId
-from ..control.kafka import KafkaEventLog, KafkaSettings
+from ..control.inquiry.audit import audit, fold
+from ..control.kafka.log import KafkaEventLog, KafkaSettings
 from ..control.log import EventLog
-from ..storage.fsck import audit, check, fold
-from ..storage.stores import open_store
-from . import views
+from ..storage.stores.open_store import open_store
+from ..storage.upkeep.fsck import check
+from .cli import views
 from .embedded import EmbeddedStack, start_embedded
 
 _JOB = "demo"

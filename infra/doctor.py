@@ -23,16 +23,16 @@ from pathlib import Path
 
 from ..connectors.spark.settings import Settings
 from ..connectors.spark.versions import NEWEST, SOCKETS, version_of
-from ..control.author import Author
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
-from ..control.events import JobRegistered, JobUnregistered
+from ..control.events.types import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
-from ..control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
-from ..control.replay import Replay
-from ..storage.blobs import BlobStore, ByteRange
-from ..storage.layout import Layout
-from ..storage.stores import open_store
+from ..control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from ..control.master.announcer import Author
+from ..control.model.replay import Replay
+from ..storage.format.layout import Layout
+from ..storage.stores.open_store import open_store
+from ..storage.stores.port import BlobStore, ByteRange
 
 _ANSWER_S_MAX = 10.0
 _CHECK_S_MAX = 30.0

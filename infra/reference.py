@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..connectors.spark.settings import PREFIX, keys
-from ..control.kafka_settings import OWNED
-from ..storage.s3_settings import OWN_OPTIONS, PASSED_OPTIONS, SECRET_OPTIONS
+from ..control.kafka.settings import OWNED
+from ..storage.stores.s3.settings import OWN_OPTIONS, PASSED_OPTIONS, SECRET_OPTIONS
 
 _PAGE = Path("docs/configuration.md")
 _MIB = 1 << 20

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..control.author import Author
 from ..control.clock import Deadline
 from ..control.contract import MasterSettings, PartitionStorage
-from ..control.events import LeaseExpired, Tick
+from ..control.events.types import LeaseExpired, Tick
 from ..control.ids import JobId, ResultId
-from ..control.keeping import is_over
-from ..control.leases import Neglected
-from ..control.lifecycle import decide
+from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog
-from ..control.loop import JobLoop
-from ..control.recovery import forget
-from ..control.state import JobState
+from ..control.master.announcer import Author
+from ..control.master.thread import JobLoop
+from ..control.model.decide import decide
+from ..control.model.state import JobState
+from ..control.snapshots.resume import forget
+from ..control.snapshots.schedule import is_over
 
 _LOG = logging.getLogger(__name__)
 

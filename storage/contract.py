@@ -9,11 +9,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from ..control.contract import ShuffleMaster, ShuffleMasterContext, UnknownShuffleDescriptor
-from ..control.events import Produced, SegmentSummary
+from ..control.events.types import Produced, SegmentSummary
 from ..control.ids import AttemptId, JobId
-from .manifest import Manifest
-from .means import Means
-from .segment import Longs
+from .format.manifest import Manifest
+from .format.segment import Longs
+from .runtime import Means
 
 SEGMENT_BYTES_MAX = 1 << 30  # Arrow's columns of text and an index have no more than 31 and 32 bits
 

@@ -7,23 +7,23 @@ from functools import partial
 from threading import Lock
 from weakref import WeakSet
 
-from ..control.author import Author
-from ..control.events import Fact, SegmentSummary
+from ..control.events.types import Fact, SegmentSummary
 from ..control.ids import AttemptId, JobId
+from ..control.inquiry.job_view import JobWatch
 from ..control.log import EventLog, Receipt
-from ..control.watch import JobWatch
-from .blobs import BlobStore
-from .channels import Channels
+from ..control.master.announcer import Author
 from .contract import InputGateDeployment, Limits, PartitionInfo, ResultPartitionDeployment
-from .gate import SegmentGate
-from .layout import Layout
-from .manifest import Manifest, Source, locate
-from .means import Means
-from .neighbours import Neighbours
-from .repair import Repair
-from .shards import StoredManifest, load_shard
-from .tidings import LogTidings
-from .writer import SegmentWriter
+from .format.layout import Layout
+from .format.manifest import Manifest, Source, locate
+from .format.manifest_shards import StoredManifest, load_shard
+from .reading.gate import SegmentGate
+from .reading.range_cache import Neighbours
+from .reading.replacement import Repair
+from .runtime import Means
+from .stores.port import BlobStore
+from .streaming.channels import Channels
+from .streaming.partition_updates import LogTidings
+from .writing.writer import SegmentWriter
 
 _MEANS = Means()
 

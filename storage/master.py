@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..control import questions
-from ..control.contract import (
-    MasterSettings,
-    ShuffleDescriptor,
-    TaskInputsOutputsDescriptor,
-)
+from ..control.contract import MasterSettings, ShuffleDescriptor, TaskInputsOutputsDescriptor
 from ..control.errors import Invalid
-from ..control.events import PromoteRequested, ReleaseRequested, StopTrackingRequested
+from ..control.events.types import PromoteRequested, ReleaseRequested, StopTrackingRequested
 from ..control.ids import JobId, ResultId
+from ..control.inquiry import questions
 from ..control.log import EventLog
-from ..control.master import DriverMaster, Speaker
+from ..control.master.driver_master import DriverMaster, Speaker
 from .contract import Limits
-from .release import StorageRelease
+from .upkeep.object_deletion import StorageRelease
 
 
 class StorageMaster(DriverMaster):

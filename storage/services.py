@@ -14,14 +14,14 @@ from pathlib import Path
 from ..control.contract import ShuffleMasterContext
 from ..control.errors import Invalid
 from ..control.log import EventLog
-from ..control.master import Speaker
-from ..control.memory import MemoryEventLog
-from .blobs import BlobStore
+from ..control.master.driver_master import Speaker
+from ..control.memory.log import MemoryEventLog
 from .contract import Limits, ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
-from .files import FileBlobStore
 from .master import StorageMaster
-from .release import StorageRelease
+from .stores.files import FileBlobStore
+from .stores.port import BlobStore
+from .upkeep.object_deletion import StorageRelease
 
 OBJECT_STORE = "object-store"
 LOCAL_FILES = "local-files"

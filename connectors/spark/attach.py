@@ -17,16 +17,16 @@ from ...control import __version__
 from ...control.contract import MasterSettings
 from ...control.errors import Invalid
 from ...control.ids import JobId, ResultId, job_id
-from ...control.master import Speaker
+from ...control.master.driver_master import Speaker
 from ...storage.master import StorageMaster
-from ...storage.release import StorageRelease
-from .catalyst import CatalystDoor, open_door
-from .exchange import Exchanger, Means
-from .repairs import Repairs
+from ...storage.upkeep.object_deletion import StorageRelease
+from .exchanges.exchange import Exchanger, Means
+from .exchanges.rerun import Repairs
+from .jvm.catalyst import CatalystDoor, open_door
 from .services import Services, StartLocal, open_services
 from .session import Headgate
 from .settings import Settings, is_true, read_settings
-from .shipping import cause, probe, ship
+from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from pyspark.sql import DataFrame
 
-from ...storage.segment import Longs
-from .caches import Cache
-from .offload import Done, Offload, Offloaded
+from ...storage.format.segment import Longs
+from .jvm.caches import Cache
+from .queries.exchange_nodes import Shuffle
+from .queries.runner import Done, Offload, Offloaded
 from .report import ResultReport
-from .shuffles import Shuffle
 
 
 def planned(query: Offload, df: DataFrame, fillings: Iterable[tuple[Offload, Cache]]) -> str:

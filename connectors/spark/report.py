@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...control.ids import ResultId
-from ...control.state import Forgotten, JobState, ResultState
+from ...control.model.state import Forgotten, JobState, ResultState
 
 PUT_USD = 0.005 / 1000
 GET_USD = 0.0004 / 1000

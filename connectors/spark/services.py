@@ -13,13 +13,13 @@ from ...control.clock import Deadline
 from ...control.contract import SESSION
 from ...control.errors import Invalid
 from ...control.ids import JobId
-from ...control.kafka import KafkaEventLog
-from ...control.kafka_settings import KafkaSettings, TopicSettings
-from ...storage.blobs import BlobStore
+from ...control.kafka.log import KafkaEventLog
+from ...control.kafka.settings import KafkaSettings, TopicSettings
 from ...storage.contract import Limits
-from ...storage.stores import open_store
+from ...storage.stores.open_store import open_store
+from ...storage.stores.port import BlobStore
 from .settings import PREFIX, Settings
-from .worker import WorkerSettings
+from .tasks.worker import WorkerSettings
 
 
 class LocalServices(Protocol):

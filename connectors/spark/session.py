@@ -18,21 +18,22 @@ from ...control.clock import Deadline
 from ...control.contract import ShuffleDescriptor
 from ...control.errors import Closed, HeadgateError, Invalid, Retryable, Unavailable
 from ...control.ids import JobId, PartitionId, ResultId
-from ...control.recovery import follow_all
-from ...control.why import Made, why
-from . import actions, explain
-from .answers import Answers
-from .caches import Cache, Reader
-from .catalyst import CatalystDoor
-from .exchange import Exchanger, Written
+from ...control.inquiry.history import Made, why
+from ...control.snapshots.resume import follow_all
+from . import explain
+from .exchanges.answers import Answers
+from .exchanges.exchange import Exchanger, Written
+from .exchanges.in_use import InUse
+from .exchanges.lifetimes import Gone, Kept, Results
+from .exchanges.transport import Batches
 from .grouped import Grouped
-from .in_use import InUse
-from .kept import Gone, Kept, Results
-from .native import Unseen, accounted
-from .offload import Offload, Offloaded
-from .physical import PlanDoor, Query, open_plans
+from .jvm.caches import Cache, Reader
+from .jvm.catalyst import CatalystDoor
+from .jvm.spark_shuffles import Unseen, accounted
+from .patches import actions
+from .queries.planner import PlanDoor, Query, open_plans
+from .queries.runner import Offload, Offloaded
 from .report import JobReport, ResultReport, job_report
-from .roads import Batches
 from .services import Services
 
 _LOG = logging.getLogger("headgate")

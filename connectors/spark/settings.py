@@ -14,7 +14,7 @@ from typing import Any
 
 from ...control.contract import PER_JOB, SESSION
 from ...control.errors import Invalid
-from ...control.kafka_settings import BEATS_MS
+from ...control.kafka.settings import BEATS_MS
 from ...storage.contract import SEGMENT_BYTES_MAX
 
 PREFIX = "spark.headgate."

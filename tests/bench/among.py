@@ -17,25 +17,26 @@ from functools import partial
 from confluent_kafka.admin import AdminClient
 from rich.table import Table
 
-from headgate.control import codec, snapshots
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Unavailable
-from headgate.control.events import Consumed, JobRegistered
+from headgate.control.events import codec
+from headgate.control.events.types import Consumed, JobRegistered
 from headgate.control.ids import JobId, ResultId
-from headgate.control.kafka import KafkaEventLog
-from headgate.control.kafka_records import produce
-from headgate.control.kafka_settings import KafkaSettings, TopicSettings
-from headgate.control.leases import neglected
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Snapshot
-from headgate.control.snapshots import Standing
-from headgate.control.state import JobState, ResultState
-from headgate.control.watch import JobWatch
-from headgate.infra import stack
-from headgate.storage.fsck import fold
+from headgate.control.inquiry.audit import fold
+from headgate.control.inquiry.job_view import JobWatch
+from headgate.control.inquiry.neglected import neglected
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.kafka.records import produce
+from headgate.control.kafka.settings import KafkaSettings, TopicSettings
+from headgate.control.master.announcer import Author
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.model.replay import Snapshot
+from headgate.control.model.state import JobState, ResultState
+from headgate.control.snapshots import records
+from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra.devstack import stack
 
 OTHERS = 100
 LIMIT_S = 3_600.0
@@ -109,7 +110,7 @@ def fill(log: KafkaEventLog, events: int) -> None:
         kept = Snapshot(state, (), position, 0, "per-job", registered, author.now_ms())
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
-            for one in snapshots.write(kept, Standing())[0]:
+            for one in records.write(kept, Standing())[0]:
                 decisions.keep(one)
             decisions.commit(position)
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from headgate.connectors.spark.places import Places
+from headgate.connectors.spark.queries.scan_places import Places
 
 from .places import attached
 

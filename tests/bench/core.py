@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from headgate.control import codec
-from headgate.control.author import Author
 from headgate.control.contract import SESSION
-from headgate.control.events import (
+from headgate.control.events import codec
+from headgate.control.events.types import (
     AttemptStarted,
     Consumed,
     Event,
@@ -33,8 +32,9 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.ledger import Ledger
-from headgate.storage.segment import SegmentIndex
+from headgate.control.master.announcer import Author
+from headgate.control.model.ledger import Ledger
+from headgate.storage.format.segment import SegmentIndex
 
 EXCHANGES, MAPS, REDUCERS = 20, 1_000, 200
 _JOB = JobId("job-0")

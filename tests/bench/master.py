@@ -19,11 +19,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from rich.table import Table
 
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     Consumed,
     Fact,
@@ -36,13 +35,15 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.kafka import KafkaEventLog
-from headgate.control.kafka_settings import KafkaSettings, TopicSettings
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.kafka.settings import KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
-from headgate.control.replay import Replay
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.state import JobState, ResultState
-from headgate.infra import masters, stack
+from headgate.control.master.announcer import Author
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.model.replay import Replay
+from headgate.control.model.state import JobState, ResultState
+from headgate.infra import group_master
+from headgate.infra.devstack import stack
 
 from .core import EXCHANGES, MAPS, REDUCERS, Taken, facts, in_core, index_of
 
@@ -182,11 +183,11 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
 
 def _steps(log: KafkaEventLog) -> SessionSteps:
     """Those of a master that may decide in every partition."""
-    settings = MasterSettings(step_events_max=masters.STEP_EVENTS_MAX)
+    settings = MasterSettings(step_events_max=group_master.STEP_EVENTS_MAX)
     steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
         steps.step(0.1)
-    masters.spare_collector()
+    group_master.spare_collector()
     return steps
 
 
@@ -218,7 +219,9 @@ def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         seen = copied = 0
         while seen < expected:
-            found = [m for m in consumer.consume(masters.STEP_EVENTS_MAX, 0.1) if not m.error()]
+            found = [
+                m for m in consumer.consume(group_master.STEP_EVENTS_MAX, 0.1) if not m.error()
+            ]
             seen += len(found)
             originals = [message for message in found if message.key() is not None]
             if not originals:

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from headgate import Headgate
 from headgate.storage.contract import Limits
-from headgate.storage.segment import BATCH_BYTES
+from headgate.storage.writing.encoding import BATCH_BYTES
 
 from ..processes import descendants
 from .measure import peak_bytes

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
-from headgate.infra import stack
+from headgate.infra.devstack import stack
 
 from ..processes import descendants
 from .measure import Meter

@@ -18,11 +18,10 @@ from contextlib import closing
 from confluent_kafka.admin import AdminClient
 from rich.table import Table
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     Consumed,
     Deleted,
@@ -38,14 +37,15 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.kafka import KafkaEventLog
-from headgate.control.kafka_settings import KafkaSettings, TopicSettings
-from headgate.control.keeping import Keeper
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.kafka.settings import KafkaSettings, TopicSettings
 from headgate.control.log import Receipt
-from headgate.control.replay import Derived, Replay
-from headgate.control.snapshots import Standing
-from headgate.control.steps import JobSteps
-from headgate.infra import stack
+from headgate.control.master.announcer import Author
+from headgate.control.master.per_job import JobSteps
+from headgate.control.model.replay import Derived, Replay
+from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.schedule import Keeper
+from headgate.infra.devstack import stack
 
 MAPS, REDUCERS, ALIVE = 1_000, 200, 10
 INDEX_BYTES = 2_400  # what 200 subpartitions take in an event

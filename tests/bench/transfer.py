@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from rich.table import Table
 
 from headgate import Invalid
-from headgate.connectors.spark.worker import keep_memory
+from headgate.connectors.spark.tasks.worker import keep_memory
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     MasterSettings,
@@ -35,21 +35,22 @@ from headgate.control.contract import (
     ShuffleDescriptor,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
-from headgate.control.kafka import KafkaEventLog
-from headgate.control.kafka_settings import KafkaSettings
-from headgate.control.master import DriverMaster, Speaker
-from headgate.infra import stack
-from headgate.storage.blobs import BlobStore, ByteRange
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.kafka.settings import KafkaSettings
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.infra.devstack import stack
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import Manifest, build
-from headgate.storage.plan import plan
-from headgate.storage.release import StorageRelease
-from headgate.storage.s3_clients import hot_client
-from headgate.storage.s3_settings import s3_settings
-from headgate.storage.segment import Longs, Segment, decode, encode, sort
-from headgate.storage.stores import open_store
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import Manifest, build
+from headgate.storage.format.segment import Longs, decode
+from headgate.storage.reading.read_plan import plan
+from headgate.storage.stores.open_store import open_store
+from headgate.storage.stores.port import BlobStore, ByteRange
+from headgate.storage.stores.s3.clients import hot_client
+from headgate.storage.stores.s3.settings import s3_settings
+from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.writing.encoding import Segment, encode, sort
 
 PARTITIONS = 8
 ROWS = 1_250_000

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from headgate.control.clock import Deadline
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
-from headgate.infra import stack
-from headgate.infra.stack import StackSettings, StackState
+from headgate.infra.devstack import stack
+from headgate.infra.devstack.stack import StackSettings, StackState
 
 from .plan import Work
 from .processes import ROOT, STARTED_S_MAX, Application, Masters

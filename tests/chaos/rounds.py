@@ -10,7 +10,7 @@ from typing import Any
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.ids import JobId
 from headgate.control.log import partition_of
-from headgate.infra import daemons, stack
+from headgate.infra.devstack import daemons, stack
 
 from . import tpcds
 from .exchanges import FIRST, SECOND

@@ -32,9 +32,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog
-from headgate.storage.layout import Layout
-from headgate.storage.stores import open_store
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.storage.format.layout import Layout
+from headgate.storage.stores.open_store import open_store
 from tests.link import Link
 
 from .long import SOON_MS

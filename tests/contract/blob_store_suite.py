@@ -15,8 +15,8 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Closed, Conflict, Corrupt, HeadgateError, Invalid, Lost
-from headgate.storage.blobs import BlobStat, BlobStore, ByteRange
-from headgate.storage.counts import RequestCounts
+from headgate.storage.stores.port import BlobStat, BlobStore, ByteRange
+from headgate.storage.stores.request_meter import RequestCounts
 
 BIG_BYTES = 11 * (1 << 20) + 7  # above the suite's multipart threshold, no whole number of parts
 RACERS = 8

@@ -14,7 +14,7 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Closed, Fenced, Invalid, Lost
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     Event,
     JobAccepted,

@@ -11,14 +11,7 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Closed, Conflict, Fenced, Invalid
 from headgate.control.ids import JobId
-from headgate.control.log import (
-    EventLog,
-    Grant,
-    Membership,
-    Placed,
-    StateRecord,
-    partition_of,
-)
+from headgate.control.log import EventLog, Grant, Membership, Placed, StateRecord, partition_of
 
 from .event_log_suite import (
     LIMIT_S,

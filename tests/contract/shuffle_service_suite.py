@@ -23,7 +23,7 @@ from headgate.control.contract import (
     TaskInputsOutputsDescriptor,
 )
 from headgate.control.errors import Fenced, HeadgateError, Invalid, Lost
-from headgate.control.events import JobRegistered
+from headgate.control.events.types import JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.contract import (
     InputGateDeployment,
@@ -32,12 +32,12 @@ from headgate.storage.contract import (
     ShuffleEnvironmentContext,
 )
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import Manifest, build
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.master import StorageMaster
-from headgate.storage.means import Means
+from headgate.storage.runtime import Means
 from headgate.storage.services import StorageFactory
-from headgate.storage.tidings import known
+from headgate.storage.streaming.partition_updates import known
 
 WAIT_S = 20.0
 LIMITS = Limits(segment_bytes=200, fetch_parallel=2)

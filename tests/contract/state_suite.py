@@ -11,7 +11,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, StateRecord, partition_of
-from headgate.control.recovery import begin, follow_all, take_up
+from headgate.control.snapshots.resume import begin, follow_all, take_up
 
 from .event_log_suite import (
     LIMIT_S,

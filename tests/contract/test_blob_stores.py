@@ -15,13 +15,13 @@ import pytest
 from botocore.config import Config
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-from headgate.infra import stack
-from headgate.storage.blobs import BlobStore, PendingUpload
-from headgate.storage.faults import FaultPlan, FaultyBlobStore
-from headgate.storage.files import FileBlobStore
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.s3 import S3BlobStore
-from headgate.storage.s3_settings import MultipartSettings, S3Settings
+from headgate.infra.devstack import stack
+from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore
+from headgate.storage.stores.files import FileBlobStore
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore, PendingUpload
+from headgate.storage.stores.s3.settings import MultipartSettings, S3Settings
+from headgate.storage.stores.s3.store import S3BlobStore
 
 from .blob_store_suite import BlobStoreSuite, swept
 

@@ -12,14 +12,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from headgate.control import kafka_state
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Fenced, Invalid, Unavailable
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka import state as kafka_state
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import EventLog, partition_of
-from headgate.control.memory import MemoryEventLog
-from headgate.infra import stack
+from headgate.control.memory.log import MemoryEventLog
+from headgate.infra.devstack import stack
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
 from .event_log_suite import LIMIT_S, append, decision, fact

@@ -17,17 +17,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from headgate.control import kafka_group
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import HeadgateError, Invalid, Unavailable
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
-from headgate.control.kafka_clients import KafkaClients
-from headgate.control.kafka_group import KafkaMembership
-from headgate.control.kafka_records import Place
+from headgate.control.kafka import membership
+from headgate.control.kafka.clients import KafkaClients
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka.membership import KafkaMembership
+from headgate.control.kafka.records import Place
 from headgate.control.log import EventLog, StateRecord, partition_of
-from headgate.control.memory import MemoryEventLog
-from headgate.infra import stack
+from headgate.control.memory.log import MemoryEventLog
+from headgate.infra.devstack import stack
 
 from .event_log_suite import LIMIT_S, append, decision, fact
 from .master_group_suite import MasterGroupSuite, Member, holds, wait_for
@@ -100,7 +100,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     ) -> None:
         """A partition without a leader is taken up when it is back. The member reads and decides
         for the others meanwhile."""
-        monkeypatch.setattr(kafka_group, "_LATER_S", 0.1)
+        monkeypatch.setattr(membership, "_LATER_S", 0.1)
         written_offset = KafkaClients.written_offset
         away, tries = Event(), list[Place]()
         away.set()
@@ -193,7 +193,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     ) -> None:
         """The group takes the offsets of a step, and gives its member up before the step ends: the
         next holder may decide only when the step has ended, and it has read what it decided."""
-        monkeypatch.setattr(kafka_group, "_STEP_MS_MAX", 60_000)
+        monkeypatch.setattr(membership, "_STEP_MS_MAX", 60_000)
         for job in jobs:
             append(log, fact(job, "fact"))
         slow, other = self.member(opened, log, "one"), self.member(opened, log, "two")

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
-from headgate.control.memory import MemoryEventLog
-from headgate.infra import stack
-from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.memory.log import MemoryEventLog
+from headgate.infra.devstack import stack
 from headgate.storage.services import StorageFactory, local_files
-from headgate.storage.stores import open_store
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.open_store import open_store
 
 from .shuffle_service_suite import LIMITS, WAIT_S, ShuffleServiceSuite
 

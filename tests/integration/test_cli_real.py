@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
-from headgate.control.master import DriverMaster, Speaker
-from headgate.infra import cli, stack
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.infra.cli import app
+from headgate.infra.devstack import stack
 from headgate.infra.doctor import Target, open_bucket, open_log
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import build
-from headgate.storage.release import StorageRelease
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import build
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 pytestmark = pytest.mark.real
 
@@ -104,7 +105,7 @@ def exchange(master: DriverMaster, job: JobId, target: Target) -> None:
 
 
 def ran(*arguments: str) -> tuple[int, list[str]]:
-    result = CliRunner().invoke(cli.app, list(arguments))
+    result = CliRunner().invoke(app.app, list(arguments))
     assert result.stderr == ""
     return result.exit_code, result.stdout.splitlines()
 

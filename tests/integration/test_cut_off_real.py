@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Fenced
-from headgate.control.events import Produced, SegmentSummary
+from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.kafka import KafkaEventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.storage.files import FileBlobStore
-from headgate.storage.release import StorageRelease
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.master.announcer import Author
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.storage.stores.files import FileBlobStore
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from ..link import Link
 from .test_masters_real import LIMIT_S, Context, events_of, log, wait_for

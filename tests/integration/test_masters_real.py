@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     PER_JOB,
@@ -28,23 +27,18 @@ from headgate.control.contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from headgate.control.events import (
-    AttemptStarted,
-    Fact,
-    Produced,
-    Recorded,
-    SegmentSummary,
-)
+from headgate.control.events.types import AttemptStarted, Fact, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Replay
-from headgate.infra import stack
-from headgate.storage.files import FileBlobStore
-from headgate.storage.layout import Layout
-from headgate.storage.release import StorageRelease
+from headgate.control.master.announcer import Author
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.model.replay import Replay
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra.devstack import stack
+from headgate.storage.format.layout import Layout
+from headgate.storage.stores.files import FileBlobStore
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 pytestmark = pytest.mark.real
 

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headgate.control.errors import Invalid
-from headgate.infra import daemons, stack
-from headgate.infra.stack import StackSettings, StackState
+from headgate.infra.devstack import daemons, stack
+from headgate.infra.devstack.stack import StackSettings, StackState
 
 pytestmark = pytest.mark.real
 

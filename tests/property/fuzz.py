@@ -17,15 +17,17 @@ from random import Random
 
 import xxhash
 
-from headgate.control import codec, shapes, snapshots
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import HeadgateError
+from headgate.control.events import codec
 from headgate.control.ids import JobId
-from headgate.control.replay import Snapshot
-from headgate.control.snapshots import Standing
-from headgate.control.state import ResultState
-from headgate.storage import segment, shards
-from headgate.storage.memory import MemoryBlobStore
+from headgate.control.model.replay import Snapshot
+from headgate.control.model.state import ResultState
+from headgate.control.snapshots import format
+from headgate.control.snapshots import records as snapshots
+from headgate.control.snapshots.records import Standing
+from headgate.storage.format import manifest_shards, segment
+from headgate.storage.stores.memory import MemoryBlobStore
 
 from ..unit.test_codec import BODIES, GOLDEN, event
 from .lifecycle_model import JOB, OPENING, RESULTS, run
@@ -74,8 +76,8 @@ def readers() -> Iterator[Reader]:
         return segment.fetch_index(store, "o", len(body), attempt, SUBPARTITIONS)
 
     yield Reader("footer", footer, [body])
-    shard = shards.encode(written.manifest)
-    yield Reader("manifest", lambda raw: shards.decode(raw, RESULT), [shard])
+    shard = manifest_shards.encode(written.manifest)
+    yield Reader("manifest", lambda raw: manifest_shards.decode(raw, RESULT), [shard])
 
 
 def _snapshot_readers() -> Iterator[Reader]:
@@ -88,7 +90,7 @@ def _snapshot_readers() -> Iterator[Reader]:
     for key, kind in ((JOB, snapshots.Index), (f"{JOB}/{RESULTS[0]}", ResultState)):
 
         def parse(raw: bytes, kind: type[object] = kind) -> object:
-            return shapes.unpack(raw, kind, lambda notes: None)
+            return format.unpack(raw, kind, lambda notes: None)
 
         yield Reader(f"sealed snapshot {key}", parse, [stored[key][frame_bytes:]])
     for key in stored:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumed,
@@ -31,8 +31,8 @@ from headgate.control.events import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.state import JobState
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState
 
 MANY = settings(max_examples=3 * settings().max_examples)  # of the profile; a fold is cheap
 JOB = JobId("job")

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control import avro, codec
 from headgate.control.errors import Corrupt
-from headgate.control.events import Body, Event, JobUnregistered
+from headgate.control.events import avro, codec
+from headgate.control.events.types import Body, Event, JobUnregistered
+from headgate.control.events.values import changed, maker
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.state import JobState
-from headgate.control.values import changed, maker
+from headgate.control.model.state import JobState
 
 from ..unit.test_codec import BUILT, NAMES
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)
-TEXT = (files("headgate.control") / "schemas" / f"event.{codec.VERSION}.avsc").read_text()
+TEXT = (files("headgate.control.events") / "schemas" / f"event.{codec.VERSION}.avsc").read_text()
 SCHEMA = fastavro.parse_schema(json.loads(TEXT))
 HEADER_BYTES = 10
 

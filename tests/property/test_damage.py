@@ -17,17 +17,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.errors import Conflict, Corrupt, HeadgateError, Lost
-from headgate.control.events import Produced, SegmentSummary
+from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
-from headgate.control.memory import MemoryEventLog
-from headgate.control.state import ResultState
-from headgate.storage import segment
-from headgate.storage.blobs import BlobStore
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import ResultState
 from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.faults import Effect, FaultPlan, FaultyBlobStore, Operation, PlannedFault
-from headgate.storage.manifest import Manifest, Source
-from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.format import segment
+from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.stores.faults import (
+    Effect,
+    FaultPlan,
+    FaultyBlobStore,
+    Operation,
+    PlannedFault,
+)
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore
 
 from .test_segments import CODECS, JOB, LAYOUT, RESULT, Part, Written, exchange, produce
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.control import codec
 from headgate.control.errors import Corrupt
-from headgate.control.events import Event, JobUnregistered
+from headgate.control.events import codec
+from headgate.control.events.types import Event, JobUnregistered
 from headgate.control.ids import JobId
-from headgate.control.memory import MemoryEventLog
+from headgate.control.memory.log import MemoryEventLog
 
 GOLDEN = Path(__file__).parents[1] / "unit" / "golden"
 HEADER_BYTES = 10

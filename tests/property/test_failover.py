@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumable,
@@ -32,8 +32,8 @@ from headgate.control.events import (
     TrackingStopped,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.state import JobState
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState
 
 JOB = JobId("job")
 SEGMENT = SegmentSummary(0, 10, 1, 0, b"")

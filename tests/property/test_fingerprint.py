@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.storage.fingerprint import Fingerprint, row_hashes
-from headgate.storage.segment import sort
+from headgate.storage.writing.encoding import sort
+from headgate.storage.writing.fingerprint import Fingerprint, row_hashes
 
 from .test_segments import SCHEMAS, Longs, Part, parts, reinterpret
 

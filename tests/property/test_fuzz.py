@@ -8,8 +8,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from headgate.control import shapes, snapshots
 from headgate.control.errors import Corrupt
+from headgate.control.snapshots import format, records
 
 from .fuzz import Reader, fuzz, readers
 
@@ -39,9 +39,9 @@ def test_a_few_bytes_never_say_much(item: object) -> None:
     number = b"\x80\x94\xeb\xdc\x03"  # 500,000,000
     body = number + b"\x00"
     with pytest.raises(Corrupt, match="none of ours"):
-        shapes.unpack(
+        format.unpack(
             head + b"\x02" + bytes([2 * len(body)]) + body + sync,
-            snapshots.Index,
+            records.Index,
             lambda notes: None,
         )
 
@@ -61,4 +61,4 @@ def test_foreign_forms_are_refused(codec: str, depth: int, why: str) -> None:
     out = io.BytesIO()
     fastavro.writer(out, kind, [value], codec=codec)
     with pytest.raises(Corrupt, match=why):
-        shapes.unpack(out.getvalue(), snapshots.Index, lambda notes: None)
+        format.unpack(out.getvalue(), records.Index, lambda notes: None)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark import gathering
-from headgate.connectors.spark.gathering import Groups, Side, gathered
+from headgate.connectors.spark.tasks.grouped import external_groups
+from headgate.connectors.spark.tasks.grouped.external_groups import Groups, Side, gathered
 from headgate.control.errors import Invalid
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("v", pa.int64())])
@@ -24,7 +24,7 @@ KEYS = st.tuples(st.none() | st.integers(0, 3), st.sampled_from(["", "a", "b"]))
 
 @pytest.fixture(autouse=True, params=[1, 60, 1 << 20])
 def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_PIECE_BYTES", request.param)
+    monkeypatch.setattr(external_groups, "_PIECE_BYTES", request.param)
 
 
 def side(keys: Rows, batch_rows: int) -> Side:
@@ -102,7 +102,7 @@ def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:
     rows = side([(at // 500, "x" * (1 if at < 4_500 else 5_000)) for at in range(5_000)], 5_000)
     batches = list(rows.batches)
     with ExitStack() as files:
-        (run,) = gathering._written([rows], [batches], files)
+        (run,) = external_groups._written([rows], [batches], files)
         sizes = [(piece.nbytes, len(piece)) for piece in run.waiting]
     assert 5_000 == sum(count for _, count in sizes)
-    assert all(size <= gathering._PIECE_BYTES or count == 1 for size, count in sizes)
+    assert all(size <= external_groups._PIECE_BYTES or count == 1 for size, count in sizes)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.grouping import groups
+from headgate.connectors.spark.tasks.grouped.key_order import groups
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int8(): st.integers(-128, 127),

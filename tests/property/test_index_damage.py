@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.control.errors import Corrupt
-from headgate.storage import segment
+from headgate.storage.format import segment
 
 from .test_damage import SUBPARTITIONS, sound
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     Consumable,
     Consumed,
     Decision,
@@ -26,8 +26,8 @@ from headgate.control.events import (
     TrackingStopped,
 )
 from headgate.control.ids import AttemptId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.state import JobState
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState
 
 from .lifecycle_model import (
     FACTS,

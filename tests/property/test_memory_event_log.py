@@ -11,10 +11,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Fenced
-from headgate.control.events import Event, JobAccepted, JobUnregistered
+from headgate.control.events.types import Event, JobAccepted, JobUnregistered
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions
-from headgate.control.memory import MemoryEventLog
+from headgate.control.memory.log import MemoryEventLog
 
 JOBS = [JobId("a"), JobId("b")]
 

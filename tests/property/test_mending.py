@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.control.clock import Deadline
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Body,
@@ -30,15 +30,16 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.memory import MemoryEventLog
-from headgate.control.replay import Snapshot
-from headgate.control.state import JobState
-from headgate.storage.blobs import PendingUpload
-from headgate.storage.fsck import Finding, Findings, Kind, Remedy, check, fold
-from headgate.storage.layout import Layout
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.mending import Mended, Mender, sound_jobs
-from headgate.storage.segment import checksum
+from headgate.control.inquiry.audit import fold
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Snapshot
+from headgate.control.model.state import JobState
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.segment import checksum
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import PendingUpload
+from headgate.storage.upkeep.fsck import Finding, Findings, Kind, Remedy, check
+from headgate.storage.upkeep.fsck_repair import Mended, Mender, sound_jobs
 
 JOB, NEIGHBOUR, UNKNOWN = JobId("j"), JobId("j2"), JobId("jj")
 RESULTS = (ResultId("r1"), ResultId("r2"))

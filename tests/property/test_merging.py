@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark import merging
-from headgate.connectors.spark.merging import Merging, merged
+from headgate.connectors.spark.tasks import partial_aggregates
+from headgate.connectors.spark.tasks.partial_aggregates import Merging, merged
 
 SCHEMA = pa.schema(
     [
@@ -40,8 +40,8 @@ ROW = st.tuples(
 
 @pytest.fixture(autouse=True)
 def little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "_ROWS_AT_ONCE", 6)
-    monkeypatch.setattr(merging, "_HELD_BYTES_MAX", 300)
+    monkeypatch.setattr(partial_aggregates, "_ROWS_AT_ONCE", 6)
+    monkeypatch.setattr(partial_aggregates, "_HELD_BYTES_MAX", 300)
 
 
 def batches(rows: list[Any]) -> list[pa.RecordBatch]:
@@ -102,7 +102,7 @@ def test_what_gains_nothing() -> None:
 
 def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are held until they are merged are bounded by their bytes too."""
-    monkeypatch.setattr(merging, "_ROWS_AT_ONCE", 1_000)
+    monkeypatch.setattr(partial_aggregates, "_ROWS_AT_ONCE", 1_000)
     given_batches = batches([(str(at) * 100, 1, 1, 1.0, 1, "a") for at in range(40)])
     waiting = iter(given_batches)
     next(merged(waiting, HOW))
@@ -112,7 +112,7 @@ def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_partitions_that_are_merged() -> None:
     """Nothing is gained where no more than the rows of one partition, or of two, come together."""
-    window = merging._ROWS_AT_ONCE
-    assert merging.may_gain(rows=4 * window, tasks=4, partitions=3)
-    assert not merging.may_gain(rows=4 * window, tasks=4, partitions=2)
-    assert not merging.may_gain(rows=8 * window, tasks=4, partitions=5)
+    window = partial_aggregates._ROWS_AT_ONCE
+    assert partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=3)
+    assert not partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=2)
+    assert not partial_aggregates.may_gain(rows=8 * window, tasks=4, partitions=5)

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from headgate.control.errors import Closed, Corrupt, HeadgateError, Lost, Unavailable
-from headgate.control.events import Consumed, Produced, ResultRegistered
+from headgate.control.events.types import Consumed, Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId
-from headgate.control.memory import MemoryEventLog
-from headgate.control.state import ResultState
-from headgate.storage.channels import Channels
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import ResultState
 from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.gate import SegmentGate
-from headgate.storage.means import Means
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.repair import Repair
-from headgate.storage.tidings import known
+from headgate.storage.reading.gate import SegmentGate
+from headgate.storage.reading.replacement import Repair
+from headgate.storage.runtime import Means
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.streaming.channels import Channels
+from headgate.storage.streaming.partition_updates import known
 
 from .test_segments import JOB, LAYOUT, RESULT, Part, produce
 

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.adaptive import Adapting, check_parts, parts_of, pieces, skewed
-from headgate.connectors.spark.worker import Part
+from headgate.connectors.spark.queries.adaptive import (
+    Adapting,
+    check_parts,
+    parts_of,
+    pieces,
+    skewed,
+)
+from headgate.connectors.spark.tasks.worker import Part
 from headgate.control.errors import Corrupt
 
 ADAPTING = Adapting(True, 100, 10, 2, math.inf, 5.0, -1)

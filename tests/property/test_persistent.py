@@ -7,7 +7,7 @@ from collections.abc import Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control.persistent import PersistentMap, PersistentSet
+from headgate.control.model.persistent import PersistentMap, PersistentSet
 
 KEYS = st.integers(0, 20)
 CHANGES = st.lists(st.tuples(st.booleans(), KEYS, st.none() | st.integers()), max_size=60)

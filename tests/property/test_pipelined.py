@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from headgate.control.errors import HeadgateError, Lost
-from headgate.control.events import (
+from headgate.control.events.types import (
     Body,
     Consumed,
     Event,
@@ -35,12 +34,13 @@ from headgate.control.events import (
     Superseded,
     TrackingStopped,
 )
-from headgate.control.events import Lost as LostFact
+from headgate.control.events.types import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt
-from headgate.control.memory import MemoryEventLog
-from headgate.control.replay import Replay
-from headgate.control.state import ResultState
+from headgate.control.master.announcer import Author
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Replay
+from headgate.control.model.state import ResultState
 from headgate.storage.contract import (
     InputGate,
     InputGateDeployment,
@@ -49,11 +49,11 @@ from headgate.storage.contract import (
     ResultPartitionDeployment,
 )
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.manifest import Manifest
-from headgate.storage.means import Means
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.tidings import Fold, known
-from headgate.storage.writer import SegmentWriter
+from headgate.storage.format.manifest import Manifest
+from headgate.storage.runtime import Means
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.streaming.partition_updates import Fold, known
+from headgate.storage.writing.writer import SegmentWriter
 
 from .test_segments import JOB, LAYOUT, RESULT
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.control.errors import Corrupt
-from headgate.control.events import (
+from headgate.control.events.types import (
     Consumable,
     Decision,
     Event,
@@ -22,7 +22,7 @@ from headgate.control.events import (
     Superseded,
 )
 from headgate.control.ids import AttemptId, PartitionId
-from headgate.control.replay import Derived, Replay
+from headgate.control.model.replay import Derived, Replay
 
 from .lifecycle_model import (
     HISTORIES,

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.storage.segment import BATCH_BYTES, Segment, decode, encode, sort
+from headgate.storage.format.segment import decode
+from headgate.storage.writing.encoding import BATCH_BYTES, Segment, encode, sort
 
 ATTEMPT = AttemptId(PartitionId(ResultId("r1"), 0), 1, 0)
 MANY = 100_000

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Invalid
-from headgate.control.events import (
+from headgate.control.events.types import (
     Fact,
     JobRegistered,
     PartitionRegistered,
@@ -27,17 +27,18 @@ from headgate.control.events import (
     ResultRegistered,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.memory import MemoryEventLog
-from headgate.control.state import JobState, ResultState
-from headgate.storage import segment
-from headgate.storage.blobs import BlobStore
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState, ResultState
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import Manifest, build
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.segment import SegmentIndex
+from headgate.storage.format import segment
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import Manifest, build
+from headgate.storage.format.segment import SegmentIndex
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore
+from headgate.storage.writing import encoding
 
 JOB = JobId("job")
 RESULT = ResultId("r1")
@@ -421,7 +422,7 @@ def test_polars_reads_a_segment(data: st.DataObject, kinds: list[pa.DataType], c
 def test_a_large_subpartition_is_several_batches(codec: str) -> None:
     """A subpartition over the size of a batch comes back whole, in batches of bounded size."""
     schema = pa.schema([("a", pa.int64())])
-    rows = 3 * segment.BATCH_BYTES // 8 + 1
+    rows = 3 * encoding.BATCH_BYTES // 8 + 1
     numbers = pa.array(np.arange(rows))
     part = Part(pa.record_batch([numbers], schema=schema), np.ones(rows, np.int64), ())
     with exchange(schema, [part], 3, codec, Limits()) as written:
@@ -429,7 +430,7 @@ def test_a_large_subpartition_is_several_batches(codec: str) -> None:
         deployment = InputGateDeployment(written.manifest(), schema, 0, 3, 7)
         batches = list(written.environment.create_input_gate(deployment))
     assert len(batches) == 4
-    assert max(batch.nbytes for batch in batches) <= segment.BATCH_BYTES
+    assert max(batch.nbytes for batch in batches) <= encoding.BATCH_BYTES
 
 
 def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:

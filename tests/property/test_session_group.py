@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Conflict, Fenced
-from headgate.control.events import AttemptFailed, Fact, JobUnregistered, ReleaseRequested
+from headgate.control.events.types import AttemptFailed, Fact, JobUnregistered, ReleaseRequested
 from headgate.control.ids import JobId
-from headgate.control.memory import MemoryEventLog
-from headgate.control.session_steps import SessionSteps, Speaking
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.memory.log import MemoryEventLog
 
 from ..unit.log_doubles import STEP_EVENTS_MAX, FaultyLog
 from ..unit.test_loop import RESULT, attempt, produced

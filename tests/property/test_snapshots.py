@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.control import shapes, snapshots
 from headgate.control.errors import Corrupt
-from headgate.control.events import Decision, Event, Fact, Produced, Recorded, SegmentSummary
+from headgate.control.events.types import Decision, Event, Fact, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import StateRecord
-from headgate.control.replay import Derived, Replay, Snapshot
-from headgate.control.snapshots import Standing
-from headgate.control.state import JobState
+from headgate.control.model.replay import Derived, Replay, Snapshot
+from headgate.control.model.state import JobState
+from headgate.control.snapshots import format
+from headgate.control.snapshots import records as snapshots
+from headgate.control.snapshots.records import Standing
 
 from .lifecycle_model import HISTORIES, JOB, MANY, OPENING, RESULTS, run
 
@@ -196,10 +197,10 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
         kept: int
         added: int
 
-    body = shapes.pack(Before(3, "x"), {})
-    assert After(3) == shapes.unpack(body, After, lambda notes: None)
+    body = format.pack(Before(3, "x"), {})
+    assert After(3) == format.unpack(body, After, lambda notes: None)
     with pytest.raises(Corrupt, match="no Demanding"):
-        shapes.unpack(body, Demanding, lambda notes: None)
+        format.unpack(body, Demanding, lambda notes: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +256,9 @@ def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
     """A number where a text belongs is found when it is read, and not when it is used."""
     outer = Outer(7, "7", {7: "7"}, {7}, (Inner(7), None), Inner(7), {7: "7"})
     older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
-    assert outer == shapes.unpack(shapes.pack(older, {}), Outer, lambda notes: None)
+    assert outer == format.unpack(format.pack(older, {}), Outer, lambda notes: None)
     with pytest.raises(Corrupt, match="not as Outer has it"):
-        shapes.unpack(shapes.pack(foreign, {}), Outer, lambda notes: None)
+        format.unpack(format.pack(foreign, {}), Outer, lambda notes: None)
 
 
 @pytest.mark.parametrize(("first", "needed"), [(8, 0), (-1, 0), (3, 8), (3, -1)])

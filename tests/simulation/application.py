@@ -10,20 +10,20 @@ from functools import partial
 
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Fenced, Lost, Unavailable
-from headgate.control.events import Lost as Gone
-from headgate.control.events import (
+from headgate.control.events.types import Lost as Gone
+from headgate.control.events.types import (
     PartitionRegistered,
     PromoteRequested,
     ReleaseRequested,
     ResultRegistered,
 )
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.control.state import JobState, ResultState
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import Manifest, build
-from headgate.storage.release import StorageRelease
-from headgate.storage.segment import checksum
-from headgate.storage.tidings import Known, known
+from headgate.control.model.state import JobState, ResultState
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import Manifest, build
+from headgate.storage.format.segment import checksum
+from headgate.storage.streaming.partition_updates import Known, known
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .cluster import Cluster, Run, Task
 from .machines import Exchange, Executor, World

@@ -16,12 +16,12 @@ from types import MappingProxyType
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
+from headgate.control.events.types import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
-from headgate.control.kafka_settings import KafkaSettings
+from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
-from headgate.control.memory import MemoryDecisions, MemoryEventLog
-from headgate.control.recovery import read_snapshots
+from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
+from headgate.control.snapshots.resume import read_snapshots
 
 from .faults import Chaos
 from .group import OPEN_MS_MAX, SimMembership

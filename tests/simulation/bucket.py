@@ -7,12 +7,12 @@ from functools import partial
 
 from headgate.control.clock import Clock, Deadline
 from headgate.control.errors import Unavailable
-from headgate.storage.blobs import BlobStat, ByteRange, Bytes, PendingUpload
-from headgate.storage.counts import RequestCounts
-from headgate.storage.faults import FaultyBlobStore
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.puts import Answer, Stored
-from headgate.storage.retries import RetrySettings
+from headgate.storage.stores.conditional_put import Answer, Stored
+from headgate.storage.stores.faults import FaultyBlobStore
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStat, ByteRange, Bytes, PendingUpload
+from headgate.storage.stores.request_meter import RequestCounts
+from headgate.storage.stores.retries import RetrySettings
 
 from .faults import Chaos, StorePlan
 from .oracle import Oracle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     PartitionRegistered,
     Produced,

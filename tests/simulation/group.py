@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import Event
+from headgate.control.events.types import Event
 from headgate.control.log import Grant, Holder, Placed, StateRecord, partition_of
-from headgate.control.memory_group import MemoryMembership
+from headgate.control.memory.group import MemoryMembership
 
 from .scheduler import Process
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from headgate.control.ids import AttemptId, ResultId
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.manifest import Manifest
-from headgate.storage.means import Means
-from headgate.storage.tidings import Known
+from headgate.storage.format.manifest import Manifest
+from headgate.storage.runtime import Means
+from headgate.storage.streaming.partition_updates import Known
 
 from .broker import Broker, SimLog
 from .bucket import Bucket

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.deletion import Clearing, Deletion
 from headgate.control.errors import Conflict, Corrupt, Fenced, Lost, OutcomeUnknown, Retryable
 from headgate.control.ids import JobId
-from headgate.control.leases import MASTERS
-from headgate.control.session_master import Lookout
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.steps import JobSteps
-from headgate.control.term import Term
-from headgate.storage.release import StorageRelease
+from headgate.control.master.announcer import Author
+from headgate.control.master.deletions import Clearing, Deletion
+from headgate.control.master.group_master import Lookout
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.per_job import JobSteps
+from headgate.control.master.silence import MASTERS
+from headgate.control.master.term import Term
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .broker import SimLog
 from .machines import WAIT_S, World

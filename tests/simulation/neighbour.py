@@ -6,10 +6,10 @@ from __future__ import annotations
 from contextlib import closing
 
 from headgate.control.errors import Fenced
-from headgate.control.events import Event, Tick
+from headgate.control.events.types import Event, Tick
 from headgate.control.ids import JobId
-from headgate.control.kafka_settings import KafkaSettings
-from headgate.control.memory import MemoryEventLog
+from headgate.control.kafka.settings import KafkaSettings
+from headgate.control.memory.log import MemoryEventLog
 
 from .machines import World
 from .scheduler import Process, SimClock

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     Body,
     Consumable,

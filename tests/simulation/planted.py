@@ -9,30 +9,36 @@ from types import MappingProxyType
 
 import pytest
 
-from headgate.control import lifecycle, recovery, replay, snapshots, steps
 from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
-from headgate.control.events import Produced, Recorded, SegmentSummary
-from headgate.control.fold import apply
+from headgate.control.events.types import Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId
-from headgate.control.kafka_settings import KafkaSettings
-from headgate.control.leases import Watch
-from headgate.control.lifecycle import decide
+from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import EventLog
-from headgate.control.memory import MemoryEventLog
-from headgate.control.memory_group import MemoryMembership
-from headgate.control.memory_partitions import MemoryTransactions
-from headgate.control.recovery import Start
-from headgate.control.replay import Replay, Snapshot
-from headgate.control.snapshots import Standing
-from headgate.control.state import JobState, ResultState
-from headgate.control.term import Term
-from headgate.storage import gate, puts, tidings, writer
-from headgate.storage.channels import Channels, _Announced, _Channel
+from headgate.control.master import per_job
+from headgate.control.master.silence import Watch
+from headgate.control.master.term import Term
+from headgate.control.memory.group import MemoryMembership
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.memory.partitions import MemoryTransactions
+from headgate.control.model import decide as lifecycle
+from headgate.control.model import replay
+from headgate.control.model.apply import apply
+from headgate.control.model.decide import decide
+from headgate.control.model.replay import Replay, Snapshot
+from headgate.control.model.state import JobState, ResultState
+from headgate.control.snapshots import records, resume
+from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.resume import Start
 from headgate.storage.contract import InputGateDeployment
-from headgate.storage.gate import SegmentGate
-from headgate.storage.plan import Slice
-from headgate.storage.puts import Answer, Stored, Verdict
+from headgate.storage.reading import gate
+from headgate.storage.reading.gate import SegmentGate
+from headgate.storage.reading.read_plan import Slice
+from headgate.storage.stores import conditional_put
+from headgate.storage.stores.conditional_put import Answer, Stored, Verdict
+from headgate.storage.streaming import partition_updates
+from headgate.storage.streaming.channels import Channels, _Announced, _Channel
+from headgate.storage.writing import writer
 
 from .group import SimMembership
 from .oracle import JOB
@@ -121,12 +127,12 @@ def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
 
 def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """No answer to a put is taken for a yes."""
-    settle = puts.settle
+    settle = conditional_put.settle
 
     def trusting(answer: Answer, found: Stored | None, mine: Stored) -> Verdict:
         return Verdict.DONE if answer is Answer.SILENT else settle(answer, found, mine)
 
-    patch.setattr(puts, "settle", trusting)
+    patch.setattr(conditional_put, "settle", trusting)
 
 
 def skip_the_fence_of_the_group(patch: pytest.MonkeyPatch) -> None:
@@ -168,11 +174,11 @@ def begin_over_what_stands(patch: pytest.MonkeyPatch) -> None:
             position = log.written(job)
             decisions.begin()
             nothing = Snapshot(JobState(job), (), position, position)
-            for record in snapshots.write(nothing, Standing())[0]:
+            for record in records.write(nothing, Standing())[0]:
                 decisions.keep(record)
             decisions.commit(position)
 
-    patch.setattr(recovery, "_begin", over)
+    patch.setattr(resume, "_begin", over)
 
 
 def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +188,7 @@ def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
         standing = Standing(frozenset(log.read_state(job, deadline)))
         return Start(log.follow(job, None), None, standing, "")
 
-    patch.setattr(steps, "take_up", oldest)
+    patch.setattr(per_job, "take_up", oldest)
 
 
 def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:
@@ -218,13 +224,13 @@ def take_the_last_segment_for_the_end(patch: pytest.MonkeyPatch) -> None:
 
 def take_each_stream_for_whole(patch: pytest.MonkeyPatch) -> None:
     """A partition of a pipelined result counts as whole before the others are."""
-    begin = tidings.Fold.__init__
+    begin = partition_updates.Fold.__init__
 
-    def alone(self: tidings.Fold, deployment: InputGateDeployment) -> None:
+    def alone(self: partition_updates.Fold, deployment: InputGateDeployment) -> None:
         begin(self, deployment)
         self._pipelined = False
 
-    patch.setattr(tidings.Fold, "__init__", alone)
+    patch.setattr(partition_updates.Fold, "__init__", alone)
 
 
 # Each with the first seed that shows it, by today's histories: it is tried first.

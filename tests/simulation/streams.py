@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.control.events import AttemptFailed, ExecutorLost, Fact
+from headgate.control.events.types import AttemptFailed, ExecutorLost, Fact
 from headgate.control.ids import AttemptId
-from headgate.control.state import ResultState
+from headgate.control.model.state import ResultState
 
 from .machines import Executor
 from .voice import Voice

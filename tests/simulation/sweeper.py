@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
-from headgate.control.events import LeaseExpired
+from headgate.control.events.types import LeaseExpired
 from headgate.control.ids import JobId
-from headgate.control.leases import Neglected, neglected, time_of
-from headgate.control.recovery import read_snapshots
-from headgate.control.state import JobState
-from headgate.control.steps import JobSteps, Outcome
-from headgate.storage.release import StorageRelease
+from headgate.control.inquiry.neglected import Neglected, neglected
+from headgate.control.master.announcer import Author
+from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.silence import time_of
+from headgate.control.model.state import JobState
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .broker import SimLog
 from .machines import WAIT_S, World

@@ -8,16 +8,22 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
-from headgate.control.events import Decision, Fact, JobAccepted, JobRegistered, JobUnregistered
+from headgate.control.events.types import (
+    Decision,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+)
 from headgate.control.ids import JobId
-from headgate.control.ledger import Ledger
 from headgate.control.log import Follower
-from headgate.control.recovery import begin, take_up
-from headgate.control.state import JobState
+from headgate.control.master.announcer import Author
+from headgate.control.model.ledger import Ledger
+from headgate.control.model.state import JobState
+from headgate.control.snapshots.resume import begin, take_up
 
 from .broker import SimLog
 from .machines import WAIT_S, World

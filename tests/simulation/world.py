@@ -10,12 +10,12 @@ from itertools import count
 from headgate.control.clock import Deadline
 from headgate.control.contract import PER_JOB, SESSION
 from headgate.control.errors import HeadgateError
-from headgate.control.events import Lost
+from headgate.control.events.types import Lost
 from headgate.control.ids import JobId
-from headgate.control.recovery import read_snapshots
-from headgate.control.state import JobState
-from headgate.storage.fsck import audit, fold
-from headgate.storage.release import StorageRelease
+from headgate.control.inquiry.audit import audit, fold
+from headgate.control.model.state import JobState
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .application import Application, JobHasFailed
 from .broker import OTHER, Broker

@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 from headgate import Headgate
 from headgate.connectors.spark.services import Services
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.events import AttemptStarted, Recorded
-from headgate.control.replay import Replay
-from headgate.storage import fsck
-from headgate.storage.fsck import Findings
-from headgate.storage.stores import open_store
+from headgate.control.events.types import AttemptStarted, Recorded
+from headgate.control.inquiry.audit import fold
+from headgate.control.model.replay import Replay
+from headgate.storage.stores.open_store import open_store
+from headgate.storage.upkeep import fsck
+from headgate.storage.upkeep.fsck import Findings
 
 from ..processes import command, descendants
 
@@ -76,7 +77,7 @@ def attempts_of(events: list[Recorded]) -> Counter[int]:
 
 def findings(services: Services, events: list[Recorded]) -> Findings:
     """The bucket held against the log of one job."""
-    states = fsck.fold(events)
+    states = fold(events)
     store, root = open_store(services.worker.store, dict(services.worker.s3))
     return fsck.check(store, root, lambda: states, states[0].job)
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
 from headgate.control.errors import Invalid
-from headgate.infra import stack
+from headgate.infra.devstack import stack
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 

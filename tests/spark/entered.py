@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark import actions
+from headgate.connectors.spark.patches import actions
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 

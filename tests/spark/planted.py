@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from headgate.connectors.spark import adaptive, offload, physical, places
-from headgate.connectors.spark.jvm import Jvm, name_of
-from headgate.connectors.spark.physical import PlanDoor
-from headgate.connectors.spark.places import Places, Scan
-from headgate.connectors.spark.shuffles import Group, Mark, Plan, Shuffle
-from headgate.connectors.spark.worker import Part
+from headgate.connectors.spark.jvm.bridge import Jvm, name_of
+from headgate.connectors.spark.queries import adaptive, planner, runner, scan_places
+from headgate.connectors.spark.queries.exchange_nodes import Group, Mark, Plan, Shuffle
+from headgate.connectors.spark.queries.planner import PlanDoor
+from headgate.connectors.spark.queries.scan_places import Places, Scan
+from headgate.connectors.spark.tasks.worker import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 _FEW = 4
@@ -34,7 +34,7 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
     def fill(
         self: Places, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()
     ) -> Any:
-        planned = self.replace(plan, [(join, places._skewed(join)) for join in cut])
+        planned = self.replace(plan, [(join, scan_places._skewed(join)) for join in cut])
         return self.replace(planned, [(node, scan.reads) for node, scan in scans])
 
     def first_of_each(self: Jvm, items: Iterable[tuple[Any, Any]]) -> Any:
@@ -43,7 +43,7 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
     mapping = Jvm.mapping
     patch.setattr(Places, "fill", fill)
     patch.setattr(Jvm, "mapping", first_of_each)
-    patch.setattr(offload, "check_parts", lambda *_: None)
+    patch.setattr(runner, "check_parts", lambda *_: None)
 
 
 def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
         return self._query(self._stage(plan)).executedPlan()
 
     partitioning = PlanDoor._partitioning
-    patch.setattr(offload, "_cut_as_one", apart)
+    patch.setattr(runner, "_cut_as_one", apart)
     patch.setattr(PlanDoor, "_partitioning", hashed)
     patch.setattr(PlanDoor, "_executed", prepared)
 
@@ -79,7 +79,7 @@ def swap_parts(patch: pytest.MonkeyPatch) -> None:
             first = (first[1], first[0], *first[2:])
         return [first, *others]
 
-    patch.setattr(offload, "parts_of", swapped)
+    patch.setattr(runner, "parts_of", swapped)
 
 
 def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
 
 def take_no_groups_for_no_rows(patch: pytest.MonkeyPatch) -> None:
     """A count over an exchange without rows is planned again as an empty relation."""
-    patch.setattr(physical, "is_grouped", lambda logical: True)
+    patch.setattr(planner, "is_grouped", lambda logical: True)
 
 
 def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
         end = cut[-1] if cut else max(map(len, found), default=0)
         return [(*parts[:end], *parts[end + 1 :]) for parts in found]
 
-    patch.setattr(offload, "parts_of", without_last)
+    patch.setattr(runner, "parts_of", without_last)
 
 
 def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:

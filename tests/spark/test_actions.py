@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from headgate import Headgate, Unavailable, attach
-from headgate.connectors.spark import actions, writers
-from headgate.connectors.spark.exchange import Exchanger
+from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.patches import actions, writers
 from headgate.storage.master import StorageMaster
 
 from .cluster import findings, recorded

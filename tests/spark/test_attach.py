@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from headgate import HeadgateError, Invalid, Unavailable, attach
 from headgate.connectors.spark.attach import attach_session
-from headgate.connectors.spark.catalyst import open_door
+from headgate.connectors.spark.jvm.catalyst import open_door
 from headgate.control.clock import SYSTEM_CLOCK
 
 from .conftest import Place

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
-from headgate.storage.stores import open_store
+from headgate.storage.stores.open_store import open_store
 
 from .conftest import Place, build_session, setting
 from .entered import counted, detached, left

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from headgate import Headgate, Invalid, attach
 from headgate.connectors.spark.attach import attach_session
 from headgate.infra.embedded import EmbeddedStack, start_embedded
-from headgate.storage.files import FileBlobStore
+from headgate.storage.stores.files import FileBlobStore
 
 from .conftest import Place, build_session
 

@@ -17,9 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Corrupt, Headgate, attach
-from headgate.connectors.spark import offload, roads, shipping
-from headgate.connectors.spark.exchange import Exchanger, Written
-from headgate.connectors.spark.worker import MapTask
+from headgate.connectors.spark.exchanges import transport
+from headgate.connectors.spark.exchanges.exchange import Exchanger, Written
+from headgate.connectors.spark.queries import runner
+from headgate.connectors.spark.tasks import shipping
+from headgate.connectors.spark.tasks.worker import MapTask
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import (
@@ -112,7 +114,7 @@ def test_all_executors_killed_after_each_stage(
         return written
 
     with monkeypatch.context() as patched:
-        patched.setattr(offload, "_AT_ONCE", 1)
+        patched.setattr(runner, "_AT_ONCE", 1)
         patched.setattr(Exchanger, "write", write_and_kill)
         with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
             out = hg.offload(query)
@@ -156,7 +158,7 @@ def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path:
 
 def attach_reader(hg: Headgate) -> Any:
     """Reads the job's log also after its headgate is closed."""
-    from headgate.control.kafka import KafkaEventLog
+    from headgate.control.kafka.log import KafkaEventLog
 
     class Reader:
         job = hg.job
@@ -175,8 +177,8 @@ def after_the_put(task: Task) -> Task:
 
         from pyspark import TaskContext
 
-        from headgate.control.events import Produced
-        from headgate.storage import writer
+        from headgate.control.events.types import Produced
+        from headgate.storage.writing import writer
 
         context = TaskContext.get()
         assert context is not None
@@ -224,7 +226,7 @@ def test_exactly_once(
     df = orders(spark)
     assert len(executors(spark)) == 2
     with monkeypatch.context() as patched:
-        patched.setattr(roads, "ship", lambda task: fault(shipping.ship(task)))
+        patched.setattr(transport, "ship", lambda task: fault(shipping.ship(task)))
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     events = recorded(hg)
@@ -291,7 +293,7 @@ def test_announced_without_all_rows(
         "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{catalyst}",
     }
     with setting(spark, conf), attach(spark) as hg, monkeypatch.context() as patched:
-        patched.setattr(roads, "ship", lambda task: cut_off(shipping.ship(task)))
+        patched.setattr(transport, "ship", lambda task: cut_off(shipping.ship(task)))
         with pytest.raises(Corrupt, match=r"0 rows, but .* wrote 5000: run the exchange again"):
             hg.repartition(orders(spark), 8, "k")
         (result,) = hg.results()
@@ -302,9 +304,9 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     """Two attempts at every partition run side by side, as speculation has it on two hosts, and
     both produce: one of each pair is read, the other superseded and deleted."""
     df = orders(spark)
-    writes = roads.PrivateRoad.writes
+    writes = transport.PrivateRoad.writes
 
-    def twice(road: roads.PrivateRoad, task: MapTask) -> roads.Writing:
+    def twice(road: transport.PrivateRoad, task: MapTask) -> transport.Writing:
         one = writes(road, task)
 
         def run() -> list[int]:
@@ -313,10 +315,10 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
                 assert first.result() == second.result()
             return first.result()
 
-        return roads.Writing(one.partitions, run, one.again)
+        return transport.Writing(one.partitions, run, one.again)
 
     with monkeypatch.context() as patched:
-        patched.setattr(roads.PrivateRoad, "writes", twice)
+        patched.setattr(transport.PrivateRoad, "writes", twice)
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     seen = kinds(recorded(hg))
@@ -334,7 +336,7 @@ def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.M
         return shipped if len(calls) == 1 else after_the_event(shipped)
 
     with monkeypatch.context() as patched:
-        patched.setattr(roads, "ship", choose)
+        patched.setattr(transport, "ship", choose)
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     assert kinds(recorded(hg))["Consumed"] == 16

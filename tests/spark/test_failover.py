@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
-from headgate.control.events import Lost, Reproduce
+from headgate.control.events.types import Lost, Reproduce
 
 from .cluster import attempts_of, audited, findings, kinds, recorded, segments
 from .conftest import build_session, real_place

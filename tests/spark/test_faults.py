@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.attach import attach_session
-from headgate.control.events import ResultRegistered
+from headgate.control.events.types import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
 from ..unit.s3_doubles import LosingProxy, losing

@@ -13,7 +13,7 @@ from pyspark.ml.feature import StringIndexer
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import Headgate, Unavailable, attach
-from headgate.connectors.spark.exchange import Exchanger
+from headgate.connectors.spark.exchanges.exchange import Exchanger
 
 from .conftest import build_session, real_place
 from .entered import counted, left, stored

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from headgate import Headgate, attach
-from headgate.connectors.spark import offload
-from headgate.connectors.spark.adaptive import parts_of
-from headgate.connectors.spark.offload import Offload
-from headgate.connectors.spark.physical import PlanDoor
-from headgate.connectors.spark.shuffles import Group
+from headgate.connectors.spark.queries import runner
+from headgate.connectors.spark.queries.adaptive import parts_of
+from headgate.connectors.spark.queries.exchange_nodes import Group
+from headgate.connectors.spark.queries.planner import PlanDoor
+from headgate.connectors.spark.queries.runner import Offload
 from headgate.control.errors import Corrupt
 
 from .entered import detached, left
@@ -62,7 +62,7 @@ def a_part_is_lost(patch: pytest.MonkeyPatch) -> None:
     def most(*given: Any) -> Sequence[Any]:
         return [own[:-1] for own in parts_of(*given)]
 
-    patch.setattr(offload, "parts_of", most)
+    patch.setattr(runner, "parts_of", most)
 
 
 PLANTED = [

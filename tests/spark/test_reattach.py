@@ -21,11 +21,11 @@ from headgate.connectors.spark.services import Services
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaSettings
-from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Replay
-from headgate.storage.layout import Layout
-from headgate.storage.stores import open_store
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings
+from headgate.control.model.replay import Replay
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.storage.format.layout import Layout
+from headgate.storage.stores.open_store import open_store
 
 from .cluster import findings, kinds, recorded
 from .conftest import Place, build_session, real_place

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.storage.layout import Layout
+from headgate.storage.format.layout import Layout
 
 from .conftest import setting
 

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
-from headgate.connectors.spark.roads import PrivateRoad
+from headgate.connectors.spark.exchanges.transport import PrivateRoad
+from headgate.connectors.spark.tasks.worker import Frames
 from headgate.connectors.spark.types import carried_schema, stored_schema
-from headgate.connectors.spark.worker import Frames
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.spark import offload, physical
-from headgate.connectors.spark.shuffles import Plan, Shuffle
-from headgate.connectors.spark.worker import Part
+from headgate.connectors.spark.queries import planner, runner
+from headgate.connectors.spark.queries.exchange_nodes import Plan, Shuffle
+from headgate.connectors.spark.tasks.worker import Part
 
 # So much of a hundred queries must have reached each.
 LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
@@ -41,10 +41,10 @@ class Watched:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._seen: set[str] = set()
         self.reached: Counter[str] = Counter()
-        self._watch(patch, offload, "parts_of", self._parts)
-        self._watch(patch, physical.PlanDoor, "alike", self._alike)
-        self._watch(patch, physical.PlanDoor, "plan_again", self._again)
-        self._watch(patch, physical.PlanDoor, "begin", self._begun)
+        self._watch(patch, runner, "parts_of", self._parts)
+        self._watch(patch, planner.PlanDoor, "alike", self._alike)
+        self._watch(patch, planner.PlanDoor, "plan_again", self._again)
+        self._watch(patch, planner.PlanDoor, "begin", self._begun)
 
     def end(self) -> frozenset[str]:
         """Count a query that has been asked, and return what it has reached."""

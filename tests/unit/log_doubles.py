@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from headgate.control import recovery
 from headgate.control.clock import Deadline
 from headgate.control.errors import HeadgateError, Unavailable
-from headgate.control.events import Event, Recorded
+from headgate.control.events.types import Event, Recorded
 from headgate.control.ids import JobId
 from headgate.control.log import (
     Decisions,
@@ -24,9 +23,10 @@ from headgate.control.log import (
     StateRecord,
     Transactions,
 )
+from headgate.control.snapshots import resume
 
 STEP_EVENTS_MAX = 3  # what a loop under test may ask for at once
-SCANNED = recovery._EVENTS_MAX  # what who looks for a former life does
+SCANNED = resume._EVENTS_MAX  # what who looks for a former life does
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from headgate.control.errors import HeadgateError
-from headgate.storage.blobs import ByteRange
-from headgate.storage.retries import RetrySettings
-from headgate.storage.s3 import S3BlobStore
-from headgate.storage.s3_settings import MultipartSettings, S3Settings
+from headgate.storage.stores.port import ByteRange
+from headgate.storage.stores.retries import RetrySettings
+from headgate.storage.stores.s3.settings import MultipartSettings, S3Settings
+from headgate.storage.stores.s3.store import S3BlobStore
 
 HANG_S = 3.0
 MIB = 1 << 20

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.connectors.spark import actions
-from headgate.connectors.spark.actions import Runs, enter, leave
+from headgate.connectors.spark.patches import actions
+from headgate.connectors.spark.patches.actions import Runs, enter, leave
 
 
 def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:

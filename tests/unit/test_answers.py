@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.connectors.spark.answers import Answers
+from headgate.connectors.spark.exchanges.answers import Answers
 
 
 class Frame:

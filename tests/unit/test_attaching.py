@@ -10,13 +10,14 @@ import pytest
 from py4j.protocol import Py4JError
 
 from headgate import Closed, Invalid
-from headgate.connectors.spark import attach, catalyst
+from headgate.connectors.spark import attach
+from headgate.connectors.spark.jvm import catalyst
 from headgate.connectors.spark.services import Services
 from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.ids import job_id
-from headgate.control.memory import MemoryEventLog
+from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import Limits
-from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.stores.memory import MemoryBlobStore
 
 JOB = job_id("job")
 SPARK: Any = SimpleNamespace(version="4.3.0", sparkContext=SimpleNamespace(appName="tests"))

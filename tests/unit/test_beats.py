@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from headgate.control import kafka_state
 from headgate.control.clock import Deadline
 from headgate.control.errors import Lost
 from headgate.control.ids import JobId
-from headgate.control.kafka_records import Place
-from headgate.control.kafka_settings import BEATS_MS
-from headgate.control.kafka_state import Beats
+from headgate.control.kafka import state
+from headgate.control.kafka.records import Place
+from headgate.control.kafka.settings import BEATS_MS
+from headgate.control.kafka.state import Beats
 
 PLACE = Place("headgate.heartbeats", 0)
 NOW_MS = 1_700_000_000_000
@@ -30,7 +30,7 @@ class Topic:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[tuple[str, int]] = []
         self.starts: list[int] = []
-        monkeypatch.setattr(kafka_state, "_scan", self.scan)
+        monkeypatch.setattr(state, "_scan", self.scan)
 
     def scan(self, *_: object, start: int) -> Iterator[tuple[str, Any]]:
         self.starts.append(start)

@@ -9,23 +9,18 @@ from itertools import count
 
 import pytest
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, Unavailable
-from headgate.control.events import (
-    Fact,
-    JobAccepted,
-    JobUnregistered,
-    PromoteRequested,
-)
+from headgate.control.events.types import Fact, JobAccepted, JobUnregistered, PromoteRequested
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, Follower, StateRecord
-from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import begin, forget, read_snapshots, take_up
-from headgate.control.replay import Derived
-from headgate.control.state import JobState
-from headgate.control.steps import JobSteps
+from headgate.control.master.announcer import Author
+from headgate.control.master.per_job import JobSteps
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Derived
+from headgate.control.model.state import JobState
+from headgate.control.snapshots.resume import begin, forget, read_snapshots, take_up
 
 from .log_doubles import Fault, FaultyLog
 from .test_loop import (

@@ -16,12 +16,18 @@ from headgate.control.errors import (
     Throttled,
     Unavailable,
 )
-from headgate.storage.blobs import ByteRange
-from headgate.storage.faults import Effect, FaultPlan, FaultyBlobStore, Operation, PlannedFault
-from headgate.storage.memory import MemoryBlobStore
-from headgate.storage.puts import Answer, Stored, Verdict, settle
-from headgate.storage.retries import Retrier, RetrySettings, backoff_s
-from headgate.storage.stores import open_store
+from headgate.storage.stores.conditional_put import Answer, Stored, Verdict, settle
+from headgate.storage.stores.faults import (
+    Effect,
+    FaultPlan,
+    FaultyBlobStore,
+    Operation,
+    PlannedFault,
+)
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.open_store import open_store
+from headgate.storage.stores.port import ByteRange
+from headgate.storage.stores.retries import Retrier, RetrySettings, backoff_s
 
 from .s3_doubles import StillClock
 

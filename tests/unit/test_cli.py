@@ -13,27 +13,24 @@ from typer.testing import CliRunner
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.errors import Unavailable
-from headgate.control.events import (
-    AttemptFailed,
-    Event,
-    JobAccepted,
-    JobRegistered,
-)
+from headgate.control.events.types import AttemptFailed, Event, JobAccepted, JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryDecisions, MemoryEventLog
-from headgate.control.recovery import read_snapshots
-from headgate.infra import cli, doctor, stack
-from headgate.infra.daemons import Daemon
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra import doctor
+from headgate.infra.cli import app
+from headgate.infra.devstack import stack
+from headgate.infra.devstack.daemons import Daemon
+from headgate.infra.devstack.stack import StackState
 from headgate.infra.doctor import Target
-from headgate.infra.stack import StackState
-from headgate.storage.blobs import BlobStore, Bytes
 from headgate.storage.contract import Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.release import StorageRelease
+from headgate.storage.format.layout import Layout
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore, Bytes
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 JOB, RESULT = JobId("j"), ResultId("r1")
 PARTITIONS, SUBPARTITIONS = 3, 4
@@ -113,7 +110,7 @@ def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
 
 def ran(*arguments: str) -> tuple[int, list[str], str]:
     """Exit code, lines of stdout, stderr."""
-    result = CliRunner().invoke(cli.app, list(arguments))
+    result = CliRunner().invoke(app.app, list(arguments))
     return result.exit_code, result.stdout.splitlines(), result.stderr
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from headgate.control.clock import Deadline
-from headgate.control.events import AttemptStarted, Event, ReleaseRequested
-from headgate.storage.memory import Objects
+from headgate.control.events.types import AttemptStarted, Event, ReleaseRequested
+from headgate.storage.stores.memory import Objects
 
 from .test_cli import JOB, RESULT, KeptLog, attempt, exchange, log, objects, ran
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from headgate.control import leases
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced
-from headgate.infra import cli_jobs
+from headgate.control.inquiry.neglected import neglected
 from headgate.infra import sweep as sweeping
+from headgate.infra.cli import job_commands
 from headgate.infra.sweep import Swept
-from headgate.storage.memory import Objects
+from headgate.storage.stores.memory import Objects
 
 from .test_cli import JOB, KeptLog, exchange, log, objects, ran
 
@@ -30,7 +30,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     here = ("--store", "s3://bucket/root/")
     assert (0, []) == ran("sweep", *here)[:2]
     later = SYSTEM_CLOCK.now_ms() + 61_000
-    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
+    monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
     assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
@@ -49,16 +49,16 @@ def test_a_job_that_cannot_be_swept_stops_no_other(
 ) -> None:
     exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1))
     later, fails = SYSTEM_CLOCK.now_ms() + 61_000, iter([True])
-    found, swept = leases.neglected, sweeping.sweep
+    found, swept = neglected, sweeping.sweep
 
     def sweep(*given: Any) -> Swept:
         if next(fails, False):
             raise Fenced("injected")
         return swept(*given)
 
-    monkeypatch.setattr(cli_jobs, "time_of", lambda *_: later)
-    monkeypatch.setattr(cli_jobs, "neglected", lambda *given: [*found(*given)] * 2)
-    monkeypatch.setattr(cli_jobs, "sweep", sweep)
+    monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
+    monkeypatch.setattr(job_commands, "neglected", lambda *given: [*found(*given)] * 2)
+    monkeypatch.setattr(job_commands, "sweep", sweep)
     code, lines, _ = ran("sweep")
     assert (1, "job j: not swept: injected") == (code, lines[0])
     assert lines[1].endswith("3 objects deleted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     Event,
     ExecutorLost,
     JobRegistered,
@@ -14,7 +14,7 @@ from headgate.control.events import (
     Reproduce,
 )
 from headgate.control.ids import AttemptId, JobId
-from headgate.storage.memory import Objects
+from headgate.storage.stores.memory import Objects
 
 from .test_cli import JOB, RESULT, KeptLog, exchange, log, objects, ran
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.control import codec
 from headgate.control.errors import Corrupt, Invalid
-from headgate.control.events import (
+from headgate.control.events import codec
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Body,
@@ -110,7 +110,9 @@ def event(body: Body) -> Event:
 
 
 def schema() -> dict[str, Any]:
-    text = (files("headgate.control") / "schemas" / f"event.{codec.VERSION}.avsc").read_text()
+    text = (
+        files("headgate.control.events") / "schemas" / f"event.{codec.VERSION}.avsc"
+    ).read_text()
     found: dict[str, Any] = json.loads(text)
     return found
 

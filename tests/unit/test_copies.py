@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from headgate.connectors.spark.copies import copied
+from headgate.connectors.spark.tasks.grouped.column_copies import copied
 
 from ..spark.keeping import FRAMES
 

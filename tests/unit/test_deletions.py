@@ -10,7 +10,7 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumable,
@@ -22,9 +22,9 @@ from headgate.control.events import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryEventLog
-from headgate.control.state import ResultState
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import ResultState
 
 from .log_doubles import Fault, FaultyLog
 from .test_loop import (

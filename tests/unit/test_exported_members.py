@@ -12,7 +12,7 @@ from zipimport import zipimporter
 import pytest
 
 import headgate
-from headgate.connectors.spark.worker import _forget_zips
+from headgate.connectors.spark.tasks.worker import _forget_zips
 
 NAMES_MAX = 12
 
@@ -50,10 +50,11 @@ def test_writing_does_not_import_pandas() -> None:
 import sys
 import numpy as np
 import pyarrow as pa
-from headgate.connectors.spark.worker import _apart
+from headgate.connectors.spark.tasks.worker import _apart
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.storage.fingerprint import Fingerprint
-from headgate.storage.segment import decode, encode, sort
+from headgate.storage.writing.fingerprint import Fingerprint
+from headgate.storage.format.segment import decode
+from headgate.storage.writing.encoding import encode, sort
 numbers = pa.py_buffer(np.array([0, 1, 2], np.int32))
 to = pa.Array.from_buffers(pa.int32(), 2, [None, numbers])
 a = pa.Array.from_buffers(to.type, 2, [pa.py_buffer(bytes([1])), numbers])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     Body,
     Consumable,
@@ -21,12 +21,13 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.state import JobState
-from headgate.storage.blobs import BlobStat, PendingUpload
-from headgate.storage.fsck import Findings, Kind, Listing, audit, check, compare, fold
-from headgate.storage.layout import Layout
-from headgate.storage.memory import MemoryBlobStore
-from headgate.storage.segment import checksum
+from headgate.control.inquiry.audit import audit, fold
+from headgate.control.model.state import JobState
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.segment import checksum
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.port import BlobStat, PendingUpload
+from headgate.storage.upkeep.fsck import Findings, Kind, Listing, check, compare
 
 JOB, RESULT, ROOT = JobId("j"), ResultId("r"), "root"
 LAYOUT = Layout(ROOT, JOB)

@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headgate.connectors.spark import in_pandas
-from headgate.connectors.spark.gathering import Groups, Sorted
+from headgate.connectors.spark.tasks.grouped import pandas_functions
+from headgate.connectors.spark.tasks.grouped.external_groups import Groups, Sorted
 
 
 def test_windows_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wide groups behind narrow ones are a few at a time, and one at least."""
-    monkeypatch.setattr(in_pandas, "_WINDOW_BYTES", 10_000)
+    monkeypatch.setattr(pandas_functions, "_WINDOW_BYTES", 10_000)
     widths = [*[1] * 2_000, 4_000, 4_000, 4_000, 20_000, 1]
     rows = pa.table({"c": ["x" * width for width in widths]})
     starts = np.arange(len(widths) + 1)
     held = Groups([pa.array(starts[:-1])], [Sorted(rows, starts)], ["more"])
-    windows = list(in_pandas._windows(held))
+    windows = list(pandas_functions._windows(held))
     found = [(len(one.keys[0]), one.sides[0].rows) for one in windows]
     assert rows == pa.concat_tables(part for _, part in found)
     assert all(part.nbytes <= 10_000 or groups == 1 for groups, part in found)

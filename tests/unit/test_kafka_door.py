@@ -23,7 +23,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.connectors.spark.settings import read_settings
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import (
     Fenced,
@@ -34,15 +33,16 @@ from headgate.control.errors import (
     Throttled,
     Unavailable,
 )
-from headgate.control.events import JobUnregistered
+from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
-from headgate.control.kafka import KafkaEventLog, KafkaFollower, KafkaSettings
-from headgate.control.kafka_clients import KafkaClients
-from headgate.control.kafka_decisions import KafkaTransactions
-from headgate.control.kafka_errors import MEANINGS, translate, translate_delivery
-from headgate.control.kafka_records import Place
-from headgate.control.kafka_settings import OWNED
-from headgate.storage.s3_settings import s3_settings
+from headgate.control.kafka.clients import KafkaClients
+from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
+from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
+from headgate.control.kafka.records import Place
+from headgate.control.kafka.settings import OWNED
+from headgate.control.kafka.transactions import KafkaTransactions
+from headgate.control.master.announcer import Author
+from headgate.storage.stores.s3.settings import s3_settings
 
 _ADDRESS = "http://me:hunter2@host"
 NOWHERE = "127.0.0.1:1"

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK
-from headgate.control.codec import encode
-from headgate.control.deletion import Orders
-from headgate.control.events import (
+from headgate.control.events.codec import encode
+from headgate.control.events.types import (
     Body,
     Deleted,
     Event,
@@ -26,10 +24,12 @@ from headgate.control.events import (
     SegmentSummary,
     TrackingStopped,
 )
-from headgate.control.fold import apply
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.state import JobState, ResultState
+from headgate.control.master.announcer import Author
+from headgate.control.master.deletions import Orders
+from headgate.control.model.apply import apply
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState, ResultState
 
 JOB, RESULT = JobId("j" * 100), ResultId("r" * 100)
 PARTITIONS, REGION = 30_000, 6_000

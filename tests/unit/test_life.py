@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumed,
@@ -35,8 +35,8 @@ from headgate.control.events import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.state import JobState
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState
 
 PAGE = Path(__file__).parents[2] / "docs/life.md"
 RESULT = ResultId("r")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control import codec, fold, snapshots
-from headgate.control.events import (
+from headgate.control.events import codec
+from headgate.control.events.types import (
     AttemptStarted,
     Consumed,
     Decision,
@@ -24,11 +24,13 @@ from headgate.control.events import (
     Superseded,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.memory import MemoryEventLog
-from headgate.control.replay import Snapshot
-from headgate.control.snapshots import Standing
-from headgate.control.state import JobState
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model import apply
+from headgate.control.model.decide import step
+from headgate.control.model.replay import Snapshot
+from headgate.control.model.state import JobState
+from headgate.control.snapshots import records as snapshots
+from headgate.control.snapshots.records import Standing
 
 from .test_deletions import stored
 from .test_loop import JOB as OTHER_JOB
@@ -37,7 +39,7 @@ from .test_loop import audited, state_facts
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 JOB = JobId("long")
-REMEMBERED = fold._GONE_MAX
+REMEMBERED = apply._GONE_MAX
 
 
 def exchange(number: int) -> Iterator[Fact]:
@@ -100,7 +102,7 @@ def test_what_stands_in_the_log_stays_small() -> None:
 def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much a job says that it wrote, read and deleted: its sums stop at a number of 64 bits
     and a snapshot takes them, also when they are added up for results that are forgotten."""
-    monkeypatch.setattr(fold, "_GONE_MAX", 1)
+    monkeypatch.setattr(apply, "_GONE_MAX", 1)
     most, times = codec._COUNT_MAX, 200
     assert most * times >= 2**63
     state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
@@ -165,7 +167,7 @@ def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
 
 def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing it orders more results to go at once than it remembers, also such without objects."""
-    monkeypatch.setattr(fold, "_GONE_MAX", 5)
+    monkeypatch.setattr(apply, "_GONE_MAX", 5)
     log = MemoryEventLog()
     driver = stored(log, 12)
     for number in range(8):

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.control import loop as loop_module
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import (
@@ -23,7 +21,7 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     Body,
     Event,
@@ -39,12 +37,14 @@ from headgate.control.events import (
     Superseded,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.keeping import Keeper
 from headgate.control.log import Decisions, EventLog
-from headgate.control.loop import JobLoop
-from headgate.control.memory import MemoryEventLog
-from headgate.control.replay import Replay
-from headgate.control.state import JobState, ResultState
+from headgate.control.master import thread as loop_module
+from headgate.control.master.announcer import Author
+from headgate.control.master.thread import JobLoop
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Replay
+from headgate.control.model.state import JobState, ResultState
+from headgate.control.snapshots.schedule import Keeper
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 

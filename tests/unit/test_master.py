@@ -25,7 +25,7 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     JobRegistered,
@@ -34,18 +34,18 @@ from headgate.control.events import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryEventLog
-from headgate.storage.blobs import BlobStore
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import build
-from headgate.storage.means import Means
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.release import StorageRelease
-from headgate.storage.retries import RetrySettings
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import build
+from headgate.storage.runtime import Means
+from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore
+from headgate.storage.stores.retries import RetrySettings
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import (

@@ -18,6 +18,8 @@ import pytest
 import headgate
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src/headgate"
+ROOMS = ("control", "storage", "connectors", "infra")
 LOCK = (ROOT / "requirements.lock").read_text()
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z_ =!'A-Z0-9]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -38,14 +40,14 @@ def pins() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def shipped(project: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names in a wheel that is built from a copy, so that the build leaves nothing behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in {place.split("/")[0] for place in package_folders(project).values()}:
-        shutil.copytree(ROOT / folder, source / folder, ignore=ignored)
+    for folder in ("src", *ROOMS):
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignored, symlinks=True)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     build += ["--no-deps", "--no-index", "--no-build-isolation", "-w", str(out), str(source)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=BUILD_LIMIT_S)
@@ -88,8 +90,7 @@ def test_the_lock_keeps_to_the_versions_that_were_tried(pins: dict[str, str]) ->
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """What happens to be installed, as a part of something else, is missing elsewhere."""
-    rooms = {folder.split("/")[0] for folder in package_folders(project).values()}
-    modules = [one for folder in (*rooms, "tests") for one in ROOT.glob(f"{folder}/**/*.py")]
+    modules = [one for folder in ("src", *ROOMS, "tests") for one in ROOT.glob(f"{folder}/**/*.py")]
     imported = {name for module in modules for name in imports(module)} - sys.stdlib_module_names
     homes = metadata.packages_distributions()
     foreign = {name: set(homes.get(name, ())) for name in imported - {"headgate", "tests"}}
@@ -105,33 +106,45 @@ def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
     assert metadata.version("headgate") == headgate.__version__
 
 
-def test_every_folder_with_code_is_a_package(project: dict[str, Any]) -> None:
-    """A folder that is missing from the list imports here and is absent from the wheel."""
-    listed = package_folders(project)
-    assert set(listed) == set(project["tool"]["setuptools"]["packages"])
-    rooms = {folder.split("/")[0] for folder in listed.values()}
-    modules = [module for room in rooms for module in ROOT.glob(f"{room}/**/*.py")]
-    on_disk = {str(module.parent.relative_to(ROOT)) for module in modules}
-    assert set(listed.values()) == on_disk
+def test_every_room_is_linked() -> None:
+    """The rooms at the top are what the links of the package lead to."""
+    links = {link.name: link.resolve() for link in PACKAGE.iterdir() if link.is_symlink()}
+    assert {room: ROOT / room for room in ROOMS} == links
 
 
-def test_the_wheel_holds_all_code(project: dict[str, Any], shipped: set[str]) -> None:
+def test_a_clone_beside_a_script_is_not_the_package(tmp_path: Path) -> None:
+    """A script that runs beside a folder named `headgate` imports the installed package."""
+    (tmp_path / "headgate" / "control").mkdir(parents=True)
+    (tmp_path / "job.py").write_text("import headgate; print(headgate.attach.__name__)")
+    done = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("attach\n", "")
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    """A folder without `__init__.py` imports here and is absent from the wheel."""
+    modules = [module for room in ROOMS for module in ROOT.glob(f"{room}/**/*.py")]
+    assert [] == [m for m in modules if not m.with_name("__init__.py").exists()]
+
+
+def test_the_wheel_holds_all_code(shipped: set[str]) -> None:
     """Every module on disk is in the wheel under its package's name, and no other file of code."""
-    expected = {
-        f"{package.replace('.', '/')}/{module.name}"
-        for package, folder in package_folders(project).items()
-        for module in (ROOT / folder).glob("*.py")
-    }
+    expected = {f"headgate/{module.name}" for module in PACKAGE.glob("*.py")}
+    for room in ROOMS:
+        expected |= {f"headgate/{m.relative_to(ROOT)}" for m in ROOT.glob(f"{room}/**/*.py")}
     assert expected == {name for name in shipped if name.endswith(".py")}
 
 
 def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
     """Schemas, the marker for type checkers, the compose file and the licence are there."""
-    on_disk = ROOT.glob("control/schemas/*.avsc")
-    schemas = {f"headgate/control/schemas/{schema.name}" for schema in on_disk}
+    on_disk = ROOT.glob("control/events/schemas/*.avsc")
+    schemas = {f"headgate/control/events/schemas/{schema.name}" for schema in on_disk}
     licence = f"headgate-{headgate.__version__}.dist-info/licenses/LICENSE"
     assert schemas
-    assert schemas | {"headgate/py.typed", "headgate/infra/compose.yml", licence} <= shipped
+    assert (
+        schemas | {"headgate/py.typed", "headgate/infra/devstack/compose.yml", licence} <= shipped
+    )
 
 
 def declared(project: dict[str, Any]) -> set[str]:
@@ -153,8 +166,3 @@ def imports(module: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found.add(node.module.split(".")[0])
     return found
-
-
-def package_folders(project: dict[str, Any]) -> dict[str, str]:
-    folders: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
-    return folders

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
-from headgate.storage.blobs import ByteRange
 from headgate.storage.contract import InputGateDeployment, Limits
-from headgate.storage.manifest import Manifest, Source
-from headgate.storage.memory import MemoryBlobStore
-from headgate.storage.neighbours import Neighbours
-from headgate.storage.plan import group_of, plan, read_on
+from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.reading.range_cache import Neighbours
+from headgate.storage.reading.read_plan import group_of, plan, read_on
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.port import ByteRange
 
 RESULT = ResultId("r")
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.connectors.spark import actions
+from headgate.connectors.spark.patches import actions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "queries.md").read_text()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     Fact,
     JobRegistered,
@@ -17,15 +17,15 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
-from headgate.control.questions import (
+from headgate.control.inquiry.questions import (
     cluster_partitions,
     is_available,
     may_be_released,
     running_on,
     unused,
 )
-from headgate.control.state import JobState
+from headgate.control.model.decide import step
+from headgate.control.model.state import JobState
 
 JOB = JobId("j")
 A, B, C = ResultId("a"), ResultId("b"), ResultId("c")

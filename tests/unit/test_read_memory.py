@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 
 from headgate.control.errors import Invalid
-from headgate.control.memory import MemoryEventLog
-from headgate.storage import segment, writer
-from headgate.storage.blobs import ByteRange
+from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.manifest import build
-from headgate.storage.memory import MemoryBlobStore, Objects
+from headgate.storage.format import segment
+from headgate.storage.format.manifest import build
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import ByteRange
+from headgate.storage.writing import writer
 
 from ..property.test_damage import without_indexes
 from ..property.test_segments import JOB, LAYOUT, Part, Written, exchange

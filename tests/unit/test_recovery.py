@@ -9,12 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control import keeping, snapshots
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import HeadgateError, OutcomeUnknown, Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumed,
@@ -27,10 +25,12 @@ from headgate.control.events import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog, StateRecord
-from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import read_snapshots, take_up
-from headgate.control.state import JobState
-from headgate.control.steps import JobSteps, Outcome
+from headgate.control.master.announcer import Author
+from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import JobState
+from headgate.control.snapshots import records, schedule
+from headgate.control.snapshots.resume import read_snapshots, take_up
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import (
@@ -239,7 +239,7 @@ def test_a_snapshot_too_large_for_a_step_is_not_written(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It would hold the readers up: the master goes on without, and says so once."""
-    monkeypatch.setattr(keeping, "_STEP_BYTES_MAX", 100)
+    monkeypatch.setattr(schedule, "_STEP_BYTES_MAX", 100)
     log = MemoryEventLog()
     with caplog.at_level(logging.WARNING):
         assert audited(log).state.epoch == 0
@@ -294,7 +294,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
             "is not used" for r in caplog.records if f"job {JOB} is not used" in r.getMessage()
         ]
         assert audited(log).state == state
-        assert snapshots.read(JOB, standing(log))[0].position == position(log)
+        assert records.read(JOB, standing(log))[0].position == position(log)
 
 
 @pytest.mark.parametrize("grown", [0, 100])

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headgate import Headgate, Invalid, Unavailable
-from headgate.connectors.spark import exchange
-from headgate.connectors.spark.caches import Cache
-from headgate.connectors.spark.exchange import Exchanger
-from headgate.connectors.spark.kept import Gone, Kept
-from headgate.connectors.spark.repairs import Repairs
+from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges.lifetimes import Gone, Kept
+from headgate.connectors.spark.exchanges.rerun import Repairs
+from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.settings import Settings
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from pyspark import SparkContext
 
-from headgate.connectors.spark import repairs
-from headgate.connectors.spark.repairs import Repairs
-from headgate.connectors.spark.roads import Writing
+from headgate.connectors.spark.exchanges import rerun
+from headgate.connectors.spark.exchanges.rerun import Repairs
+from headgate.connectors.spark.exchanges.transport import Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.events import ResultRegistered
+from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import ResultId
-from headgate.control.state import ResultState
+from headgate.control.model.state import ResultState
 
 RESULT = ResultId("r")
 MISSING = {RESULT: frozenset({1})}
@@ -54,8 +54,8 @@ class Driver:
 
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repairs, "_TURN_S", 0.01)
-    monkeypatch.setattr(repairs, "_SETTLE_TURNS", 2)
+    monkeypatch.setattr(rerun, "_TURN_S", 0.01)
+    monkeypatch.setattr(rerun, "_SETTLE_TURNS", 2)
 
 
 def fails(driver: Driver) -> None:

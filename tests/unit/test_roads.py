@@ -13,12 +13,12 @@ import pytest
 from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
-from headgate.connectors.spark import worker
-from headgate.connectors.spark.exchange import check_rows, hiding
-from headgate.connectors.spark.worker import Frames
-from headgate.control.events import Produced, ResultRegistered, SegmentSummary
+from headgate.connectors.spark.exchanges.exchange import check_rows, hiding
+from headgate.connectors.spark.tasks import worker
+from headgate.connectors.spark.tasks.worker import Frames
+from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.control.state import ResultState
+from headgate.control.model.state import ResultState
 
 FRAMES = [b"first", b"", b"third"]
 END = struct.pack("!i", SpecialLengths.END_OF_DATA_SECTION)

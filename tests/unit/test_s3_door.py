@@ -13,10 +13,10 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import HeadgateError, Invalid, Throttled, Unavailable
-from headgate.storage.retries import RetrySettings
-from headgate.storage.s3 import S3BlobStore
-from headgate.storage.s3_errors import BOTOCORE, OBSTORE
-from headgate.storage.s3_settings import S3Settings, s3_settings
+from headgate.storage.stores.retries import RetrySettings
+from headgate.storage.stores.s3.errors import BOTOCORE, OBSTORE
+from headgate.storage.stores.s3.settings import S3Settings, s3_settings
+from headgate.storage.stores.s3.store import S3BlobStore
 
 from .s3_doubles import ACTS, DROP, MINE, Scripted, failure, moto_server, scripted, store_at
 

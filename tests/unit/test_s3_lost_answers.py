@@ -6,19 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.control.errors import (
-    Conflict,
-    Corrupt,
-    Invalid,
-    Lost,
-    OutcomeUnknown,
-    Throttled,
-)
-from headgate.infra import stack
-from headgate.storage.blobs import ByteRange, PendingUpload
-from headgate.storage.retries import RetrySettings
-from headgate.storage.s3 import S3BlobStore
-from headgate.storage.s3_settings import S3Settings
+from headgate.control.errors import Conflict, Corrupt, Invalid, Lost, OutcomeUnknown, Throttled
+from headgate.infra.devstack import stack
+from headgate.storage.stores.port import ByteRange, PendingUpload
+from headgate.storage.stores.retries import RetrySettings
+from headgate.storage.stores.s3.settings import S3Settings
+from headgate.storage.stores.s3.store import S3BlobStore
 
 from .s3_doubles import (
     ACTS,

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from headgate.control.errors import Invalid
-from headgate.control.memory import MemoryEventLog
+from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import Limits, ShuffleServiceFactory
-from headgate.storage.memory import MemoryBlobStore
 from headgate.storage.services import (
     LOCAL_FILES,
     OBJECT_STORE,
@@ -18,6 +17,7 @@ from headgate.storage.services import (
     StorageFactory,
     local_files,
 )
+from headgate.storage.stores.memory import MemoryBlobStore
 
 
 def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> Services:

@@ -9,11 +9,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from headgate.control import session_master as session_module
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import PER_JOB, SESSION, MasterSettings, ShuffleDescriptor
-from headgate.control.deletion import Clearing, Deletion
 from headgate.control.errors import (
     Conflict,
     Fenced,
@@ -22,15 +19,18 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events import JobRegistered, ReleaseRequested
+from headgate.control.events.types import JobRegistered, ReleaseRequested
 from headgate.control.ids import AttemptId, JobId
 from headgate.control.log import EventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryEventLog
-from headgate.control.session_master import SessionMaster
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.state import JobState, ResultState
-from headgate.storage.release import StorageRelease
+from headgate.control.master import group_master as session_module
+from headgate.control.master.announcer import Author
+from headgate.control.master.deletions import Clearing, Deletion
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.group_master import SessionMaster
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import JobState, ResultState
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, OPENING, RESULT, Job, bodies, events, in_a_hurry, produced

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headgate.control import session_steps, snapshots
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     Consumed,
     Decision,
@@ -26,17 +24,20 @@ from headgate.control.events import (
     ReleaseRequested,
 )
 from headgate.control.ids import JobId
-from headgate.control.keeping import Keeper
+from headgate.control.inquiry.audit import audit
 from headgate.control.log import EventLog, Grant, StateRecord
-from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Replay
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.snapshots import Standing
-from headgate.control.state import JobState
-from headgate.control.steps import JobSteps
-from headgate.control.term import Term
-from headgate.storage.fsck import audit
+from headgate.control.master import group_steps
+from headgate.control.master.announcer import Author
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.per_job import JobSteps
+from headgate.control.master.term import Term
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Replay
+from headgate.control.model.state import JobState
+from headgate.control.snapshots import records as snapshots
+from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.resume import read_snapshots
+from headgate.control.snapshots.schedule import Keeper
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, RESULT, attempt, in_a_hurry, looping, produced
@@ -177,7 +178,7 @@ def test_many_jobs_are_kept_at_once(
     monkeypatch: pytest.MonkeyPatch, at_once: int, steps_taken: int
 ) -> None:
     """Small jobs share a transaction, and behind it none of their events is needed."""
-    monkeypatch.setattr(session_steps, "_KEPT_MAX", at_once)
+    monkeypatch.setattr(group_steps, "_KEPT_MAX", at_once)
     clock, log = StoppedClock(), MemoryEventLog(1)
     faulty = FaultyLog(log)
     with closing(SessionSteps(faulty, Speaking("one", "master", clock, ""), NEVER)) as steps:

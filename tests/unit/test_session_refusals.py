@@ -8,18 +8,19 @@ from contextlib import closing
 
 import pytest
 
-from headgate.control import session_steps, snapshots
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid, Unavailable
-from headgate.control.events import Event, JobAccepted
+from headgate.control.events.types import Event, JobAccepted
 from headgate.control.ids import JobId
 from headgate.control.log import StateRecord, job_of
-from headgate.control.memory import MemoryEventLog
-from headgate.control.memory_partitions import MemoryTransactions
-from headgate.control.recovery import read_snapshots
-from headgate.control.replay import Snapshot
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.snapshots import Standing
+from headgate.control.master import group_steps
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.memory.partitions import MemoryTransactions
+from headgate.control.model.replay import Snapshot
+from headgate.control.snapshots import records
+from headgate.control.snapshots.records import Standing
+from headgate.control.snapshots.resume import read_snapshots
 
 from .log_doubles import FaultyLog
 from .test_loop import produced
@@ -65,7 +66,7 @@ def test_many_jobs_are_forgotten_some_at_a_time(
     old.expire(JOBS[0], end(old))
     for job in JOBS if outdated else ():
         keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
-    monkeypatch.setattr(session_steps, "_KEPT_MAX", 1)
+    monkeypatch.setattr(group_steps, "_KEPT_MAX", 1)
     faulty = FaultyLog(log if outdated else old)
     state_facts(faulty, JobId("next"), *OPENING)
     with closing(SessionSteps(faulty, Speaking("one", "master", CLOCK, ""), NEVER)) as steps:
@@ -119,8 +120,8 @@ def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
         assert snapshot.state.job != JOBS[0], "injected"
         return made(snapshot, before)
 
-    log, made = MemoryEventLog(1), snapshots.write
-    monkeypatch.setattr(snapshots, "write", write)
+    log, made = MemoryEventLog(1), records.write
+    monkeypatch.setattr(records, "write", write)
     with caplog.at_level(logging.ERROR):
         live(log, LIFE, *JOBS[:2], said="early")
     assert f"job {JOBS[0]} is left alone from now on: injected" in caplog.text

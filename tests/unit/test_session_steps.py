@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import pytest
 
-from headgate.control import replay
-from headgate.control.author import Author
 from headgate.control.clock import Clock, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import (
@@ -22,7 +20,7 @@ from headgate.control.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     Event,
     Fact,
@@ -38,13 +36,15 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.lifecycle import step
 from headgate.control.log import EventLog, partition_of
-from headgate.control.memory import MemoryEventLog
-from headgate.control.memory_partitions import MemoryTransactions
-from headgate.control.replay import Replay
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.state import JobState, ResultState
+from headgate.control.master.announcer import Author
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.memory.partitions import MemoryTransactions
+from headgate.control.model import replay
+from headgate.control.model.decide import step
+from headgate.control.model.replay import Replay
+from headgate.control.model.state import JobState, ResultState
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import RESULT, attempt, produced

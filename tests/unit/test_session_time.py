@@ -9,11 +9,10 @@ from typing import TypeVar
 
 import pytest
 
-from headgate.control import leases, loop
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptStarted,
     Body,
     Fact,
@@ -24,12 +23,13 @@ from headgate.control.events import (
     Tick,
 )
 from headgate.control.ids import JobId
-from headgate.control.leases import MASTERS, Watch
 from headgate.control.log import EventLog
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryEventLog
-from headgate.control.session_steps import SessionSteps, Speaking
-from headgate.control.state import JobState
+from headgate.control.master import silence, thread
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.silence import MASTERS, Watch
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import JobState
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, RESULT, Job, attempt, in_a_hurry, produced
@@ -384,7 +384,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver goes on while the heartbeats cannot be read, and asks again much later."""
-    monkeypatch.setattr(loop, "_ASK_S", 0.05)
+    monkeypatch.setattr(thread, "_ASK_S", 0.05)
     asked = list[Deadline]()
 
     class NoBeats(MemoryEventLog):
@@ -414,7 +414,7 @@ def test_a_driver_whose_clock_is_days_off_deletes_in_time(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promoted result goes when its time is over by the log's clock, not before and not later."""
-    monkeypatch.setattr(leases, "_TRUSTED_S", 0.1)
+    monkeypatch.setattr(silence, "_TRUSTED_S", 0.1)
     there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()
     driver = DriverMaster(

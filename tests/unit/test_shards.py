@@ -9,13 +9,13 @@ import pytest
 
 from headgate.control.errors import Corrupt
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
-from headgate.control.memory import MemoryEventLog
-from headgate.storage import shards
+from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
-from headgate.storage.layout import Layout
-from headgate.storage.manifest import Manifest, Source
-from headgate.storage.memory import MemoryBlobStore
+from headgate.storage.format import manifest_shards
+from headgate.storage.format.layout import Layout
+from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.stores.memory import MemoryBlobStore
 
 JOB, RESULT = job_id("job"), ResultId("1-0001")
 LAYOUT = Layout("root", JOB)
@@ -44,7 +44,7 @@ def same(expected: Manifest, actual: Manifest) -> None:
 def test_a_small_manifest_travels() -> None:
     """What fits a task's closure is stored nowhere."""
     store, whole = MemoryBlobStore(), manifest(8, 200)
-    assert whole is shards.store_manifest(store, LAYOUT, whole, 1)
+    assert whole is manifest_shards.store_manifest(store, LAYOUT, whole, 1)
     assert [] == list(store.list(""))
 
 
@@ -52,10 +52,10 @@ def test_a_small_manifest_travels() -> None:
 def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) -> None:
     """A shard holds exactly the part of the manifest that its readers need."""
     store, whole = MemoryBlobStore(), manifest(sources, subpartitions)
-    stored = shards.store_manifest(store, LAYOUT, whole, 1)
-    assert isinstance(stored, shards.StoredManifest)
+    stored = manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    assert isinstance(stored, manifest_shards.StoredManifest)
     for subpartition in range(0, subpartitions, 7):
-        shard = shards.load_shard(store, stored, subpartition)
+        shard = manifest_shards.load_shard(store, stored, subpartition)
         assert shard.first <= subpartition < shard.first + shard.count
         same(whole.part(shard.first, shard.count), shard)
 
@@ -69,7 +69,7 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
     ) as environment:
         for version, sources in ((1, 100), (2, 101)):
             whole = manifest(sources, 500)
-            stored = shards.store_manifest(store, LAYOUT, whole, version)
+            stored = manifest_shards.store_manifest(store, LAYOUT, whole, version)
             for subpartition in (325, 499):
                 shard = environment.manifest_of(stored, subpartition)
                 assert shard.first <= subpartition < shard.first + shard.count
@@ -79,32 +79,32 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
 def test_a_release_knows_the_names() -> None:
     """The names of the shards follow from two numbers that the log has."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    shards.store_manifest(store, LAYOUT, whole, 1)
+    manifest_shards.store_manifest(store, LAYOUT, whole, 1)
     expected = sorted(stat.name for stat in store.list(""))
-    assert expected == sorted(shards.names(LAYOUT, RESULT, 100, 500, 1))
+    assert expected == sorted(manifest_shards.names(LAYOUT, RESULT, 100, 500, 1))
 
 
 def test_a_repaired_result_has_another_manifest() -> None:
     """What took the place of a lost partition is found under other names; the same is, under the
     same."""
     store, before, after = MemoryBlobStore(), manifest(100, 500), manifest(101, 500)
-    first = shards.store_manifest(store, LAYOUT, before, 1)
-    assert first == shards.store_manifest(store, LAYOUT, before, 1)
-    second = shards.store_manifest(store, LAYOUT, after, 2)
-    assert isinstance(first, shards.StoredManifest)
-    assert isinstance(second, shards.StoredManifest)
-    same(after.part(0, second.width), shards.load_shard(store, second, 0))
-    same(before.part(0, first.width), shards.load_shard(store, first, 0))
+    first = manifest_shards.store_manifest(store, LAYOUT, before, 1)
+    assert first == manifest_shards.store_manifest(store, LAYOUT, before, 1)
+    second = manifest_shards.store_manifest(store, LAYOUT, after, 2)
+    assert isinstance(first, manifest_shards.StoredManifest)
+    assert isinstance(second, manifest_shards.StoredManifest)
+    same(after.part(0, second.width), manifest_shards.load_shard(store, second, 0))
+    same(before.part(0, first.width), manifest_shards.load_shard(store, first, 0))
 
 
 def test_a_damaged_shard_is_found() -> None:
     """A shard whose bytes are not those that were stored is `Corrupt`, by name."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    stored = shards.store_manifest(store, LAYOUT, whole, 1)
-    assert isinstance(stored, shards.StoredManifest)
+    stored = manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    assert isinstance(stored, manifest_shards.StoredManifest)
     body = bytearray(store.get(stored.names[0]))
     body[100] ^= 1
     store.delete([stored.names[0]])
     store.put(stored.names[0], body, "damaged")
     with pytest.raises(Corrupt, match=stored.names[0]):
-        shards.load_shard(store, stored, 0)
+        manifest_shards.load_shard(store, stored, 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headgate.control.errors import Invalid
-from headgate.infra import daemons, stack
-from headgate.infra.stack import StackSettings
+from headgate.infra.devstack import daemons, stack
+from headgate.infra.devstack.stack import StackSettings
 
 PLANTED = [{"name": "../somebody", "port": 1, "pid": os.getpid(), "start_ticks": 1}]
 Ask = Callable[[StackSettings], object]

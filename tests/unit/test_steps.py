@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from headgate.control.author import Author
 from headgate.control.clock import Deadline
-from headgate.control.deletion import Deletion
 from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Event,
@@ -25,10 +23,12 @@ from headgate.control.events import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
-from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import read_snapshots
-from headgate.control.steps import JobSteps, Outcome
-from headgate.control.term import Term
+from headgate.control.master.announcer import Author
+from headgate.control.master.deletions import Deletion
+from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.term import Term
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.snapshots.resume import read_snapshots
 
 from .log_doubles import Fault, FaultyLog
 from .test_deletions import BusyStorage

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control.events import ResultRegistered
+from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.state import JobState, ResultState
-from headgate.storage.layout import Layout
-from headgate.storage.memory import MemoryBlobStore, Objects
-from headgate.storage.release import StorageRelease
+from headgate.control.model.state import JobState, ResultState
+from headgate.storage.format.layout import Layout
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.upkeep.object_deletion import StorageRelease
 
 JOB = JobId("job")
 LAYOUT = Layout("root", JOB)

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headgate.control import heartbeats
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
-from headgate.control.events import (
+from headgate.control.events.types import (
     Deleted,
     Fact,
     JobRegistered,
@@ -27,15 +25,18 @@ from headgate.control.events import (
     SegmentSummary,
     Tick,
 )
-from headgate.control.heartbeats import Heart
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.leases import Neglected, neglected, time_of
+from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.log import EventLog, Receipt
-from headgate.control.master import DriverMaster, Speaker
-from headgate.control.memory import MemoryEventLog
-from headgate.control.recovery import by_partition, read_snapshots
-from headgate.control.state import JobState
-from headgate.control.steps import JobSteps
+from headgate.control.master import heartbeats
+from headgate.control.master.announcer import Author
+from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.heartbeats import Heart
+from headgate.control.master.per_job import JobSteps
+from headgate.control.master.silence import time_of
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.state import JobState
+from headgate.control.snapshots.resume import by_partition, read_snapshots
 from headgate.infra.sweep import sweep
 
 from .log_doubles import Fault, FaultyLog, NoAnswer

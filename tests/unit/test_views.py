@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from rich.console import Console, RenderableType
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Body,
@@ -25,10 +25,11 @@ from headgate.control.events import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.infra import views
+from headgate.control.inquiry.audit import Audit, fold
+from headgate.infra.cli import views
 from headgate.infra.doctor import Outcome, Verdict
-from headgate.storage.blobs import BlobStat
-from headgate.storage.fsck import Audit, Finding, Findings, Kind, fold
+from headgate.storage.stores.port import BlobStat
+from headgate.storage.upkeep.fsck import Finding, Findings, Kind
 
 JOB, RESULT = JobId("j"), ResultId("1-0001")
 COLUMNS = 100

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.control.author import Author
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.events import JobAccepted, JobRegistered, ResultRegistered
+from headgate.control.events.types import JobAccepted, JobRegistered, ResultRegistered
 from headgate.control.ids import JobId, ResultId
-from headgate.control.memory import MemoryEventLog
-from headgate.control.replay import Derived
-from headgate.control.state import JobState
-from headgate.control.watch import JobWatch
+from headgate.control.inquiry.job_view import JobWatch
+from headgate.control.master.announcer import Author
+from headgate.control.memory.log import MemoryEventLog
+from headgate.control.model.replay import Derived
+from headgate.control.model.state import JobState
 
 from .test_loop import JOB as LOOP_JOB
 from .test_loop import RESULT as LOOP_RESULT

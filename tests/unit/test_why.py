@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.control.events import (
+from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Event,
@@ -18,9 +18,9 @@ from headgate.control.events import (
     Tick,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.refused import refused
-from headgate.control.replay import Replay
-from headgate.control.why import Made, why
+from headgate.control.inquiry.history import Made, why
+from headgate.control.inquiry.ignored import refused
+from headgate.control.model.replay import Replay
 
 JOB, RESULT = JobId("job"), ResultId("r")
 SEGMENT = SegmentSummary(0, 10, 1, 0, b"")

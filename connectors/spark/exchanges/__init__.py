@@ -1,0 +1,1 @@
+"""In the driver: one exchange, and how long its result lives."""

@@ -1,0 +1,322 @@
+"""One exchange: register, write now, read whenever the DataFrame is used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.conf import RuntimeConfig
+from pyspark.sql.types import StructField, StructType
+
+from ....control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
+from ....control.errors import Corrupt, HeadgateError, Invalid, Unavailable
+from ....control.ids import ResultId
+from ....control.model.state import JobState, ResultState
+from ....storage.format.layout import Layout
+from ....storage.format.manifest import Manifest, build
+from ....storage.format.manifest_shards import StoredManifest, store_manifest
+from ....storage.format.segment import Longs
+from ....storage.master import StorageMaster
+from ....storage.stores.port import BlobStore
+from ..jvm.catalyst import CatalystDoor, Lineage
+from ..jvm.task_settings import TaskSettings
+from ..settings import Settings
+from ..tasks.shipping import cause
+from ..tasks.worker import MapTask, ReadTask, WorkerSettings
+from ..types import check, given_schema, has_maps
+from .rerun import Repairs
+from .transport import Batches, PrivateRoad, PublicRoad, Road, StoredRoad, map_frame
+
+_DESCRIPTION = "spark.job.description"
+_COLUMN = re.compile(r"Column<'([\w.]+)'>")
+_ZONE = "spark.sql.session.timeZone"
+_REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
+_JAVAS = ("&&", "[[")
+_HIDDEN = "*********(redacted)"
+_LABEL_CHARS = 200
+_SCHEMA_CHARS = 100_000
+_NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an exchange has stored: how to read it, whether its rows would come in the same order if
+    they were made again, and the rows and bytes of each subpartition."""
+
+    descriptor: ShuffleDescriptor
+    read: ReadTask
+    ordered: bool
+    rows: Longs
+    sizes: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A finished exchange and the DataFrame that reads it."""
+
+    written: Written
+    frame: DataFrame
+
+
+@dataclass(slots=True)
+class Known:
+    """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
+    rows would come in the same order when they are made again."""
+
+    _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
+
+    def add(self, scan: int, written: Iterable[Written]) -> None:
+        self._scans[scan] = [(one.descriptor.result, one.ordered) for one in written]
+
+    def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
+        """The results that a map stage reads, and whether its rows come in order."""
+        scans = sorted(lineage.scans & self._scans.keys())
+        found = [one for scan in scans for one in self._scans[scan]]
+        ordered = lineage.ordered and all(ordered for _, ordered in found)
+        return tuple(dict.fromkeys(result for result, _ in found)), ordered
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the exchanges of a job work with."""
+
+    master: StorageMaster
+    store: BlobStore
+    worker: WorkerSettings
+    settings: Settings
+    epoch: int
+    repairs: Repairs
+    known: Known = field(default_factory=Known)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanger:
+    """Runs the exchanges of one job."""
+
+    spark: SparkSession
+    means: Means
+    door: CatalystDoor | None
+
+    def run(
+        self, df: DataFrame, n: int, columns: Sequence[str | Column], result: ResultId
+    ) -> Exchange:
+        """Do what `df.repartition(n, *columns)` would."""
+        check(df.schema)
+        label = f"repartition({n}, {', '.join(map(_public, columns))})"
+        settings = TaskSettings(self.spark)
+        with settings.carried():
+            road = self._road(df, n, columns)
+            written = self.write(road, df.schema, n, label, result, settings)
+        try:
+            frame = road.reads(written.read)
+            self._note(frame, written)
+        except BaseException:
+            self.drop(written.descriptor)
+            raise
+        return Exchange(written, frame)
+
+    def write(
+        self,
+        road: Road,
+        named: StructType,
+        n: int,
+        label: str,
+        result: ResultId,
+        settings: TaskSettings,
+    ) -> Written:
+        """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
+        whoever reads them by their name gets to see. The caller carries the settings; what is
+        lost is made again with the same."""
+        means, hide = self.means, hiding(self.spark.conf)
+        label = hide(label)[:_LABEL_CHARS]
+        named = StructType(
+            [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
+        )
+        with self._described(f"headgate: write {result}, {label}"):
+            lineage = road.lineage()
+            inputs, ordered = means.known.inputs(lineage)
+            task = MapTask(
+                means.worker, result, means.epoch, n, road.schema, means.settings.codec, ordered
+            )
+            write = road.writes(task)
+            schema = _stated(named.json())
+            partition = PartitionDescriptor(
+                result, write.partitions, n, schema, label, inputs, lineage.repeatable
+            )
+            descriptor = ShuffleDescriptor(
+                means.worker.job, result, write.partitions, n, means.epoch
+            )
+            try:
+                self._register(partition)
+                rows = write.run()
+                state = means.master.await_complete(descriptor)
+                check_rows(state, rows)
+                means.repairs.keep(result, replace(write, again=settings.around(write.again)))
+                whole, given = self._manifest(descriptor, state)
+                read = ReadTask(means.worker, given, road.schema)
+                return Written(descriptor, read, ordered, whole.rows, whole.sizes)
+            except BaseException as exc:
+                self.drop(descriptor)
+                if isinstance(exc, PySparkException) and (ours := cause(exc)):
+                    raise ours from exc
+                raise
+
+    def drop(self, descriptor: ShuffleDescriptor) -> None:
+        """Release what nobody will read; what failed before is what the caller hears of."""
+        self.means.repairs.forget(descriptor.result)
+        with suppress(HeadgateError):
+            self.means.master.release_partition_externally(descriptor)
+
+    def read(self, result: ResultId) -> Exchange:
+        """A finished exchange again, as the log and the store have it; Spark does not know how it
+        is partitioned.
+
+        Raises:
+            Invalid: there is no such result, or it cannot be read.
+        """
+        worker, known = self.means.worker, self.means.master.state(self.means.worker.job)
+        said = readable(known, result).registered
+        road = StoredRoad(self.spark, self.door, StructType.fromJson(json.loads(said.schema)))
+        descriptor = ShuffleDescriptor(
+            worker.job, result, said.partitions, said.subpartitions, self.means.epoch
+        )
+        state = self.means.master.await_complete(descriptor)
+        whole, given = self._manifest(descriptor, state)
+        task = ReadTask(worker, given, road.schema)
+        frame = road.reads(task)
+        written = Written(descriptor, task, False, whole.rows, whole.sizes)
+        self._note(frame, written)
+        return Exchange(written, frame)
+
+    def mapped(
+        self, written: Written, rows: StructType, function: Batches, schema: StructType | str
+    ) -> DataFrame:
+        """What a function makes of each partition of an exchange, in the tasks that read it."""
+        given = given_schema(rows, str(self.spark.conf.get(_ZONE)))
+        frame = map_frame(self.spark, written.read, given, function, schema)
+        self._note(frame, written)
+        return frame
+
+    def held(self, written: Written, subpartition: int) -> Longs:
+        """The bytes of a subpartition, by the partition that they come from."""
+        descriptor = written.descriptor
+        layout = Layout(self.means.worker.root, descriptor.job)
+        state = self.means.master.state(descriptor.job).results[descriptor.result]
+        sizes = np.zeros(descriptor.partitions, np.int64)
+        for source in build(descriptor, state, layout, self.means.store).sources:
+            sizes[source.attempt.partition.index] += source.sizes[subpartition]
+        return sizes
+
+    def _note(self, frame: DataFrame, written: Written) -> None:
+        if self.door is not None:
+            self.means.known.add(self.door.scan_of(frame), [written])
+
+    def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
+        if self.door is None:
+            return PublicRoad(self.spark, df, n, columns)
+        plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
+        return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
+
+    def _register(self, partition: PartitionDescriptor) -> None:
+        worker = self.means.worker
+        future = self.means.master.register_partition_with_producer(
+            worker.job, partition, ProducerDescriptor(0, partition.partitions)
+        )
+        try:
+            future.result(worker.wait_s)
+        except TimeoutError as exc:
+            raise Unavailable(
+                f"no master has answered the registration of result {partition.result} of job "
+                f"{worker.job} within {worker.wait_s:g} s"
+            ) from exc
+
+    def _manifest(
+        self, descriptor: ShuffleDescriptor, state: ResultState
+    ) -> tuple[Manifest, Manifest | StoredManifest]:
+        """What is to be read, whole, and as tasks are given it."""
+        layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
+        manifest = build(descriptor, state, layout, store)
+        return manifest, store_manifest(store, layout, manifest, state.completions)
+
+    @contextmanager
+    def _described(self, text: str) -> Iterator[None]:
+        """Jobs that start inside carry this text in Spark's own pages."""
+        context = self.spark.sparkContext
+        before = context.getLocalProperty(_DESCRIPTION)
+        context.setLocalProperty(_DESCRIPTION, text)
+        try:
+            yield
+        finally:
+            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
+
+
+def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
+    """Takes out of a text what Spark would take out of its plans, as it is told."""
+    asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
+    try:
+        if any(odd in text for text in asked for odd in _JAVAS):
+            raise re.error("sets of sets")
+        patterns = [re.compile(one) for one in asked]
+    except re.error:  # what Java may read otherwise hides all
+        return lambda text: _HIDDEN
+
+    def hide(text: str) -> str:
+        for pattern in patterns:
+            text = pattern.sub(_HIDDEN, text)
+        return text
+
+    return hide
+
+
+def _public(column: str | Column) -> str:
+    """A column for the log and Spark's pages: an expression may hold values that are secret."""
+    named = _COLUMN.fullmatch(str(column))
+    return column if isinstance(column, str) else named[1] if named else "an expression"
+
+
+def readable(state: JobState, name: ResultId) -> ResultState:
+    """A result that is complete, not released, and whose schema the log has.
+
+    Raises:
+        Invalid: it is not; says why, or names those there are.
+    """
+    result = state.results.get(name)
+    if result is None:
+        complete = [known for known, found in state.results.items() if found.complete]
+        there = ", ".join(complete[-_NAMED_MAX:]) or "none"
+        raise Invalid(f"job {state.job} has no result {name!r}; complete are: {there}")
+    if result.released is not None:
+        raise Invalid(f"result {name} was released: {result.released}")
+    if not result.complete:
+        said = f"{len(result.winners)} of {result.registered.partitions} partitions are there"
+        raise Invalid(f"result {name} is not complete: {said}")
+    if not result.registered.schema:
+        raise Invalid(f"the schema of result {name} was too large for the log")
+    return result
+
+
+def check_rows(state: ResultState, counted: Sequence[int]) -> None:
+    """Hold what was announced against what Spark's successful attempts have written: an attempt
+    whose input was cut off, as a process before it died, may have taken that for the end.
+
+    Raises:
+        Corrupt: an attempt of other rows was announced.
+    """
+    for number, rows in enumerate(counted):
+        announced = state.produced(number)
+        if announced.rows != rows:
+            raise Corrupt(
+                f"attempt {announced.attempt} has announced {announced.rows} rows, but Spark's "
+                f"successful attempt wrote {rows}: run the exchange again"
+            )
+
+
+def _stated(schema: str) -> str:
+    """The schema as the log has it; one too large for an event stands in the segments only."""
+    return schema if len(schema) <= _SCHEMA_CHARS else ""

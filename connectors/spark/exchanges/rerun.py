@@ -1,0 +1,143 @@
+"""Making lost map partitions again while the action that misses them waits.
+
+Readers wait inside their tasks. Where they leave no slot for those who produce what they wait for,
+the repair is put first in line and some of them are killed, which Spark does not count as a
+failure, and started again by it later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pyspark import SparkContext
+
+from ....control.ids import ResultId
+from ....control.model.state import ResultState
+from ..jvm.catalyst import kill_task, put_first
+from .transport import Writing
+
+_LOG = logging.getLogger("headgate")
+_ROUNDS_MAX = 4  # as often as Spark tries a task
+_TURN_S = 0.5
+_SETTLE_TURNS = 20
+_PATIENCE_TURNS = 10
+
+_GROUP = "spark.jobGroup.id"
+_POOL = "spark.scheduler.pool"
+_DESCRIPTION = "spark.job.description"
+
+StateOf = Callable[[ResultId], ResultState | None]
+
+
+@dataclass(slots=True)
+class Repairs:
+    """The map stages that could be needed again; one repair of a result runs at a time."""
+
+    context: SparkContext
+    state_of: StateOf
+    _stages: dict[ResultId, Writing] = field(default_factory=dict)
+    _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _closed: threading.Event = field(default_factory=threading.Event)
+
+    def keep(self, result: ResultId, stage: Writing) -> None:
+        with self._lock:
+            self._stages[result] = stage
+
+    def forget(self, result: ResultId) -> None:
+        with self._lock:
+            self._stages.pop(result, None)
+
+    def start(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """See to it that what is missing is being made again; returns at once."""
+        with self._lock:
+            for result in missing.keys() & self._stages.keys() - self._running.keys():
+                if not self._closed.is_set():
+                    thread = threading.Thread(
+                        target=self._repair,
+                        args=(result, self._stages[result]),
+                        name=f"headgate-repair-{result}",
+                        daemon=True,
+                    )
+                    self._running[result] = thread
+                    thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            self._stages.clear()
+
+    def _repair(self, result: ResultId, stage: Writing) -> None:
+        try:
+            for _ in range(_ROUNDS_MAX):
+                if not (missing := self._missing(result)):
+                    return
+                _LOG.warning("result %s: making partitions %s again", result, sorted(missing))
+                self._run(result, stage, sorted(missing))
+                self._settle(result)
+            if self._missing(result):
+                self._give_up(result, f"in {_ROUNDS_MAX} rounds")
+        except Exception:  # whatever a user's code raises in the map stage
+            self._give_up(result, "its map stage failed", exc_info=True)
+        finally:
+            with self._lock:
+                del self._running[result]
+
+    def _give_up(self, result: ResultId, how: str, exc_info: bool = False) -> None:
+        """Not to be tried again: the readers' wait ends, and their error says what is lost."""
+        self.forget(result)
+        _LOG.error("result %s was not made whole: %s", result, how, exc_info=exc_info)
+
+    def _missing(self, result: ResultId) -> frozenset[int]:
+        state = None if self._closed.is_set() else self.state_of(result)
+        return frozenset() if state is None or state.released else frozenset(state.reproducing)
+
+    def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
+        group = f"headgate-repair-{result}"
+        with ThreadPoolExecutor(1, thread_name_prefix=group) as one:
+            job = one.submit(self._again, group, result, stage, missing)
+            self._make_room(group, result, missing, job)
+            job.result()
+
+    def _again(self, group: str, result: ResultId, stage: Writing, missing: list[int]) -> None:
+        context = self.context
+        context.setLocalProperty(_GROUP, group)
+        context.setLocalProperty(_POOL, group)
+        context.setLocalProperty(_DESCRIPTION, f"headgate: write {result} again, {missing}")
+        stage.again(missing)
+
+    def _make_room(
+        self, group: str, result: ResultId, missing: list[int], job: Future[None]
+    ) -> None:
+        """Until every attempt has begun, kill a waiting reader for each that has not, and another
+        one where that did not help."""
+        killed: set[int] = set()
+        turns = 0
+        while not job.done() and not self._closed.wait(_TURN_S):
+            turns += 1
+            state = self.state_of(result)
+            if state is None:
+                return
+            begun = {attempt.partition.index for attempt in state.running} | state.winners.keys()
+            needed = len(set(missing) - begun)
+            waiting = sorted(state.waiting - killed)
+            if waiting and needed and (len(killed) < needed or turns % _PATIENCE_TURNS == 0):
+                put_first(self.context, self._stages_of(group))
+                killed.add(waiting[-1])
+                reason = f"makes room for result {result}, which it waits for"
+                kill_task(self.context, waiting[-1], reason)
+
+    def _stages_of(self, group: str) -> set[int]:
+        tracker = self.context.statusTracker()
+        infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        return {stage for info in infos if info is not None for stage in info.stageIds}
+
+    def _settle(self, result: ResultId) -> None:
+        """Let the master's word on what was produced arrive."""
+        for _ in range(_SETTLE_TURNS):
+            if not self._missing(result) or self._closed.wait(_TURN_S / 5):
+                return

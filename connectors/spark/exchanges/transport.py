@@ -1,0 +1,179 @@
+"""The two ways between Spark's rows and Arrow batches.
+
+The private road takes whole batches of bytes out of the JVM and hands them back, and Spark knows
+the partitioning of what it reads. The public road is mapInArrow both ways: the same rows in the
+same partitions, on any PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark import RDD
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
+from ..tasks.grouped.group_task import GroupTask
+from ..tasks.grouped.stored_columns import GivenTask
+from ..tasks.partial_aggregates import MergeTask
+from ..tasks.shipping import ship
+from ..tasks.worker import SUBPARTITION, Frames, MapTask, ReadTask
+from ..types import (
+    back_from_carried,
+    carried_schema,
+    check_public,
+    check_public_keys,
+    least_bytes,
+    stored_schema,
+    to_carried,
+)
+
+Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A map stage that is planned. `run` gives the rows that Spark's own successful attempt at each
+    partition has written; `again` runs it for some of its partitions only."""
+
+    partitions: int
+    run: Callable[[], list[int]]
+    again: Callable[[list[int]], object]
+
+
+class Road(Protocol):
+    @property
+    def schema(self) -> bytes:
+        """The Arrow schema of what is stored."""
+
+    def lineage(self) -> Lineage:
+        """How far the map stage can be trusted."""
+
+    def writes(self, task: MapTask) -> Writing: ...
+
+    def reads(self, task: ReadTask) -> DataFrame: ...
+
+
+class PrivateRoad:
+    def __init__(
+        self, spark: SparkSession, door: CatalystDoor, plan: ExchangePlan, batch_rows: int
+    ) -> None:
+        self._spark = spark
+        self._door = door
+        self._plan = plan
+        self._batch_rows = batch_rows
+        self.rows = StructType(plan.schema.fields[:-1])
+        carried = carried_schema(self.rows)
+        self._row_bytes = least_bytes(carried)
+        self.schema = _bytes(carried)
+
+    @cached_property
+    def _batches(self) -> Any:
+        """The map stage as Spark plans it, which with adaptive execution runs what is before it."""
+        return self._door.arrow_batches(self._plan.executed, self._batch_rows, self._row_bytes)
+
+    def lineage(self) -> Lineage:
+        return self._door.lineage(self._plan.origin, self._batches)
+
+    def writes(self, task: MapTask) -> Writing:
+        rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, Frames())
+        stage = rdd.mapPartitionsWithIndex(ship(task.write_frames))
+        return _writing(stage)
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        plan, batches = self._plan, read_frames(self._spark, task)
+        return self._door.scan(batches, self.rows, plan.attributes, plan.partitioning)
+
+
+class PublicRoad:
+    def __init__(
+        self, spark: SparkSession, df: DataFrame, n: int, columns: Sequence[str | Column]
+    ) -> None:
+        self._spark = spark
+        self._rows = df.schema
+        check_public(df.schema)
+        check_public_keys(df.select(*columns).schema)
+        number = F.pmod(F.hash(*columns), F.lit(n)).alias(SUBPARTITION)
+        numbered = df.select("*", number)
+        renamed = numbered.toDF(*[f"c{at}" for at in range(len(df.columns))], SUBPARTITION)
+        self._carried = renamed.select(*to_carried(df.schema), SUBPARTITION)
+        self._stored = StructType(self._carried.schema.fields[:-1])
+        self.schema = _bytes(carried_schema(self._stored))
+
+    def lineage(self) -> Lineage:
+        """Public PySpark does not tell."""
+        return Lineage()
+
+    def writes(self, task: MapTask) -> Writing:
+        write = ship(task.write_batches)
+        stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
+        return _writing(stage.map(lambda row: row.rows))
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+
+
+class StoredRoad:
+    """Reads what either road has written, with nothing but its schema at hand."""
+
+    def __init__(self, spark: SparkSession, door: CatalystDoor | None, rows: StructType) -> None:
+        self._spark = spark
+        self._door = door
+        self._rows = rows
+        if door is None:
+            check_public(rows)
+        self._stored = stored_schema(rows)
+        self.schema = _bytes(carried_schema(self._stored))
+
+    def reads(self, task: ReadTask) -> DataFrame:
+        if self._door is not None:
+            batches = read_frames(self._spark, task)
+            return self._door.load(batches, self._stored, self._rows)
+        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+
+
+def read_frames(spark: SparkSession, task: ReadTask | GroupTask | MergeTask) -> RDD[Any]:
+    numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
+    frames = numbers.mapPartitionsWithIndex(ship(task.frames))
+    frames._jrdd_deserializer = NoOpSerializer()
+    return frames
+
+
+def map_frame(
+    spark: SparkSession,
+    task: ReadTask,
+    given: pa.Schema,
+    function: Batches,
+    schema: StructType | str,
+) -> DataFrame:
+    """What a function makes of the batches of each task, without a row of them in the JVM."""
+    read = ship(GivenTask(task, _bytes(given)).batches)
+    numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
+    return spark.createDataFrame(numbers, "number long").mapInArrow(
+        lambda numbers: function(read(0, numbers)), schema
+    )
+
+
+def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
+    read = ship(task.batches)
+    return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
+
+
+def _writing(stage: RDD[Any]) -> Writing:
+    context = stage.context
+    return Writing(
+        stage.getNumPartitions(),
+        lambda: [int(rows) for rows in stage.collect()],
+        lambda some: context.runJob(stage, lambda rows: rows, some),
+    )
+
+
+def _bytes(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]

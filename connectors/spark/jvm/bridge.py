@@ -1,0 +1,96 @@
+"""A JVM's classes by our names, and the collections that Scala takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ....control.errors import Corrupt
+
+
+class Jvm:
+    def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
+        """Raises:
+        LookupError: this Spark has not all of them.
+        """
+        self._jvm: Any = spark._jvm
+        self._classes = {name: _find(self._jvm, path) for name, path in classes.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._classes[name]
+
+    def only(self, name: str) -> Any:
+        """The object that Scala keeps beside a class of this path."""
+        return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
+
+    def nothing(self) -> Any:
+        return self.only("scala.None")
+
+    def seq(self, items: Iterable[Any] = ()) -> Any:
+        if not (given := list(items)):
+            return self.only("scala.collection.immutable.Nil")
+        java = _find(self._jvm, "java.util.ArrayList")()
+        for item in given:
+            java.add(item)
+        return self._scala.asScala(java).toSeq()
+
+    def items(self, seq: Any) -> list[Any]:
+        return [seq.apply(at) for at in range(seq.size())]
+
+    def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
+        """Return a Scala map.
+
+        Raises:
+            Corrupt: two keys are equal, and their values are not.
+        """
+        java = _find(self._jvm, "java.util.HashMap")()
+        for key, value in items:
+            before = java.put(key, value)
+            if before is not None and not before.equals(value):
+                raise Corrupt("equal places of a plan are to be given different rows")
+        return self._scala.asScala(java)
+
+    def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Return the pairs without those whose key equals an earlier one."""
+        seen = _find(self._jvm, "java.util.HashMap")()
+        return [(key, value) for key, value in items if seen.putIfAbsent(key, True) is None]
+
+    def java_map(self, mapping: Any) -> Any:
+        """Return a Scala map as a Java map."""
+        return self._scala.asJava(mapping)
+
+    @cached_property
+    def _scala(self) -> Any:
+        return _find(self._jvm, "scala.jdk.javaapi.CollectionConverters")
+
+
+def name_of(thing: Any) -> str:
+    """What a thing's class is called."""
+    return str(thing.getClass().getSimpleName())
+
+
+class _Class:
+    """A class whose static members are looked up once: each look-up is a call to the JVM."""
+
+    def __init__(self, java: Any) -> None:
+        self._java = java
+
+    def __call__(self, *given: Any) -> Any:
+        return self._java(*given)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._java, name)
+        setattr(self, name, found)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _find(jvm: Any, path: str) -> _Class:
+    """A class, by its whole path and once: a JVM looks for a package through all its jars."""
+    found = getattr(jvm, path)
+    if type(found).__name__ != "JavaClass":
+        raise LookupError(path)
+    return _Class(found)

@@ -1,0 +1,45 @@
+"""A session's settings in the tasks of its jobs.
+
+Spark's own actions carry them there as local properties of their jobs. Jobs of RDDs do not: their
+tasks would have Spark's defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from .bridge import Jvm
+
+
+class TaskSettings:
+    """The settings that a session has now."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context: Any = spark.sparkContext._jsc.sc()
+        configured = spark._jsparkSession.sessionState().conf().getAllConfs()
+        self._settings = Jvm(spark, {}).java_map(configured)
+
+    @contextmanager
+    def carried(self) -> Iterator[None]:
+        """Carry them to the tasks of the jobs that this thread starts inside."""
+        before = self._context.getLocalProperties()
+        properties = before.clone()
+        properties.putAll(self._settings)
+        self._context.setLocalProperties(properties)
+        try:
+            yield
+        finally:
+            self._context.setLocalProperties(before)
+
+    def around(self, call: Callable[[list[int]], object]) -> Callable[[list[int]], object]:
+        """Return a call whose jobs carry them, whoever makes it later."""
+
+        def carrying(some: list[int]) -> object:
+            with self.carried():
+                return call(some)
+
+        return carrying

@@ -1,0 +1,1 @@
+"""In the driver: the methods of PySpark that are replaced in an attached session."""

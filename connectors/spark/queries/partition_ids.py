@@ -1,0 +1,122 @@
+"""The partition of each row, as an expression: by Spark's own hash or order, or dealt in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from ..jvm.bridge import Jvm
+from ..jvm.catalyst import CatalystDoor
+from .exchange_nodes import DEALT, HASH, Shuffle
+
+_CLASSES = {
+    "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
+    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
+    "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
+    "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
+    "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
+    "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
+    "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
+    "shift": "org.apache.spark.sql.catalyst.expressions.ShiftRight",
+    "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
+    "object": "org.apache.spark.sql.types.ObjectType",
+    "types": "org.apache.spark.sql.types.DataTypes",
+    "array": "scala.collection.immutable.ArraySeq",
+    "class": "java.lang.Class",
+}
+_NUMBERS = "scala.collection.immutable.Range"
+_TAGS = "scala.reflect.ClassTag"
+_SAMPLED = "spark.sql.execution.rangeExchange.sampleSizePerPartition"
+_SAMPLED_MAX = 1_000_000
+_DEAL = (
+    "cast(pmod(monotonically_increasing_id() + shiftright(monotonically_increasing_id(), 33), {}L)"
+    " as int)"
+)
+
+
+class Numbering:
+    def __init__(self, spark: SparkSession, door: CatalystDoor, session: Any) -> None:
+        self._door = door
+        self._session = session
+        self._jvm = Jvm(spark, _CLASSES)
+
+    def first(self) -> Any:
+        """All rows in the first partition."""
+        return self._jvm["literal"](0, self._jvm["types"].IntegerType)
+
+    def number(self, shuffle: Shuffle, stage: Any) -> Any:
+        """The expression of a row's partition; `stage` is the logical plan of the rows."""
+        if shuffle.count == 1 or shuffle.kind == HASH:
+            return self._door.number(shuffle.partitioning)
+        if shuffle.kind == DEALT:
+            return self._resolved(_DEAL.format(shuffle.count))
+        return self._range(shuffle, stage)
+
+    def _resolved(self, text: str) -> Any:
+        """Return an expression that refers to no column, as Spark's analyzer resolves it."""
+        parsed = self._session.sessionState().sqlParser().parseExpression(text)
+        columns, nowhere = self._jvm.seq([self._door.alias(parsed, "n")]), self._jvm.seq()
+        rows = self._jvm["project"](columns, self._door.relation(nowhere))
+        analyzed = self._door.frame(rows, self._session)._jdf.queryExecution().analyzed()
+        return analyzed.projectList().apply(0).child()
+
+    def _range(self, shuffle: Shuffle, stage: Any) -> Any:
+        """Where a row's keys stand among bounds, by the very ordering of Spark's range exchange."""
+        by = self._jvm.items(shuffle.partitioning.ordering())
+        keys = [order.child() for order in by]
+        ordering = self._jvm["ordering"](
+            self._jvm.seq(
+                self._jvm["order"](
+                    self._jvm["bound"](at, order.dataType(), order.nullable()),
+                    order.direction(),
+                    order.nullOrdering(),
+                    self._jvm.seq(),
+                )
+                for at, order in enumerate(by)
+            )
+        )
+        bounds = self._bounds(stage, keys, ordering, shuffle.count)
+        objects = self._jvm["class"].forName("[Ljava.lang.Object;")
+        comparator = self._jvm["class"].forName("java.util.Comparator")
+        arguments = [
+            self._constant(bounds, objects),
+            self._jvm["struct"].apply(self._jvm.seq(keys)),
+            self._constant(ordering, comparator),
+        ]
+        integer = self._jvm["types"].IntegerType
+        place = self._jvm["call"](
+            self._jvm["class"].forName("java.util.Arrays"),
+            integer,
+            "binarySearch",
+            self._jvm.seq(arguments),
+            self._jvm.seq(),
+            False,
+            False,
+            True,
+            self._jvm.nothing(),
+        )
+        # a key that is no bound has the place -1 - number
+        sign = self._jvm["shift"](place, self._jvm["literal"](31, integer))
+        return self._jvm["xor"](place, sign)
+
+    def _constant(self, value: Any, kind: Any) -> Any:
+        return self._jvm["literal"](value, self._jvm["object"](kind))
+
+    def _bounds(self, stage: Any, keys: list[Any], ordering: Any, count: int) -> Any:
+        """The upper bounds of all parts but the last, from a sample of the rows."""
+        wanted = int(self._session.conf().get(_SAMPLED, "100")) * count
+        named = self._jvm.seq(self._door.alias(key, f"k{at}") for at, key in enumerate(keys))
+        frame = self._door.frame(self._jvm["project"](named, stage), self._session)
+        drawn = (
+            frame.withColumn("drawn", F.rand()).orderBy("drawn").limit(min(wanted, _SAMPLED_MAX))
+        )
+        plan = drawn.drop("drawn")._jdf.queryExecution().executedPlan()
+        rows = self._jvm["array"].unsafeWrapArray(plan.executeCollect()).sorted(ordering)
+        step = max(1, rows.size() // count)
+        end = min(step * (count - 1), rows.size())
+        places = self._jvm.only(_NUMBERS).apply(step - 1, end, step)
+        bounds = places.map(rows)
+        objects = self._jvm["class"].forName("java.lang.Object")
+        return bounds.toArray(self._jvm.only(_TAGS).apply(objects))

@@ -1,0 +1,152 @@
+"""What the tasks that read an exchange can do of a physical plan: call functions group by group,
+and merge what is aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegralType,
+    LongType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from pyspark.util import PythonEvalType
+
+from ..jvm.bridge import Jvm, name_of
+from ..settings import is_true
+from ..tasks.grouped.group_task import Call, Ways
+from ..tasks.grouped.key_order import may_be_key
+from ..tasks.partial_aggregates import Merging
+from ..types import may_be_given
+from .exchange_nodes import Caller, Shuffle
+
+_CALLERS = {
+    "FlatMapGroupsInArrowExec",
+    "FlatMapGroupsInPandasExec",
+    "FlatMapCoGroupsInArrowExec",
+    "FlatMapCoGroupsInPandasExec",
+}
+
+
+def _kinds(*names: str) -> frozenset[int]:
+    """Return the kinds of functions that this Spark knows of these."""
+    found = (getattr(PythonEvalType, f"SQL_{name}_UDF", None) for name in names)
+    return frozenset(kind for kind in found if kind is not None)
+
+
+_ARROW = _kinds("GROUPED_MAP_ARROW", "GROUPED_MAP_ARROW_ITER", "COGROUPED_MAP_ARROW")
+_PANDAS = _kinds("GROUPED_MAP_PANDAS", "GROUPED_MAP_PANDAS_ITER", "COGROUPED_MAP_PANDAS")
+_BY_BATCH = _kinds("GROUPED_MAP_ARROW_ITER", "GROUPED_MAP_PANDAS_ITER")
+_AGGREGATES, _MERGES = {"HashAggregateExec", "SortAggregateExec"}, {"Final$", "PartialMerge$"}
+_KERNELS = {
+    "Count": ("sum",),
+    "Sum": ("sum",),
+    "Average": ("sum", "sum"),
+    "Min": ("min",),
+    "Max": ("max",),
+}
+_UNMERGED = (NullType, ArrayType, StructType)  # which Arrow does not group by
+_SUMMED = (LongType, DoubleType)
+_COMPARED = (IntegralType, DateType, TimestampType, TimestampNTZType, DecimalType, StringType)
+_SORT = "SortExec"
+_SQL = "spark.sql."
+_PROFILED = f"{_SQL}pyspark.udf.profiler"
+_LARGE = f"{_SQL}execution.arrow.useLargeVarTypes"
+_ZONE = f"{_SQL}session.timeZone"
+_BY_NAME = f"{_SQL}legacy.execution.pandas.groupedMap.assignColumnsByName"
+_SAFELY = f"{_SQL}execution.pandas.convertToArrowArraySafely"
+_DECIMALS = f"{_SQL}execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_NULLABLE = f"{_SQL}execution.pythonUDF.pandas.preferIntExtensionDtype"
+_ENCRYPTED = "spark.io.encryption.enabled"
+_BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
+
+
+def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller]:
+    """The nodes that give rows to a function of the user's, group by group, and nothing but what
+    exchanges bring and Spark sorts for them. Rows that the user has sorted come to it through a
+    projection."""
+    under: dict[int, tuple[Any, list[Shuffle]]] = {}
+    for shuffle in shuffles:
+        if (node := _over(shuffle, _CALLERS)) is not None:
+            under.setdefault(id(node), (node, []))[1].append(shuffle)
+    for node, own in under.values():
+        if len(own) == node.children().size() and (call := _call(jvm, node, own, conf)):
+            yield Caller(node, call, tuple(own))
+
+
+def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
+    """How the rows of an exchange may be merged for the aggregate that is right above it."""
+    if (node := _over(shuffle, _AGGREGATES)) is None:
+        return None
+    kernels: list[str] = []
+    for one in jvm.items(node.aggregateExpressions()):
+        function = one.aggregateFunction()
+        known = _KERNELS.get(name_of(function), ())
+        whole = function.aggBufferAttributes().size() == len(known)
+        if not known or not whole or name_of(one.mode()) not in _MERGES:
+            return None
+        kernels += known
+    kinds = [field.dataType for field in shuffle.rows]
+    keys = node.groupingExpressions().size()
+    if not keys or len(kinds) != keys + len(kernels):
+        return None
+    may_be = all(may_be_key(kind) and not isinstance(kind, _UNMERGED) for kind in kinds[:keys])
+    behind = zip(kinds[keys:], kernels, strict=True)
+    return Merging(keys, tuple(kernels)) if may_be and all(_has(*one) for one in behind) else None
+
+
+def _has(kind: DataType, kernel: str) -> bool:
+    """Whether Arrow's kernel for a type is what Spark does."""
+    return isinstance(kind, _SUMMED if kernel == "sum" else _COMPARED) and may_be_key(kind)
+
+
+def _over(shuffle: Shuffle, names: Container[str]) -> Any:
+    """The node of such a name that is right above an exchange, but for sorting."""
+    above = shuffle.above
+    if above and name_of(above[-1]) == _SORT:
+        above = above[:-1]
+    return above[-1] if above and name_of(above[-1]) in names else None
+
+
+def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call | None:
+    """What a task that reads the exchanges has to call; None when that is left to Spark."""
+    made = node.func()
+    function, kind = made.func(), made.evalType()
+    encrypted = is_true(conf.get(_ENCRYPTED, None))  # files of ours are not
+    own = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
+    if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
+        return None
+    rows = [one.given for one in shuffles]
+    keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
+    kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
+    may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)
+    if (
+        not may_be
+        or node.output().isEmpty()
+        or not all(may_be_given(field.dataType) for side in rows for field in side)
+    ):
+        return None
+    zone = conf.get(_ZONE)
+    schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
+    ways = Ways(
+        zone,
+        by_name=is_true(conf.get(_BY_NAME)),
+        safely=is_true(conf.get(_SAFELY)),
+        decimals_from_ints=is_true(conf.get(_DECIMALS)),
+        nullable_ints=is_true(conf.get(_NULLABLE)),
+        batch_rows=int(conf.get(_BATCH_ROWS)),
+    )
+    command = bytes(function.command().unsafeArray())
+    columns = tuple(one.columns for one in shuffles)
+    return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), ways)

@@ -1,0 +1,322 @@
+"""A whole query whose exchanges run here, each as soon as those are done whose rows it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from ....control.clock import SYSTEM_CLOCK
+from ....control.contract import ShuffleDescriptor
+from ....control.errors import Invalid
+from ....control.ids import ResultId
+from ..exchanges.exchange import Exchanger, Written
+from ..exchanges.transport import PrivateRoad, read_frames
+from ..jvm.caches import Cache
+from ..jvm.spark_shuffles import accounted
+from ..jvm.task_settings import TaskSettings
+from ..settings import PREFIX
+from ..tasks.grouped.group_task import GroupTask
+from ..tasks.partial_aggregates import MergeTask, may_gain
+from ..tasks.worker import ReadTask
+from ..types import check
+from .adaptive import check_parts, parts_of, pieces, skewed
+from .exchange_nodes import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
+from .planner import PlanDoor, Query
+from .scan_places import Scan
+
+_AT_ONCE = 4
+_CANCEL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An exchange that has run: how it is read, what it was, and how long its map stage took."""
+
+    road: PrivateRoad
+    written: Written
+    label: str
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """A query whose exchanges are done; how many needed nothing of their own because another had
+    the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
+    it. `is_limited`: only who collects the rows may read it so, or only who does not."""
+
+    exchanges: tuple[Done, ...]
+    reused: int
+    refused: tuple[tuple[str, str], ...]
+    plan: str
+    is_limited: bool
+
+    @property
+    def results(self) -> tuple[ShuffleDescriptor, ...]:
+        return tuple(done.written.descriptor for done in self.exchanges)
+
+
+class Offload:
+    """Runs one query."""
+
+    def __init__(self, exchanger: Exchanger, plans: PlanDoor, name: Callable[[], ResultId]) -> None:
+        self._exchanger = exchanger
+        self._plans = plans
+        self._name = name
+        self._settings = TaskSettings(exchanger.spark)
+        self._runs: dict[Mark, Future[Done]] = {}
+        self._plan: Plan | None = None
+        self._reused = 0
+
+    def empty_caches(self, asked: Query) -> list[Cache]:
+        """The caches that are to be filled for a query."""
+        found = self._plans.caches(asked)
+        return [one for one in found if one.is_empty and one.logical is not None]
+
+    def reads_cache(self, asked: Query) -> bool:
+        return bool(self._plans.caches(asked))
+
+    def refusals(self, asked: Query, collected: bool) -> list[str]:
+        """For each exchange of a query why it is left to Spark, empty when it is not."""
+        self._plan = self.plan(asked, collected)
+        return [self.refusal(one) for one in self._plan.shuffles]
+
+    def plan(self, asked: Query, collected: bool = True) -> Plan:
+        """The plan of a query, with nothing of it run; see `PlanDoor.plan`."""
+        return self._refused_in(self._plans.plan(asked, collected))
+
+    def refusal(self, shuffle: Shuffle) -> str:
+        """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
+        return shuffle.refusal or self._too_small(shuffle)
+
+    def run(self, asked: Query) -> tuple[DataFrame, Offloaded]:
+        """The rows of a query, all of whose exchanges are done, and what is told of it."""
+        first = self._plan or self.plan(asked)
+        context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
+        context.addJobTag(tag)
+        try:
+            with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
+                try:
+                    plan = self._run_all(first, pool)
+                    if self._runs or not isinstance(asked, DataFrame):
+                        frame, left = self._plans.finish(plan, self._scans(plan.inputs))
+                    else:
+                        frame, left = asked.select("*"), str(plan.root.toString())
+                except BaseException:
+                    self._cancel(pool, tag)
+                    raise
+        except BaseException:
+            self._release_all()
+            raise
+        finally:
+            context.removeJobTag(tag)
+        done = tuple(run.result() for run in self._runs.values())
+        stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
+        native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
+        limited = self._plans.is_limited
+        return frame, Offloaded(done, self._reused, native, left, limited)
+
+    def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
+        """End all map stages, those too that had no job yet when the first call came."""
+        pool.shutdown(wait=False, cancel_futures=True)
+        while running := [run for run in self._runs.values() if not run.done()]:
+            self._exchanger.spark.sparkContext.cancelJobsWithTag(tag)
+            wait(running, _CANCEL_S)
+
+    def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
+        run = inheritable_thread_target(self._exchanger.spark)(self._exchange)
+        while True:
+            while due := self._due(plan):
+                for shuffle in due:
+                    if self._plans.begin(shuffle):
+                        assert shuffle.mark is not None
+                        self._runs[shuffle.mark] = pool.submit(run, shuffle)
+                    else:
+                        self._reused += 1
+            running = [run for mark, run in self._runs.items() if mark.rows < 0]
+            if not running:
+                return plan
+            wait(running, return_when=FIRST_COMPLETED)
+            if self._note(plan):
+                plan = self._refused_in(self._plans.plan_again(plan))
+
+    def _refused_in(self, plan: Plan) -> Plan:
+        for shuffle in plan.shuffles:
+            if shuffle.mark is None:
+                shuffle.refusal = _refusal(plan, shuffle, shuffle.rows)
+        return plan
+
+    def _too_small(self, shuffle: Shuffle) -> str:
+        least = self._exchanger.means.settings.sql_from_bytes
+        if least < 0 or (least and self._plans.estimate_bytes(shuffle) < least):
+            return f"{PREFIX}sql.from.bytes = {least}"
+        return ""
+
+    def _due(self, plan: Plan) -> list[Shuffle]:
+        """Exchanges that can begin: first those that may spare the one on the other side of a
+        join, which is not needed when they turn out small enough to be sent to everybody."""
+        ready = []
+        for shuffle in plan.shuffles:
+            if shuffle.mark is None and all(one.is_done for one in through(shuffle.inputs)):
+                shuffle.refusal = self.refusal(shuffle)
+                ready += [] if shuffle.refusal else [shuffle]
+        free = [shuffle for shuffle in ready if not self._waits(shuffle)]
+        waiting = any(mark.rows < 0 for mark in self._runs)
+        return free or ([] if waiting else ready)
+
+    def _waits(self, shuffle: Shuffle) -> bool:
+        if self._plans.adapting.broadcast_bytes <= 0:
+            return False
+        mine = self._plans.estimate_bytes(shuffle)
+        return any(
+            not one.is_done and self._plans.estimate_bytes(one) < mine
+            for one in through(shuffle.opposite)
+        )
+
+    def _note(self, plan: Plan) -> bool:
+        """Take down what has ended; whether the rest should be planned again for it."""
+        limit, again = self._plans.adapting.broadcast_bytes, False
+        for mark, run in self._runs.items():
+            if mark.rows >= 0 or not run.done():
+                continue
+            mark.rows = int(run.result().written.rows.sum())
+            mark.size_bytes = mark.rows * self._plans.row_bytes(mark.first)
+            for shuffle in plan.shuffles:
+                if shuffle.mark is mark and limit >= 0:
+                    small = bool(shuffle.opposite) and mark.size_bytes <= limit
+                    again = again or small or not mark.rows
+        return again
+
+    def _exchange(self, shuffle: Shuffle) -> Done:
+        with self._settings.carried():
+            return self._write(shuffle)
+
+    def _write(self, shuffle: Shuffle) -> Done:
+        begun_s = SYSTEM_CLOCK.monotonic_s()
+        scans = self._scans(shuffle.inputs)
+        means = self._exchanger.means
+        road = self._road(shuffle, scans)
+        if shuffle.kind == DEALT and not means.known.inputs(road.lineage())[1]:
+            road = self._road(shuffle, scans, in_order=True)
+        named = shuffle.rows
+        told = any(refused(shuffle.inputs))
+        with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
+            written = self._exchanger.write(
+                road, named, shuffle.count, shuffle.public_label, self._name(), self._settings
+            )
+        return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
+
+    def _road(
+        self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
+    ) -> PrivateRoad:
+        exchanger = self._exchanger
+        assert exchanger.door is not None
+        plan = self._plans.rows(shuffle, scans, in_order)
+        return PrivateRoad(
+            exchanger.spark, exchanger.door, plan, exchanger.means.settings.batch_rows
+        )
+
+    def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
+        """How a stage reads its exchanges, all of which are done."""
+        done = {one: self._done(one) for one in through(inputs)}
+        read = {one: own for one in done if (own := _read_by(one, done))[0] is one}
+        places = self._plans.alike(read)
+        for group in _cut_as_one([[each for one in same for each in read[one]] for same in places]):
+            self._cut(group)
+        return {same[0]: self._scan(read[same[0]], done) for same in places}
+
+    def _done(self, shuffle: Shuffle) -> Done:
+        assert shuffle.mark is not None
+        return self._runs[shuffle.mark].result()
+
+    def _cut(self, group: Group) -> None:
+        """Say what each task reads of the exchanges of a stage."""
+        counts = {one.count for one in group.shuffles}
+        fixed = group.others or any(one.wanted or one.refusal for one in group.shuffles)
+        if fixed or len(counts) > 1:
+            return
+        adapting = self._plans.adapting
+        written = [self._done(one).written for one in group.shuffles]
+        may_cut = self._plans.may_cut(group)
+        cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
+        parts = parts_of([one.sizes for one in written], adapting, cuts)
+        check_parts(parts, group.shuffles[0].count, [one.descriptor.partitions for one in written])
+        for shuffle, own in zip(group.shuffles, parts, strict=True):
+            shuffle.parts = own
+
+    def _pieces(self, written: Written, may_cut: bool) -> dict[int, list[range]]:
+        if not may_cut:
+            return {}
+        adapting, sizes = self._plans.adapting, written.sizes
+        found = {
+            at: pieces(self._exchanger.held(written, at), sizes, adapting)
+            for at in skewed(sizes, adapting)
+        }
+        return {at: cut for at, cut in found.items() if len(cut) > 1}
+
+    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Scan:
+        first = shuffles[0]
+        reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
+        task = _task(first, reads, done[first].written)
+        batches = read_frames(self._exchanger.spark, task)
+        scan, rows = self._plans.scan(first, batches, done[first].road.rows)
+        self._exchanger.means.known.add(rows, [done[one].written for one in shuffles])
+        return scan
+
+    def _release_all(self) -> None:
+        for run in self._runs.values():
+            if not run.cancelled() and run.exception() is None:
+                self._exchanger.drop(run.result().written.descriptor)
+
+
+def _task(
+    first: Shuffle, reads: Sequence[ReadTask], written: Written
+) -> ReadTask | GroupTask | MergeTask:
+    if first.caller:
+        return GroupTask(tuple(reads), first.caller.call)
+    read, rows = reads[0], int(written.rows.sum())
+    if first.merging and may_gain(rows, read.count, written.descriptor.partitions):
+        return MergeTask(read, first.merging)
+    return read
+
+
+def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
+    """Return the groups of the exchanges at some places. Where one exchange stands at several, its
+    groups become one: it is read in the same way at all of them."""
+    for same in places:
+        groups = dict.fromkeys(one.group for one in same)
+        if len(groups) > 1:
+            shuffles = [one for group in groups for one in group.shuffles]
+            whole = Group(shuffles, any(group.others for group in groups))
+            for one in shuffles:
+                one.group = whole
+        if any(one.merging != same[0].merging for one in same):
+            for one in same:
+                one.merging = None
+    return list(dict.fromkeys(one.group for same in places for one in same))
+
+
+def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
+    """The exchanges that are read by the same tasks as one of them; a function that needs one that
+    is left to Spark is left to it too."""
+    if shuffle.caller and not all(one in done for one in shuffle.caller.shuffles):
+        shuffle.caller = None
+    return shuffle.caller.shuffles if shuffle.caller else (shuffle,)
+
+
+def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:
+    if plan.refusal:
+        return plan.refusal
+    if shuffle.kind not in KINDS:
+        return f"{shuffle.kind} is not known"
+    try:
+        check(schema)
+    except Invalid as exc:
+        return str(exc)
+    return ""

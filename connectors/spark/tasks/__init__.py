@@ -1,0 +1,1 @@
+"""On executors: the tasks, and the values that travel with them."""

@@ -1,0 +1,1 @@
+"""On executors: functions of users for groups of rows."""

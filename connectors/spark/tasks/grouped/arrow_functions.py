@@ -1,0 +1,89 @@
+"""Functions that take a group as Arrow tables, or as batches of one, called group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from pyspark.sql.conversion import ArrowBatchTransformer
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.worker import verify_return_type
+
+from .external_groups import Groups, Sorted
+from .group_task import Function
+
+_BYTES_AT_ONCE = 1 << 18
+
+
+def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
+    """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
+    schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
+    called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
+    for table in _written(called):
+        yield _checked(table, schema, function.ways.by_name)
+
+
+def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
+    call = function.call
+    for held in groups:
+        given: list[Iterable[Any]] = [_tables(side) for side in held.sides]
+        if function.takes_key:
+            given.insert(0, _keys(held))
+        for arguments in zip(*given, strict=True):
+            result = call(*arguments)
+            if not isinstance(result, pa.Table):
+                verify_return_type(result, pa.Table)
+            yield result
+
+
+def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
+    most = max(0, function.ways.batch_rows) or None
+    for held in groups:
+        tables = list(_tables(held.sides[0]))
+        for at, (key, table) in enumerate(zip(_keys(held), tables, strict=True)):
+            parts = chain([table], held.more) if at == len(tables) - 1 else [table]
+            batches = (batch for part in parts for batch in part.to_batches(max_chunksize=most))
+            result = function.call(*([key] if function.takes_key else []), batches)
+            for batch in verify_return_type(result, Iterator[pa.RecordBatch]):
+                yield pa.Table.from_batches([batch])
+
+
+def _tables(side: Sorted) -> Iterator[pa.Table]:
+    cut = side.rows.slice
+    return (cut(start, end - start) for start, end in pairwise(side.starts.tolist()))
+
+
+def _keys(held: Groups) -> Iterable[tuple[pa.Scalar, ...]]:
+    return zip(*held.keys, strict=True) if held.keys else [()]
+
+
+def _checked(result: pa.Table, schema: pa.Schema, by_name: bool) -> pa.Table:
+    """What PySpark makes of results, or says of them."""
+    made = ArrowBatchTransformer.enforce_schema(
+        result, schema, arrow_cast=False, reorder_by_name=by_name
+    )
+    columns = made.columns if made.num_columns else schema.empty_table().columns
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _written(results: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Neighbours of one schema as one table. They are written down as they come: a function may
+    fill the memory of one again for the next."""
+    first = next(results, None)
+    while first is not None:
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, first.schema) as stream:
+            stream.write_table(first)
+            first = None
+            while sink.tell() < _BYTES_AT_ONCE and (result := next(results, None)) is not None:
+                try:
+                    stream.write_table(result)
+                except pa.ArrowInvalid:  # its schema is another
+                    first = result
+                    break
+        yield ipc.open_stream(sink.getvalue()).read_all()
+        if first is None:
+            first = next(results, None)

@@ -1,0 +1,269 @@
+"""The rows that a task reads, group by group, in as much memory as it may take: what is more waits
+in files, sorted, and is merged.
+
+A group may have rows on several sides, which are read one after the other: those of a cogroup have
+two.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from .....control.errors import Invalid
+from .....storage.writing.encoding import cut
+from .key_order import Longs, as_one, groups, indices
+
+_FOLDERS = "SPARK_LOCAL_DIRS"
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows that come in; `keys` are the places of their keys."""
+
+    schema: pa.Schema
+    keys: tuple[int, ...]
+    batches: Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """The rows of one side in the order of their groups, and where each group begins, with the
+    number of rows behind the last."""
+
+    rows: pa.Table
+    starts: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Neighbouring groups: their keys, and their rows on each side. Of the last one `more` may be
+    to come, where there is one side; whoever takes the next groups has taken that before."""
+
+    keys: list[pa.Array]
+    sides: list[Sorted]
+    more: Iterable[pa.Table] = ()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Rows of a side of which those behind `held` wait in a file."""
+
+    side: int
+    held: pa.Table
+    waiting: Iterator[pa.RecordBatch]
+    whole: bool
+
+    def is_filled(self) -> bool:
+        """Whether rows are held, after some have been loaded where none were."""
+        if not len(self.held):
+            self.load(1)
+        return len(self.held) > 0
+
+    def load(self, least_bytes: int) -> None:
+        """Hold more rows."""
+        taken, size = [self.held], 0
+        while size < least_bytes and not self.whole:
+            if (batch := next(self.waiting, None)) is None:
+                self.whole = True
+            else:
+                taken.append(pa.Table.from_batches([batch]))
+                size += batch.nbytes
+        self.held = pa.concat_tables(taken)
+
+
+def gathered(sides: Sequence[Side], most_bytes: int, streams: bool) -> Iterator[Groups]:
+    """Every group of the sides' rows, in Spark's order; `streams`: one that does not fit may come
+    bit by bit.
+
+    Raises:
+        Invalid: one group does not fit.
+    """
+    with ExitStack() as files:
+        runs: list[_Run] = []
+        held: list[list[pa.RecordBatch]] = [[] for _ in sides]
+        size = 0
+        for at, side in enumerate(sides):
+            for batch in side.batches:
+                held[at].append(batch)
+                size += batch.nbytes
+                if size > most_bytes:
+                    runs += _written(sides, held, files)
+                    size = 0
+        if runs:
+            runs += _written(sides, held, files)
+        else:
+            runs = [
+                _Run(at, _emptied(held[at], side), iter(()), True) for at, side in enumerate(sides)
+            ]
+        yield from _merged(sides, runs, most_bytes, streams)
+
+
+def _emptied(batches: list[pa.RecordBatch], side: Side) -> pa.Table:
+    rows = pa.Table.from_batches(batches, side.schema)
+    batches.clear()
+    return rows
+
+
+def _written(
+    sides: Sequence[Side], held: list[list[pa.RecordBatch]], files: ExitStack
+) -> Iterator[_Run]:
+    """What is held of each side, in order, in a file that nobody else sees and nothing outlives."""
+    folder = os.environ.get(_FOLDERS, tempfile.gettempdir()).split(",")[0]
+    for at, side in enumerate(sides):
+        if not held[at]:
+            continue
+        rows = _emptied(held[at], side)
+        order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
+        file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
+        with ipc.new_stream(file, side.schema) as stream:
+            for batch in _taken([rows], order).to_batches():
+                for piece in cut(batch, _PIECE_BYTES):
+                    stream.write_batch(piece)
+        yield _Run(at, side.schema.empty_table(), _read(file), False)
+
+
+def _read(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    file.seek(0)
+    yield from ipc.open_stream(file)
+
+
+def _merged(
+    sides: Sequence[Side], runs: list[_Run], most_bytes: int, streams: bool
+) -> Iterator[Groups]:
+    """The groups of sorted runs; those that are held whole need not be sorted."""
+    while runs := [run for run in runs if run.is_filled()]:
+        if (whole := _whole(sides, runs)) is not None:
+            yield whole
+            continue
+        first, within, size = _unfinished(sides, runs)
+        if size <= most_bytes:
+            for run in within:
+                run.load(max(1, size))
+        elif streams:
+            more = _streamed(sides[0].keys, runs, first)
+            rows = next(more)
+            yield Groups(first, [Sorted(rows, np.array([0, len(rows)]))], more)
+            for _ in more:
+                pass
+        else:
+            raise Invalid(
+                f"the group of ({', '.join(str(key[0]) for key in first)}) takes more than "
+                f"{most_bytes} bytes: raise spark.headgate.group.bytes, or write the function for "
+                "an iterator of its batches"
+            )
+
+
+def _whole(sides: Sequence[Side], runs: Sequence[_Run]) -> Groups | None:
+    """The first groups of what is held that are whole, if any is; the runs hold the others on."""
+    keys = _keys(sides, runs)
+    ends = np.cumsum([len(run.held) for run in runs])
+    order, starts = groups(keys, int(ends[-1]))
+    last_rows = [end - 1 for run, end in zip(runs, ends, strict=True) if not run.whole]
+    count = len(starts) - 1
+    if last_rows:
+        number = np.empty(len(order), np.int64)
+        number[order] = np.repeat(np.arange(count), np.diff(starts))
+        count = int(number[last_rows].min())
+    if not count:
+        return None
+    firsts = [key.take(indices(order[starts[:count]])) for key in keys]
+    return Groups(firsts, _take_first(sides, runs, order, starts[: count + 1]))
+
+
+def _unfinished(
+    sides: Sequence[Side], runs: Sequence[_Run]
+) -> tuple[list[pa.Array], list[_Run], int]:
+    """The keys of the first group, the runs in which it may go on, and what it takes as far as it
+    is held."""
+    keys = _keys(sides, runs)
+    ends = np.cumsum([len(run.held) for run in runs])
+    order, starts = groups(keys, int(ends[-1]))
+    counts, _ = np.histogram(order[: starts[1]], np.concatenate(([0], ends)))
+    shares = list(zip(runs, counts.tolist(), strict=True))
+    within = [run for run, count in shares if count == len(run.held)]
+    size = sum(run.held.nbytes * count // len(run.held) for run, count in shares)
+    return [key.take(indices(order[:1])) for key in keys], within, size
+
+
+def _keys(sides: Sequence[Side], runs: Sequence[_Run]) -> list[pa.Array]:
+    """The keys of all rows that are held, run by run."""
+    columns = [[run.held.column(at) for at in sides[run.side].keys] for run in runs]
+    return [_joined(key) for key in zip(*columns, strict=True)]
+
+
+def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    chunks = [chunk for column in columns for chunk in column.chunks]
+    return as_one(pa.chunked_array(chunks, columns[0].type))
+
+
+def _take_first(
+    sides: Sequence[Side], runs: Sequence[_Run], order: Longs, starts: Longs
+) -> list[Sorted]:
+    """The rows of the first groups, which are whole; the runs hold the others on."""
+    picked, found, begin = order[: starts[-1]], [], 0
+    for at, side in enumerate(sides):
+        own = [run for run in runs if run.side == at]
+        tables = [run.held for run in own] or [side.schema.empty_table()]
+        end = begin + sum(map(len, tables))
+        if len(sides) > 1:
+            mine = (picked >= begin) & (picked < end)
+            places = picked[mine] - begin
+            own_starts = np.concatenate(([0], np.cumsum(mine)))[starts]
+        else:
+            places, own_starts = picked, starts
+        _drop(own, places)
+        found.append(Sorted(_taken(tables, places), own_starts))
+        begin = end
+    return found
+
+
+def _drop(runs: Sequence[_Run], places: Longs) -> None:
+    """Let go of the rows at these places, which are the first of each run."""
+    end = 0
+    for run in runs:
+        begin, end = end, end + len(run.held)
+        count = int(np.count_nonzero((places >= begin) & (places < end)))
+        whole = count == len(run.held)
+        run.held = run.held.schema.empty_table() if whole else run.held.slice(count)
+
+
+def _streamed(
+    places: tuple[int, ...], runs: Sequence[_Run], first: Sequence[pa.Array]
+) -> Iterator[pa.Table]:
+    """All rows of one group, the first of those that are left, run by run."""
+    for run in runs:
+        while len(run.held) or not run.whole:
+            keys = [
+                _joined([pa.chunked_array([key]), run.held.column(at)])
+                for key, at in zip(first, places, strict=True)
+            ]
+            _, starts = groups(keys, len(run.held) + 1)
+            count = int(starts[1]) - 1
+            if count:
+                yield run.held.slice(0, count)
+            run.held = run.held.slice(count)
+            if len(run.held):
+                break
+            run.load(1)
+
+
+def _taken(tables: list[pa.Table], order: Longs) -> pa.Table:
+    """Rows in an order, column by column: what is taken of the tables is let go."""
+    rows = pa.concat_tables(tables)
+    tables.clear()
+    schema, columns = rows.schema, rows.columns[::-1]
+    del rows
+    places, taken = indices(order), []
+    while columns:
+        taken.append(as_one(columns.pop()).take(places))
+    return pa.Table.from_arrays(taken, schema=schema)

@@ -1,0 +1,286 @@
+"""Functions that take a group as pandas frames, called group by group.
+
+PySpark converts the rows of each group by themselves, and each result. Here many are converted at
+once, where each comes out as it would by itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.worker import verify_pandas_result, verify_return_type
+
+from .column_copies import copied
+from .external_groups import Groups, Sorted
+from .group_task import Function, Ways
+from .key_order import Longs, as_one, indices, numbers
+
+_WINDOW_BYTES = 32 << 20
+_ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 512, 1_000
+
+
+def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
+    """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
+    windows = (window for held in groups for window in _windows(held))
+    called = _of_batches(function, windows) if function.by_batch else _of_frames(function, windows)
+    return _Results(function).tables(called)
+
+
+def _windows(held: Groups) -> Iterator[Groups]:
+    """As many groups at a time as pandas should hold, but one at least."""
+    first, last = 0, len(held.sides[0].starts) - 1
+    while first < last:
+        ends = range(first + 1, last + 1)
+        fit = bisect_right(ends, _WINDOW_BYTES, key=lambda end: _bytes(held, first, end))
+        end = first + max(1, fit)
+        keys = [key.slice(first, end - first) for key in held.keys]
+        sides = [_part(side, first, end) for side in held.sides]
+        yield Groups(keys, sides, held.more) if end == last else Groups(keys, sides)
+        first = end
+
+
+def _bytes(held: Groups, first: int, end: int) -> int:
+    return sum(int(_part(side, first, end).rows.nbytes) for side in held.sides)
+
+
+def _part(side: Sorted, first: int, end: int) -> Sorted:
+    starts = side.starts[first : end + 1]
+    return Sorted(side.rows.slice(starts[0], starts[-1] - starts[0]), starts - starts[0])
+
+
+def _of_frames(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
+    for held in groups:
+        given: list[Iterable[Any]] = [_Frames(each, function.ways).all() for each in held.sides]
+        if function.takes_key:
+            given.insert(0, _keys(held, function.ways))
+        for arguments in zip(*given, strict=True):
+            yield function.call(*arguments)
+
+
+def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
+    ways = function.ways
+    for held in groups:
+        side, count = held.sides[0], len(held.sides[0].starts) - 1
+        rest = (frame for rows in held.more for frame in _batches(rows, ways))
+        for at, (key, batches) in enumerate(
+            zip(_keys(held, ways), _pieces(side, ways), strict=True)
+        ):
+            given = chain(batches, rest) if at == count - 1 else batches
+            yield from function.call(*([key] if function.takes_key else []), given)
+
+
+def _pieces(side: Sorted, ways: Ways) -> Iterator[Iterator[pd.DataFrame]]:
+    """The batches of each group; those of a large one are converted one by one."""
+    if len(side.starts) == 2 and side.rows.nbytes > _WINDOW_BYTES:
+        yield _batches(side.rows, ways)
+        return
+    pieces, firsts = _in_batches(side, ways.batch_rows)
+    frames = _Frames(pieces, ways)
+    for first, end in pairwise(firsts.tolist()):
+        yield map(frames.cut, range(first, end))
+
+
+def _in_batches(side: Sorted, most: int) -> tuple[Sorted, Longs]:
+    """Pieces of groups that are no larger than a batch, and the number of each group's first."""
+    rows = np.diff(side.starts)
+    counts = np.maximum(1, -(-rows // most)) if most > 0 else np.ones_like(rows)
+    firsts = np.concatenate(([0], np.cumsum(counts)))
+    within = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
+    starts = np.repeat(side.starts[:-1], counts) + within * most
+    return Sorted(side.rows, np.append(starts, side.starts[-1])), firsts
+
+
+def _batches(rows: pa.Table, ways: Ways) -> Iterator[pd.DataFrame]:
+    for batch in rows.to_batches(max_chunksize=max(0, ways.batch_rows) or None):
+        yield _frame(batch, ways)
+
+
+def _keys(held: Groups, ways: Ways) -> Iterable[tuple[Any, ...]]:
+    return zip(*[_values(key, ways) for key in held.keys], strict=True) if held.keys else [()]
+
+
+def _values(key: pa.Array, ways: Ways) -> list[Any]:
+    """What pandas makes of each value by itself: beside a null some become another type."""
+    if _has_nulls_inside(key) and len(key) > 1:
+        return [value for at in range(len(key)) for value in _values(key.slice(at, 1), ways)]
+    table = pa.table({"key": key})
+    if not 0 < key.null_count < len(key):
+        held = _columns(table, ways)[0].array
+        return [held[at] for at in range(len(held))]
+    nothing = _values(key.filter(key.is_null())[:1], ways)[0]
+    found = iter(_values(key.drop_null(), ways))
+    return [next(found) if is_there else nothing for is_there in key.is_valid().to_pylist()]
+
+
+def _columns(rows: pa.Table | pa.RecordBatch, ways: Ways) -> list[pd.Series]:
+    return ArrowBatchTransformer.to_pandas(
+        rows, timezone=ways.zone, prefer_int_ext_dtype=ways.nullable_ints
+    )
+
+
+def _frame(rows: pa.Table | pa.RecordBatch, ways: Ways) -> pd.DataFrame:
+    return pd.concat(_columns(rows, ways), axis=1)
+
+
+class _Frames:
+    """Pieces of rows, each as if it were converted by itself: pandas makes another type of whole
+    numbers and of truth values that stand beside a null, so that those pieces are converted
+    together that have nulls in the same columns."""
+
+    def __init__(self, side: Sorted, ways: Ways) -> None:
+        self._side = side
+        self._ways = ways
+        self._frames: list[pd.DataFrame] = []
+        self._places: dict[int, tuple[int, int, int]] = {}
+        if any(_has_nulls_inside(as_one(column)) for column in side.rows.columns):
+            return
+        lengths = np.diff(side.starts)
+        kinds = _kinds(side, ways)
+        for kind in range(int(kinds.max(initial=0)) + 1):
+            own = kinds == kind
+            picked = indices(np.flatnonzero(np.repeat(own, lengths)))
+            rows = side.rows if own.all() else side.rows.take(picked)
+            ends = np.concatenate(([0], np.cumsum(lengths[own]))).tolist()
+            for piece, (start, end) in zip(np.flatnonzero(own), pairwise(ends), strict=True):
+                self._places[int(piece)] = len(self._frames), start, end
+            self._frames.append(_frame(rows, ways))
+
+    def all(self) -> Iterator[pd.DataFrame]:
+        return map(self.cut, range(len(self._side.starts) - 1))
+
+    def cut(self, at: int) -> pd.DataFrame:
+        if not self._frames:
+            start, end = self._side.starts[at : at + 2]
+            return _frame(self._side.rows.slice(start, end - start), self._ways)
+        number, start, end = self._places[at]
+        whole = self._frames[number]
+        if end - start == len(whole):
+            return whole
+        piece = whole.iloc[start:end].copy()
+        piece.index = pd.RangeIndex(end - start)
+        return piece
+
+
+def _kinds(side: Sorted, ways: Ways) -> Longs:
+    """For each piece a number that says in which columns a null changes the type."""
+    has_null = [np.zeros(len(side.starts) - 1, np.bool_)]
+    for column in side.rows.columns:
+        whole = pa.types.is_integer(column.type) and not ways.nullable_ints
+        if column.null_count and (whole or pa.types.is_boolean(column.type)):
+            valid = numbers(as_one(column).is_valid().cast(pa.int8()), np.int8)
+            nulls = np.concatenate(([0], np.cumsum(valid == 0)))
+            has_null.append(np.diff(nulls[side.starts]) > 0)
+    _, kinds = np.unique(np.stack(has_null, axis=1), axis=0, return_inverse=True)
+    return kinds.reshape(-1)
+
+
+def _has_nulls_inside(column: pa.Array) -> bool:
+    """Whether a value is made of others of which one is missing: that may change all of them."""
+    kind = column.type
+    inner: list[pa.Array] = []
+    if pa.types.is_struct(kind):
+        inner = column.flatten()
+    elif pa.types.is_map(kind):
+        inner = [column.keys, column.items]
+    elif pa.types.is_list(kind):
+        inner = [column.values]
+    return any(one.null_count or _has_nulls_inside(one) for one in inner)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Columns of a frame that a function gave, by their labels."""
+
+    labels: Sequence[Hashable]
+    columns: list[Any]
+
+    def frame(self) -> pd.DataFrame:
+        series = (pd.Series(column, dtype=column.dtype) for column in self.columns)
+        return pd.DataFrame(dict(zip(self.labels, series, strict=True)))
+
+
+class _Results:
+    """Frames that functions give, in Arrow's form."""
+
+    def __init__(self, function: Function) -> None:
+        self._returned = returned = function.returned
+        self._ways = ways = function.ways
+        self._schema = pa.schema(list(to_arrow_type(returned, timezone=ways.zone)))
+        self._known: dict[tuple[Hashable, ...], Sequence[Hashable]] = {}
+        self._alone = False
+
+    def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
+        held: list[_Result] = []
+        kinds: list[Any] = []
+        rows = 0
+        for frame in frames:
+            result = self._kept(frame)
+            own = [column.dtype for column in result.columns]
+            if held and (own != kinds or rows >= _ROWS_AT_ONCE or len(held) >= _FRAMES_AT_ONCE):
+                yield self._table(held)
+                held, rows = [], 0
+            if not result.columns:
+                yield self._converted(frame, cast=True)
+                continue
+            held.append(result)
+            kinds, rows = own, rows + len(frame)
+        if held:
+            yield self._table(held)
+
+    def _kept(self, frame: pd.DataFrame) -> _Result:
+        """Copies of the columns, in the schema's order; none where the frame is to be converted by
+        itself."""
+        verify_return_type(frame, pd.DataFrame)
+        labels = tuple(frame.columns)
+        if (order := self._known.get(labels)) is None:
+            by_name = self._ways.by_name
+            verify_pandas_result(frame, self._returned, by_name, truncate_return_schema=False)
+            order = self._known[labels] = self._order(labels)
+        columns = [] if self._alone else [copied(frame[label]) for label in order]
+        return _Result(order, [] if any(column is None for column in columns) else columns)
+
+    def _order(self, labels: tuple[Hashable, ...]) -> Sequence[Hashable]:
+        if len(self._known) > _LABELS_MAX:
+            self._known.clear()
+        names = self._returned.names
+        if len(set(labels)) < len(labels) or len(set(names)) < len(names):
+            return ()
+        by_name = self._ways.by_name and any(isinstance(label, str) for label in labels)
+        return names if by_name else labels
+
+    def _table(self, held: list[_Result]) -> pa.Table:
+        if len(held) > 1:
+            try:
+                columns = zip(*(one.columns for one in held), strict=True)
+                return self._converted([_joined(column) for column in columns], cast=False)
+            except Exception:  # one of them is wrong, or means something else beside the others
+                self._alone = True
+        return pa.concat_tables([self._converted(one.frame(), cast=True) for one in held])
+
+    def _converted(self, data: pd.DataFrame | list[pd.Series], cast: bool) -> pa.Table:
+        ways = self._ways
+        made = PandasToArrowConversion.convert(
+            data,
+            self._returned,
+            timezone=ways.zone,
+            safecheck=ways.safely,
+            arrow_cast=cast,
+            assign_cols_by_name=ways.by_name,
+            int_to_decimal_coercion_enabled=ways.decimals_from_ints,
+        )
+        return pa.Table.from_arrays(made.columns, schema=self._schema)
+
+
+def _joined(columns: Sequence[Any]) -> pd.Series:
+    if isinstance(columns[0], np.ndarray):
+        return pd.Series(np.concatenate(columns))
+    return pd.concat([pd.Series(column) for column in columns], ignore_index=True)

@@ -1,0 +1,1 @@
+"""The events of a log, and their binary form."""

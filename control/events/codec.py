@@ -1,0 +1,169 @@
+"""Events as bytes: Avro single-object encoding, one schema file per published version.
+
+A record is the two-byte marker, the schema's 64-bit fingerprint, and the body. Every version in
+`schemas/` stays readable: the writer's schema is found by its fingerprint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, cast, get_args
+
+from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+from ..errors import Corrupt, Invalid
+from ..ids import NAME_CHARS_MAX, AttemptId, PartitionId, is_name
+from . import avro
+from .types import (
+    Body,
+    Consumed,
+    Deleted,
+    Event,
+    Produced,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+)
+
+RECORD_BYTES_MAX = 512 * 1024
+PARTS_MAX = 1 << 17  # partitions of a result, or subpartitions
+VERSION = 3
+
+_COUNT_MAX = 1 << 56  # rows, bytes, requests or objects that one event counts
+_TIME_MS_MAX = 1 << 47
+_known_names = lru_cache(4096)(is_name)
+_MARKER = b"\xc3\x01"
+_HEADER_BYTES = 10
+_PARTS = (SegmentSummary, AttemptId, PartitionId)
+
+
+def _schema(version: int) -> dict[str, Any]:
+    text = (files(__package__) / "schemas" / f"event.{version}.avsc").read_text()
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def _fingerprint(schema: dict[str, Any]) -> bytes:
+    digest = fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")
+    return int(digest, 16).to_bytes(8, "big")
+
+
+_RAW = {version: _schema(version) for version in range(1, VERSION + 1)}
+_CLASSES = {kind.__name__: kind for kind in (*get_args(Body), Event, *_PARTS)}
+_READERS = MappingProxyType(
+    {_fingerprint(raw): avro.reader(raw, _CLASSES) for raw in _RAW.values()}
+)
+_write = avro.writer(_RAW[VERSION])
+_PREFIX = _MARKER + _fingerprint(_RAW[VERSION])
+
+
+def encode(event: Event) -> bytes:
+    """The event's record.
+
+    Raises:
+        Invalid: the record would be larger than the log takes, or says what no reader takes.
+    """
+    if wrong := _beyond(event):
+        raise Invalid(f"{event.kind} {event.id}: {wrong}")
+    out = bytearray(_PREFIX)
+    _write(out, event)
+    if len(out) > RECORD_BYTES_MAX:
+        raise Invalid(f"{event.kind} {event.id} has {len(out)} bytes, over {RECORD_BYTES_MAX}")
+    return bytes(out)
+
+
+def decode(record: bytes) -> Event:
+    """The event of a record.
+
+    Raises:
+        Corrupt: the bytes are no event of a known version.
+    """
+    read = _READERS.get(record[2:_HEADER_BYTES])
+    if record[:2] != _MARKER or read is None:
+        raise Corrupt("record is no event of a known version")
+    try:
+        event, end = read(record, _HEADER_BYTES)
+    except (IndexError, UnicodeDecodeError) as exc:
+        raise Corrupt(f"event cannot be decoded: {type(exc).__name__}") from exc
+    if end != len(record):
+        raise Corrupt(f"{len(record) - end} bytes after the event")
+    found = cast(Event, event)
+    if wrong := _beyond(found):
+        raise Corrupt(f"an event of bounds that it may not have: {wrong}")
+    return found
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= NAME_CHARS_MAX and _known_names(text)
+
+
+def _beyond(event: Event) -> str:
+    """Return why an event is out of bounds, or nothing: names go into keys and objects, and a
+    result of many parts takes much memory of every reader."""
+    if not _is_name(event.job):
+        return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
+    if not 0 <= event.time_ms < _TIME_MS_MAX:
+        return f"{event.time_ms} ms is no time"
+    check = _CHECKS.get(type(event.body))
+    return "" if check is None else check(event.body)
+
+
+def _beyond_result(body: ResultRegistered) -> str:
+    if not _is_name(body.result):
+        return f"result {body.result[:NAME_CHARS_MAX]!r} is no name"
+    if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
+        return f"{body.partitions} x {body.subpartitions} is more than {PARTS_MAX} at a side"
+    return ""
+
+
+def _beyond_segments(*segments: SegmentSummary) -> str:
+    return _beyond_counts(*[n for one in segments for n in (one.rows, one.size_bytes)])
+
+
+def _beyond_counts(*counts: int) -> str:
+    """Return why no sum may take these in, or nothing."""
+    if not counts or (min(counts) >= 0 and max(counts) <= _COUNT_MAX):
+        return ""
+    return f"it counts {min(counts)} to {max(counts)} rows, bytes, requests or objects"
+
+
+_CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
+    {
+        ResultRegistered: _beyond_result,
+        SegmentProduced: lambda body: _beyond_segments(body.segment),
+        Produced: lambda body: _beyond_segments(*body.segments),
+        Consumed: lambda body: _beyond_counts(body.rows, body.read_bytes, body.requests),
+        Deleted: lambda body: _beyond_counts(body.objects),
+    }
+)
+
+
+def trace_id(event: Event) -> str:
+    """The id that all events of one exchange share, 32 hex digits."""
+    body = event.body
+    attempt = getattr(body, "attempt", None)
+    result = attempt.partition.result if attempt else getattr(body, "result", "")
+    return _digest(f"{event.job}/{result}")
+
+
+@lru_cache(4096)
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def headers(event: Event) -> list[tuple[str, bytes]]:
+    """Return the headers by which other tools recognise a record without decoding it."""
+    attempt = getattr(event.body, "attempt", None)
+    epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
+    named = {
+        "headgate-type": event.kind,
+        "headgate-job": event.job,
+        "headgate-epoch": str(epoch),
+        "headgate-attempt": str(attempt or ""),
+        "headgate-trace": trace_id(event),
+    }
+    return [(name, text.encode()) for name, text in named.items()]

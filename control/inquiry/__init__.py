@@ -1,0 +1,1 @@
+"""Questions to a log, for those who decide nothing."""

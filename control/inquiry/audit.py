@@ -1,0 +1,86 @@
+"""A log against itself: every decision derived again, and the states that its facts lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from ..errors import Corrupt
+from ..events.types import JobRegistered, Recorded
+from ..ids import JobId
+from ..model.decide import step
+from ..model.replay import Replay, Snapshot
+from ..model.state import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """One job's log, replayed from its beginning, or from a snapshot at the offset `start`; `whole`
+    is False when its head is gone without one, and nothing can be derived.
+
+    `violation` is empty, or says how the decision at `offset` differs from what follows.
+    """
+
+    job: JobId
+    facts: int
+    decisions: int
+    due: int
+    whole: bool = True
+    violation: str = ""
+    offset: int | None = None
+    start: int | None = None
+
+
+Snapshots: TypeAlias = Mapping[JobId, Snapshot]
+_NONE: Snapshots = MappingProxyType({})
+
+
+def audit(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Audit, ...]:
+    """Derive every decision of every job again; a job is followed up to its first violation."""
+    replays: dict[JobId, Replay] = {}
+    ended: dict[JobId, Audit] = {}
+    for recorded in records:
+        job = recorded.event.job
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+            whole = isinstance(recorded.event.body, JobRegistered)
+            if replays[job].start is None and not whole:
+                ended[job] = Audit(job, 0, 0, 0, whole=False)
+        replay = replays[job]
+        if job in ended or replay.knows(recorded):
+            continue
+        try:
+            replay.observe(recorded)
+        except Corrupt as exc:
+            ended[job] = _audited(replay, str(exc), recorded.offset)
+    return tuple(ended.get(job) or _audited(replay) for job, replay in replays.items())
+
+
+def _audited(replay: Replay, violation: str = "", offset: int | None = None) -> Audit:
+    return Audit(
+        replay.state.job,
+        replay.facts,
+        replay.decisions,
+        len(replay.due),
+        violation=violation,
+        offset=offset,
+        start=None if replay.start is None else replay.start.position,
+    )
+
+
+def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[JobState, ...]:
+    """The state of every job behind these records, by its facts alone, and where the log no longer
+    holds a job's first ones, by its snapshot."""
+    states: dict[JobId, JobState] = {}
+    replays: dict[JobId, Replay] = {}
+    for recorded in records:
+        event, job = recorded.event, recorded.event.job
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+            states[job] = replays[job].state
+        if event.basis is None and not replays[job].knows(recorded):
+            states[job], _ = step(states[job], event.body)  # type: ignore[arg-type]
+    gone = {job: snapshot.state for job, snapshot in snapshots.items() if job not in states}
+    return (*states.values(), *gone.values())

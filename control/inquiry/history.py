@@ -1,0 +1,123 @@
+"""Why a partition was made, and made again: what the log says, in the order in which it happened.
+
+Pure: from a job's records alone. A record that explains another one comes before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..events.types import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumable,
+    Event,
+    ExecutorLost,
+    JobAccepted,
+    Lost,
+    PartitionAccepted,
+    Produced,
+    Recorded,
+    Released,
+    Reproduce,
+    Superseded,
+)
+from ..ids import AttemptId, PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One attempt: why it was started, what became of it, and the offsets that say so."""
+
+    attempt: AttemptId
+    reason: str
+    outcome: str
+    offsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    reason: str
+    offsets: list[int]
+    outcome: str = "has not ended"
+
+
+@dataclass(slots=True)
+class _Story:
+    partition: PartitionId
+    facts: dict[int, Event] = field(default_factory=dict)
+    made: dict[AttemptId, _Attempt] = field(default_factory=dict)
+    cause: tuple[str, list[int]] = ("its map stage was run", [])
+    open: AttemptId | None = None
+
+    def take(self, recorded: Recorded) -> None:
+        offset, body = recorded.offset, recorded.event.body
+        match body:
+            case JobAccepted() if body.epoch > 1:
+                self.cause = (f"driver {body.epoch} of the job began", [offset])
+                self.open = None
+            case PartitionAccepted() if self._accepted(body):
+                self.cause = ("its map stage was run", [offset])
+            case AttemptStarted() if body.attempt.partition == self.partition:
+                self._start(body.attempt, offset)
+            case Reproduce() if body.result == self.partition.result:
+                if self.partition.index in body.partitions:
+                    self._order(recorded, body)
+            case Lost() | ExecutorLost():
+                self.facts[offset] = recorded.event
+            case Produced() | AttemptFailed() | Consumable() | Superseded():
+                if body.attempt.partition == self.partition:
+                    self._end(body, offset)
+            case Released() if body.result == self.partition.result:
+                for attempt in body.attempts:
+                    self._note(attempt, f"released: {body.reason}", offset)
+
+    def _accepted(self, body: PartitionAccepted) -> bool:
+        within = body.first <= self.partition.index < body.first + body.count
+        return body.result == self.partition.result and within and not self.made
+
+    def _start(self, attempt: AttemptId, offset: int) -> None:
+        if attempt in self.made:
+            return
+        reason, offsets = self.cause
+        if self.open is not None:
+            former = self.made[self.open]
+            reason = f"attempt {self.open.epoch}-{self.open.task} {former.outcome}"
+            offsets = former.offsets[-1:]
+        self.made[attempt] = _Attempt(reason, [*offsets, offset])
+        self.open = attempt
+
+    def _order(self, recorded: Recorded, body: Reproduce) -> None:
+        basis = recorded.event.basis
+        told = self.facts.get(basis if basis is not None else -1)
+        by = f", as {told.by} stated" if told is not None else ""
+        offsets = [recorded.offset] if basis is None else [basis, recorded.offset]
+        self.cause, self.open = (f"it was ordered again: {body.reason}{by}", offsets), None
+
+    def _end(self, body: Produced | AttemptFailed | Consumable | Superseded, offset: int) -> None:
+        match body:
+            case Produced():
+                self._note(body.attempt, "has produced", offset)
+            case AttemptFailed():
+                self._note(body.attempt, f"failed: {body.reason}", offset)
+            case Consumable():
+                self._note(body.attempt, "is the partition", offset)
+            case Superseded():
+                self._note(body.attempt, f"was superseded: {body.reason}", offset)
+
+    def _note(self, attempt: AttemptId, outcome: str, offset: int) -> None:
+        if (known := self.made.get(attempt)) is not None:
+            known.outcome = outcome
+            known.offsets.append(offset)
+
+
+def why(records: Iterable[Recorded], partition: PartitionId) -> tuple[Made, ...]:
+    """Every attempt at a partition that the records tell of."""
+    story = _Story(partition)
+    for recorded in records:
+        story.take(recorded)
+    return tuple(
+        Made(attempt, one.reason, one.outcome, tuple(one.offsets))
+        for attempt, one in story.made.items()
+    )

@@ -1,0 +1,33 @@
+"""Facts that the log holds and that nothing follows from: late, repeated, or about what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ..errors import Corrupt
+from ..events.types import Fact, Recorded, Tick
+from ..ids import JobId
+from ..model.replay import Replay, Snapshot
+
+
+def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
+    """Each job's facts that changed nothing and led to no decision; a tick need not. A job is
+    followed up to the first decision that does not follow from its facts."""
+    replays: dict[JobId, Replay] = {}
+    broken: set[JobId] = set()
+    for recorded in records:
+        job = recorded.event.job
+        if job not in replays:
+            replays[job] = Replay.of(recorded, snapshots.get(job))
+        replay = replays[job]
+        if job in broken or replay.knows(recorded):
+            continue
+        before = replay.state
+        try:
+            derived = replay.observe(recorded)
+        except Corrupt:
+            broken.add(job)
+            continue
+        told = isinstance(recorded.event.body, Fact) and not isinstance(recorded.event.body, Tick)
+        if told and not derived and replay.state is before:
+            yield recorded

@@ -1,0 +1,91 @@
+"""What the log says of a job, for a process that neither decides nor is asked often.
+
+Guarantees that what it answers is committed. Begins at the job's newest snapshot at the first
+question, and goes on from there at the next ones. Threads may share it: none waits for another
+one's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TypeVar
+
+from ..clock import Deadline
+from ..errors import Lost, Unavailable
+from ..ids import JobId, ResultId
+from ..log import EventLog, Follower
+from ..model.ledger import Ledger
+from ..model.state import JobState
+from ..snapshots.resume import take_up
+
+_EVENTS_MAX = 500
+_POLL_S = 0.2
+_PAUSE_S = 0.02
+
+T = TypeVar("T")
+
+
+class JobWatch:
+    def __init__(self, log: EventLog, job: JobId) -> None:
+        self._log = log
+        self._ledger = Ledger(job)
+        self._job = job
+        self._follower: Follower | None = None
+        self._lock = Lock()
+
+    def state(self, deadline: Deadline) -> JobState:
+        """The job as the log tells it now.
+
+        Raises:
+            Unavailable: the log cannot be read, or not to its end before the deadline.
+        """
+        with self._lock:
+            end = self._open(deadline).end()
+            while (follower := self._open(deadline)).position() < end:
+                if deadline.passed:
+                    raise Unavailable(f"the log of job {self._job} was not read to {end} in time")
+                self._poll(follower, min(_POLL_S, deadline.left_s))
+            return self._ledger.state
+
+    def wait(
+        self, result: ResultId, found: Callable[[JobState], T | None], fresh: Callable[[], Deadline]
+    ) -> T | None:
+        """The first answer that is not None; None when there was no news of the result for as long
+        as a fresh deadline allows."""
+        deadline, before = fresh(), None
+        while True:
+            with self._lock:
+                self._poll(self._open(deadline), 0.0)
+                state = self._ledger.state
+            if (answer := found(state)) is not None:
+                return answer
+            if (now := state.results.get(result)) is not before:
+                before, deadline = now, fresh()
+            if deadline.passed:
+                return None
+            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))  # others may ask meanwhile
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _open(self, deadline: Deadline) -> Follower:
+        if self._follower is None:
+            start = take_up(self._log, self._job, deadline)
+            self._ledger = Ledger(self._job, start.snapshot)
+            self._follower = start.follower
+        return self._follower
+
+    def _poll(self, follower: Follower, timeout_s: float) -> None:
+        try:
+            for recorded in follower.poll(_EVENTS_MAX, timeout_s):
+                self._ledger.observe(recorded)
+        except Lost:  # away for longer than events are kept: the next look begins anew
+            self._close()
+        self._ledger.settle()
+
+    def _close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None

@@ -1,0 +1,66 @@
+"""What commands read of a log: a job's records, or all; its snapshots; the states that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+
+from ..clock import Deadline
+from ..errors import Invalid, Unavailable
+from ..events.types import Recorded
+from ..ids import JobId, job_id
+from ..log import EventLog
+from ..model.replay import Snapshot
+from ..model.state import JobState
+from ..snapshots.resume import follow_all, read_snapshots
+from .audit import fold
+
+READ_S_MAX = 300.0
+_POLL_S = 0.5
+_POLL_EVENTS_MAX = 500
+
+
+def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
+    """Read before the events, which then go on from there at the latest."""
+    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX))
+
+
+def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:
+    """Everything up to now of one job, or of all when none is named; one that is not known
+    otherwise must have an event."""
+    deadline = Deadline.after(READ_S_MAX)
+    if not job:
+        yield from log.read_all(deadline)
+        return
+    with closing(follow_all(log, job_id(job), deadline)) as follower:
+        end, found = follower.end(), 0
+        while follower.position() < end:
+            if deadline.passed:
+                raise Unavailable(f"read up to {follower.position()} of {end} in {READ_S_MAX} s")
+            records = follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+            found += len(records)
+            yield from records
+    if not found and job_id(job) not in otherwise:
+        raise Invalid(f"the log has no events of job {job}")
+
+
+def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
+    """Read the events of one job, or of all jobs, that are newer than the snapshots."""
+    if job:
+        yield from read(log, job, snapshots)
+        return
+    positions = {name: snapshot.position for name, snapshot in snapshots.items()}
+    yield from log.read_all(Deadline.after(READ_S_MAX), positions)
+
+
+def states(log: EventLog, job: str) -> tuple[JobState, ...]:
+    snapshots = known(log, job)
+    return fold(read_news(log, job, snapshots), snapshots)
+
+
+def follow(log: EventLog, job: str) -> Iterator[Recorded]:
+    if not job:
+        raise Invalid("--follow needs --job: jobs are ordered each by itself")
+    with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
+        while True:
+            yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)

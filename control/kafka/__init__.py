@@ -1,0 +1,1 @@
+"""The event log on Kafka: the only folder that imports its client."""

@@ -1,0 +1,338 @@
+"""librdkafka's clients for one log, and what the log asks of the cluster itself.
+
+Guarantees that a client is used only in the process that made it, that none writes to stderr, and
+that every question has a deadline. Foreign errors leave here translated.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from ..clock import Deadline
+from ..errors import Invalid, Unavailable
+from ..ids import JobId
+from ..log import partition_of
+from .errors import translate
+from .records import Place
+from .settings import KafkaSettings, Topic
+
+_LOG = logging.getLogger(__name__)
+
+_STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
+_PREPARE_S_MAX = 15.0
+_ASK_S_MAX = 3.0
+_PING_S_MAX = 1.0
+_PAUSE_S = 0.05
+_EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+# What the client says by itself is for those who ask for it; what matters is in our errors.
+_CLIENT_LOG = logging.getLogger("headgate.librdkafka")
+_CLIENT_LOG.addHandler(logging.NullHandler())
+_CLIENT_LOG.propagate = False
+
+T = TypeVar("T")
+
+
+class KafkaClients:
+    """Makes the clients and keeps the two that all of a log's users share, per process."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self._lock = Lock()
+        # A fork's child must not even free its parent's clients: their threads are not there.
+        # So it should end as Spark's and multiprocessing's do, without the interpreter's cleaning.
+        self._admins: dict[int, AdminClient] = {}
+        self._producers: dict[int, Producer] = {}
+        self._errors: deque[KafkaError] = deque(maxlen=8)
+        self._partitions = 0
+        self.has_read = False  # whether any reader was let read
+
+    def admin(self) -> AdminClient:
+        with self._lock:
+            if (found := self._admins.get(os.getpid())) is None:
+                found = self._make(AdminClient, self.settings.common())
+                self._admins[os.getpid()] = found
+            return found
+
+    def producer(self) -> Producer:
+        """The one that facts go through; another one after an error that ended the former."""
+        with self._lock:
+            if (found := self._producers.get(os.getpid())) is None:
+                found = self._make(Producer, self.settings.producing())
+                self._producers[os.getpid()] = found
+            return found
+
+    def forget_producer(self) -> Producer | None:
+        with self._lock:
+            return self._producers.pop(os.getpid(), None)
+
+    def decider(self, name: str, step_ms_max: int = _STEP_MS_MAX) -> Producer:
+        return self._make(Producer, self.settings.deciding(name, step_ms_max))
+
+    def member(self, slot: str) -> Consumer:
+        return self._make(Consumer, self.settings.joining(slot))
+
+    def place(self, job: JobId) -> Place:
+        """Where a job's events are."""
+        return Place(self.settings.events_topic, partition_of(job, self.partitions()))
+
+    def places(self, topic: str, job: JobId | None) -> list[Place]:
+        """Where a job has its records in a topic, or with None where any job has."""
+        count = self.partitions()
+        numbers = range(count) if job is None else (partition_of(job, count),)
+        return [Place(topic, number) for number in numbers]
+
+    def consumer(self, group: str) -> Consumer:
+        return self._make(Consumer, self.settings.reading(group))
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Let errors of ours out only."""
+        try:
+            yield
+        except KafkaException as exc:
+            raise translate(exc.args[0], self.settings.scrub(doing)) from exc
+
+    @contextmanager
+    def producing(self, doing: str) -> Iterator[None]:
+        """Let errors of ours out only. After one that ended the producer there is another one."""
+        with self.translated(doing):
+            try:
+                yield
+            except KafkaException as exc:
+                if exc.args[0].fatal() or exc.args[0].code() == KafkaError._FATAL:
+                    self.forget_producer()
+                raise
+
+    def partitions(self) -> int:
+        """How many partitions each topic has, asked once."""
+        if not self._partitions:
+            deadline = Deadline.after(self.settings.request_timeout_s)
+            self._partitions = self._described(self.settings.events_topic, deadline)
+        return self._partitions
+
+    def first_offset(self, place: Place) -> int:
+        return self._offset(place, _EARLIEST)
+
+    def end_offset(self, place: Place) -> int:
+        """Where a reader of committed records stalls. A consumer's own watermark calls would queue
+        behind its long poll."""
+        return self._offset(place, _LATEST)
+
+    def written_offset(self, place: Place) -> int:
+        """Behind the newest record, also one that readers of committed records cannot reach yet."""
+        return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Reach the broker, then create the topics or compare them.
+
+        Raises:
+            Unavailable: the broker cannot be reached.
+            Invalid: credentials or options are refused, or a topic has other settings.
+        """
+        deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda one: one.left_s)
+        self._reach(deadline)
+        self.producer()  # its first request waits half a second inside the client: let it begin
+        for topic in self.settings.topics:
+            if not self.settings.embedded:
+                self._make_sure_of(topic, deadline)
+            self._described(topic.name, deadline)
+        self._partitions = self._described(self.settings.events_topic, deadline)
+
+    def _forget_admin(self) -> None:
+        with self._lock:
+            self._admins.pop(os.getpid(), None)
+
+    def _make(self, kind: Callable[..., T], config: dict[str, object]) -> T:
+        try:
+            return kind(config | {"error_cb": self._errors.append, "logger": _CLIENT_LOG})
+        except KafkaException as exc:
+            # Without its cause: the client's text quotes values, and one may be a secret.
+            raise self.settings.refused(exc.args[0].str()) from None
+
+    def _reach(self, deadline: Deadline) -> None:
+        self._errors.clear()
+        while True:
+            try:
+                self._ping(deadline)
+                return
+            except KafkaException as exc:
+                self._check_reachable(exc, deadline)
+
+    def _ping(self, deadline: Deadline) -> None:
+        limit_s = max(_PAUSE_S, min(deadline.left_s, _PING_S_MAX))
+        if self.settings.embedded:  # the mock has no controller, who would be asked otherwise
+            self.admin().list_topics(timeout=limit_s)
+        else:
+            self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
+
+    def _check_reachable(self, exc: KafkaException, deadline: Deadline) -> None:
+        self.admin().poll(_PAUSE_S)
+        errors = [*self._errors, exc.args[0]]
+        fatal = [e for e in errors if isinstance(translate(e, ""), Invalid)]
+        if fatal or deadline.passed:
+            kind = Invalid if fatal else Unavailable
+            reason = self.settings.scrub((fatal or errors)[0].str())
+            raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
+
+    def _make_sure_of(self, topic: Topic, deadline: Deadline) -> None:
+        """A broker may not know yet what another one has made."""
+        while True:
+            try:
+                self._create(topic, deadline)
+                return self._compare(topic, deadline)
+            except Unavailable:
+                if deadline.passed:
+                    raise
+                deadline.clock.sleep_s(_PAUSE_S)
+
+    def _create(self, topic: Topic, deadline: Deadline) -> None:
+        made = self.settings.topic
+        new = NewTopic(
+            topic.name, made.partitions, made.replication, config={**topic.config, **topic.wished}
+        )
+        if self.exists(topic.name, deadline):
+            return
+        try:
+            futures = self.admin().create_topics([new], **self._limit(deadline))
+            self._ask(futures[new.topic], deadline)
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(exc.args[0], f"creating topic {new.topic}") from exc
+
+    def exists(self, name: str, deadline: Deadline) -> bool:
+        try:
+            self._describe(name, deadline)
+            return True
+        except KafkaException as exc:
+            if exc.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise translate(exc.args[0], f"looking for {name}") from exc
+            return False
+
+    def retention_ms(self, deadline: Deadline) -> int:
+        """Return how long the topic of events keeps one; as it would be made, where there is none,
+        or the broker does not tell."""
+        made, name = self.settings.topic.retention_ms, self.settings.events_topic
+        if self.settings.embedded or not self.exists(name, deadline):
+            return made
+        return int(self._configured(name, deadline).get("retention.ms", made))
+
+    def identity(self, deadline: Deadline) -> str:
+        """Return the id of the topic of events, which one made anew in its place does not have."""
+        name = self.settings.events_topic
+        if self.settings.embedded:
+            return ""
+        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
+        with self.translated(f"asking for the id of topic {name}"):
+            found = self._ask(futures[name], deadline).topic_id
+        return str(found) if found.get_most_significant_bits() else ""
+
+    def _compare(self, topic: Topic, deadline: Deadline) -> None:
+        wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
+        found = {"partitions": str(self._described(topic.name, deadline))}
+        found |= self._configured(topic.name, deadline)
+        if other := _others(found, wanted):
+            raise Invalid(
+                f"topic {topic.name} exists with other settings: {other}. "
+                "Change the topic, the settings, or the prefix of the topics"
+            )
+        if other := _others(found, topic.wished):
+            _LOG.warning("topic %s is not as one made now would be: %s", topic.name, other)
+
+    def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        with self.translated(f"reading the settings of topic {name}"):
+            futures = self.admin().describe_configs([resource], **self._limit(deadline))
+            entries = self._ask(futures[resource], deadline)
+        return {name: str(entry.value) for name, entry in entries.items()}
+
+    def _described(self, name: str, deadline: Deadline) -> int:
+        """How many partitions there are, as soon as each has a leader, which takes a moment."""
+        doing = f"looking for topic {name}, {self.settings.tried}"
+        while True:
+            try:
+                led = self._describe(name, deadline)
+                if led and all(led):
+                    return len(led)
+            except KafkaException as exc:
+                if deadline.passed:
+                    raise translate(exc.args[0], doing) from exc
+            if deadline.passed:
+                raise Unavailable(f"{doing}: no partition, or one without a leader")
+            deadline.clock.sleep_s(_PAUSE_S)
+
+    def _describe(self, name: str, deadline: Deadline) -> list[bool]:
+        """For each partition whether it has a leader."""
+        if self.settings.embedded:  # the mock makes a topic when it is asked for it
+            metadata = self.admin().list_topics(name, timeout=max(_PAUSE_S, deadline.left_s))
+            return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
+        futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
+        return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
+
+    def _offset(
+        self,
+        place: Place,
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> int:
+        deadline = Deadline.after(self.settings.request_timeout_s)
+        while True:
+            try:
+                with self.translated(f"asking for the offsets of {place}"):
+                    return self._ask_offset(place, spec, isolation, deadline)
+            except Unavailable:
+                if deadline.passed:
+                    raise
+                self._forget_admin()  # it would go on asking a partition's former leader
+                deadline.clock.sleep_s(_PAUSE_S)
+
+    def _ask_offset(
+        self, place: Place, spec: OffsetSpec, isolation: IsolationLevel, deadline: Deadline
+    ) -> int:
+        there = TopicPartition(place.topic, place.partition)
+        futures = self.admin().list_offsets(
+            {there: spec}, isolation_level=isolation, **self._limit(deadline)
+        )
+        offset = int(self._ask(futures[there], deadline).offset)
+        if offset < 0:  # the client's way to say that it had no answer
+            raise Unavailable(f"no answer about the offsets of {place}")
+        return offset
+
+    def _limit(self, deadline: Deadline) -> dict[str, float]:
+        return {"request_timeout": max(_PAUSE_S, min(deadline.left_s, _ASK_S_MAX))}
+
+    def _ask(self, future: Any, deadline: Deadline) -> Any:
+        try:
+            return future.result(max(_PAUSE_S, deadline.left_s) + _ASK_S_MAX)
+        except TimeoutError as exc:
+            raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
+
+
+def _others(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """What differs, of all that the broker tells."""
+    told = {name: value for name, value in wanted.items() if name in found}
+    return "; ".join(f"{n} is {found[n]}, not {w}" for n, w in told.items() if found[n] != w)

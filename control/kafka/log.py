@@ -1,0 +1,316 @@
+"""The event log on Kafka: a topic of events, a topic of state, a job in one partition of each.
+
+Guarantees what `log.py` promises, by an idempotent producer for facts, a transaction per step of
+decisions, and read_committed readers. Assumes Kafka 3.5 or later, and that nobody alters the
+number of the topic's partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from types import MappingProxyType
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from ..clock import Deadline
+from ..errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown, Unavailable
+from ..events import codec
+from ..events.types import Event, Recorded
+from ..ids import JobId
+from ..log import Holder, Rejected
+from .clients import KafkaClients
+from .errors import translate_delivery, translate_reading
+from .membership import KafkaMembership
+from .records import Place, decoded, job_of, produce, taken_ms
+from .settings import KafkaSettings, TopicSettings
+from .state import Beats, produce_beat, read_state
+from .transactions import KafkaDecisions
+
+__all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
+
+_LOG = logging.getLogger(__name__)
+_TURN_S = 0.01  # how long one of several waiting threads keeps the client's callbacks to itself
+_CLOSE_S_MAX = 5.0
+_SCAN_LIMIT = 1000
+
+
+class KafkaEventLog:
+    """An event log for any number of processes."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._clients = KafkaClients(settings)
+        self._beats = Beats(self._clients)
+        self._closed = False
+
+    def prepare(self, deadline: Deadline) -> None:
+        self._check_open()
+        self._clients.prepare(deadline)
+
+    def append(self, fact: Event) -> KafkaReceipt:
+        self._check_open()
+        record = codec.encode(fact)
+        producer = self._clients.producer()
+        receipt = KafkaReceipt(producer, f"{fact.kind} {fact.id}")
+        place = self._clients.place(fact.job)
+        with self._clients.producing(f"appending {fact.kind} {fact.id}"):
+            produce(producer, place, fact, record, receipt.settle)
+        return receipt
+
+    def retention_ms(self, deadline: Deadline) -> int:
+        self._check_open()
+        return self._clients.retention_ms(deadline)
+
+    def identity(self, deadline: Deadline) -> str:
+        self._check_open()
+        return self._clients.identity(deadline)
+
+    def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
+        self._check_open()
+        return self._follow(self._settings.group(job), self._clients.place(job), job, position)
+
+    def partition(self, job: JobId) -> int:
+        self._check_open()
+        return self._clients.place(job).partition
+
+    def oldest(self, job: JobId) -> int:
+        self._check_open()
+        return self._clients.first_offset(self._clients.place(job))
+
+    def written(self, job: JobId) -> int:
+        self._check_open()
+        return self._clients.written_offset(self._clients.place(job))
+
+    def open_decisions(self, job: JobId) -> KafkaDecisions:
+        self._check_open()
+        return KafkaDecisions(job, self._clients)
+
+    def join(self, slot: str, holder: Holder) -> KafkaMembership:
+        self._check_open()
+        self._clients.producer()  # for what it will state; its first request takes half a second
+        return KafkaMembership(slot, holder, self._clients)
+
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        self._check_open()
+        for place, follower in self._followers():
+            follower.known = {job.encode(): position for job, position in known.items()}
+            with closing(follower):
+                yield from _read_to_end(follower, place, deadline)
+
+    def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
+        """Records of the topic that are no events, and why; every reader passes them over.
+
+        Raises:
+            Unavailable: the log cannot be read, or not within the deadline.
+        """
+        self._check_open()
+        for place, follower in self._followers():
+            with closing(follower):
+                follower.rejections = []
+                for _ in _read_to_end(follower, place, deadline):
+                    pass
+                yield from follower.rejections
+
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for place in self._scanned(self._settings.state_topic, job, deadline):
+            end = self._clients.written_offset(place) if whole else 0
+            found |= read_state(self._clients, place, job, deadline, end)
+        return found
+
+    def beat(self, job: JobId) -> KafkaReceipt:
+        self._check_open()
+        (place,) = self._clients.places(self._settings.heartbeats_topic, job)
+        producer, what = self._clients.producer(), f"a sign of life of the driver of {job}"
+        receipt = KafkaReceipt(producer, what)
+        with self._clients.producing(what):
+            produce_beat(producer, place, job, receipt.settle)
+        return receipt
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        found: dict[JobId, int] = {}
+        for place in self._scanned(self._settings.heartbeats_topic, job, deadline):
+            found |= self._beats.read(place, deadline)
+        return {name: at for name, at in found.items() if job in (None, name)}
+
+    def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:
+        """Nothing when nobody has prepared the log since there is such a topic."""
+        self._check_open()
+        there = self._clients.exists(topic, deadline)
+        return self._clients.places(topic, job) if there else []
+
+    def close(self) -> None:
+        """Deliver what was handed over, within bounds, and give back connections."""
+        self._closed = True
+        if (producer := self._clients.forget_producer()) is not None:
+            producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
+
+    def _followers(self) -> Iterator[tuple[Place, KafkaFollower]]:
+        """One after the other for each partition, from its oldest record on."""
+        for partition in range(self._clients.partitions()):
+            place = Place(self._settings.events_topic, partition)
+            yield place, self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
+
+    def _follow(
+        self, group: str, place: Place, job: JobId | None, position: int | None
+    ) -> KafkaFollower:
+        start = self._clients.first_offset(place) if position is None else position
+        consumer = self._clients.consumer(group)
+        with self._clients.translated(f"following {place}"):
+            consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        return KafkaFollower(job, place, self._clients, consumer, start)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the event log is closed")
+
+
+class KafkaReceipt:
+    """A fact on its way. Any number of threads may wait for it, and for others, at once."""
+
+    def __init__(self, producer: Producer, what: str) -> None:
+        self._producer = producer
+        self._what = what
+        self._offset: int | None = None
+        self._error: KafkaError | None = None
+
+    def settle(self, error: KafkaError | None, message: Message) -> None:
+        """The client's delivery report."""
+        self._error = error
+        self._offset = message.offset()
+
+    def offset(self, deadline: Deadline) -> int:
+        while True:
+            if self._error is not None:
+                raise translate_delivery(self._error, f"appending {self._what}")
+            if self._offset is not None:
+                return self._known(self._offset)
+            if deadline.passed:
+                raise OutcomeUnknown(f"no confirmation of {self._what} in time")
+            self._producer.poll(min(deadline.left_s, _TURN_S))
+
+    def _known(self, offset: int) -> int:
+        """A broker that found the record there already, after a retry, may not say where."""
+        if offset < 0:
+            raise OutcomeUnknown(f"{self._what} is in the log, at an offset that was not told")
+        return offset
+
+
+class KafkaFollower:
+    """Reads one job's committed events, or with `job` None everybody's."""
+
+    def __init__(
+        self,
+        job: JobId | None,
+        place: Place,
+        clients: KafkaClients,
+        consumer: Consumer,
+        position: int,
+    ) -> None:
+        self.rejected = 0
+        self.rejections: list[Rejected] | None = None
+        self.known: Mapping[bytes, int] = {}
+        self._job = job
+        self._place = place
+        self._clients = clients
+        self._consumer = consumer
+        self._position = position
+        self._at_end = False
+        self._failure: HeadgateError | None = None
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        deadline = Deadline.after(timeout_s)
+        start, found = self._position, list[Recorded]()
+        while True:
+            self._raise_failure()
+            for message in self._batch(limit, deadline.left_s):
+                self._take(message, found)
+            passed = self._at_end and self._position > start
+            if found or passed or deadline.passed:
+                break
+        if not found:
+            self._raise_failure()
+        return found
+
+    def position(self) -> int:
+        return self._position
+
+    def end(self) -> int:
+        return self._clients.end_offset(self._place)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _batch(self, limit: int, timeout_s: float) -> list[Message]:
+        """What has come, without waiting for more than the first."""
+        try:
+            first = self._consumer.poll(timeout_s)
+            if first is None or limit == 1:
+                return [] if first is None else [first]
+            return [first, *self._consumer.consume(limit - 1, 0)]
+        except RuntimeError as exc:
+            raise Closed(f"the follower of {self._place} is closed") from exc
+
+    def _take(self, message: Message, found: list[Recorded]) -> None:
+        if (error := message.error()) is not None:
+            self._take_error(error, message)
+            return
+        offset = message.offset()
+        assert offset is not None, "a record has an offset"
+        self._position, self._at_end, self._clients.has_read = offset + 1, False, True
+        job = job_of(message)
+        if self._job is not None and job not in (None, self._job.encode()):
+            return
+        if job is not None and offset < self.known.get(job, 0):
+            return
+        try:
+            found.append(Recorded(offset, decoded(message, job), taken_ms(message)))
+        except Corrupt as exc:
+            self._reject(offset, exc)
+
+    def _take_error(self, error: KafkaError, message: Message) -> None:
+        """Errors wait until what was read before them has been handed out."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._position, self._at_end = max(self._position, message.offset() or 0), True
+            self._clients.has_read = True
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._failure = Lost(self._gone(), (self._position,))
+        else:
+            doing, has_read = f"following {self._place}", self._clients.has_read
+            self._failure = translate_reading(error, doing, has_read)
+
+    def _gone(self) -> str:
+        with suppress(HeadgateError):
+            first = self._clients.first_offset(self._place)
+            return f"{self._place} holds offsets {first} to {self.end()}, not {self._position}"
+        return f"{self._place} no longer holds offset {self._position}"
+
+    def _raise_failure(self) -> None:
+        failure = self._failure
+        if failure is not None:
+            if not isinstance(failure, Lost):  # the client tries again by itself, except there
+                self._failure = None
+            raise failure
+
+    def _reject(self, offset: int, exc: Corrupt) -> None:
+        if self.rejected == 0:
+            _LOG.warning("skipped offset %d of %s, and maybe more: %s", offset, self._place, exc)
+        self.rejected += 1
+        if self.rejections is not None:
+            self.rejections.append(Rejected(self._place.partition, offset, str(exc)))
+
+
+def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> Iterator[Recorded]:
+    end = follower.end()
+    while follower.position() < end:
+        if deadline.passed:
+            raise Unavailable(f"{place} was read up to {follower.position()} of {end} in time")
+        for recorded in follower.poll(_SCAN_LIMIT, min(1.0, deadline.left_s)):
+            if recorded.offset < end:
+                yield recorded

@@ -1,0 +1,154 @@
+"""What is read from its beginning, by key: jobs' state in its compacted topic, drivers' heartbeats.
+
+Assumes what the broker keeps to: it compacts nothing that an open step could still hide, so that
+what a reader of committed records meets, up to where it stalls, is the state behind one step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from threading import Lock
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from ..clock import SYSTEM_CLOCK, Deadline
+from ..errors import Lost, Unavailable
+from ..ids import JobId, is_name
+from ..log import StateRecord, job_of, partition_of
+from .clients import KafkaClients
+from .errors import translate
+from .records import Place
+from .settings import BEATS_MS
+
+_LOG = logging.getLogger(__name__)
+_SCAN_LIMIT = 500
+_SCAN_S = 1.0
+
+
+def produce_state(
+    producer: Producer,
+    place: Place,
+    record: StateRecord,
+    settle: Callable[[KafkaError | None, Message], None],
+) -> None:
+    try:
+        producer.produce(
+            place.topic,
+            record.body,
+            record.key.encode(),
+            partition=place.partition,
+            on_delivery=settle,
+        )
+    except BufferError as exc:
+        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
+    producer.poll(0)
+
+
+def produce_beat(
+    producer: Producer,
+    place: Place,
+    job: JobId,
+    settle: Callable[[KafkaError | None, Message], None],
+) -> None:
+    try:
+        producer.produce(
+            place.topic, b"", job.encode(), partition=place.partition, on_delivery=settle
+        )
+    except BufferError as exc:
+        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
+    producer.poll(0)
+
+
+def read_state(
+    clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline, end: int = 0
+) -> dict[str, bytes]:
+    """What stands in one partition of one job, or of all of them, up to a step that is still open,
+    or when that has ended up to `end`."""
+    found: dict[str, bytes] = {}
+    for key, message in _scan(clients, place, deadline, end):
+        if job not in (None, job_of(key)):
+            continue
+        found.pop(key, None)
+        if (body := message.value()) is not None:
+            found[key] = body
+    return found
+
+
+class Beats:
+    """Reads every heartbeat once, and remembers when the broker took the last one of each job."""
+
+    def __init__(self, clients: KafkaClients) -> None:
+        self._clients = clients
+        self._heard: dict[Place, dict[JobId, tuple[int, float]]] = {}  # and when that was read
+        self._positions: dict[Place, int] = {}
+        self._lock = Lock()
+
+    def read(self, place: Place, deadline: Deadline) -> dict[JobId, int]:
+        """Return when each job of a partition was last heard, while heartbeats are kept."""
+        if not self._lock.acquire(timeout=deadline.left_s):
+            raise Unavailable(f"{place} was not read in time")
+        try:
+            try:
+                self._read_on(place, deadline)
+            except Lost:  # the topic was made anew
+                del self._heard[place], self._positions[place]
+                self._read_on(place, deadline)
+            oldest_s = SYSTEM_CLOCK.monotonic_s() - BEATS_MS / 1000
+            heard = self._heard[place]
+            self._heard[place] = {job: one for job, one in heard.items() if one[1] >= oldest_s}
+            return {job: at_ms for job, (at_ms, _) in self._heard[place].items()}
+        finally:
+            self._lock.release()
+
+    def _read_on(self, place: Place, deadline: Deadline) -> None:
+        heard, start = self._heard.setdefault(place, {}), self._positions.setdefault(place, 0)
+        for key, message in _scan(self._clients, place, deadline, start=start):
+            heard[JobId(key)] = message.timestamp()[1], SYSTEM_CLOCK.monotonic_s()
+            self._positions[place] = (message.offset() or 0) + 1
+
+
+def _scan(
+    clients: KafkaClients, place: Place, deadline: Deadline, end: int = 0, start: int = 0
+) -> Iterator[tuple[str, Message]]:
+    start, foreign = max(start, clients.first_offset(place)), False
+    with closing(clients.consumer(f"{clients.settings.topic_prefix}-reader")) as consumer:
+        with clients.translated(f"reading {place}"):
+            consumer.assign([TopicPartition(place.topic, place.partition, start)])
+        for message in _to_end(consumer, place, deadline, end):
+            if (key := _key(message, place, clients.partitions())) is not None:
+                yield key, message
+            elif not foreign:
+                foreign = True
+                _LOG.warning(
+                    "%s has a key of no job at offset %s: skipped", place, message.offset()
+                )
+
+
+def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> Iterator[Message]:
+    while not deadline.passed:
+        first = consumer.poll(min(_SCAN_S, deadline.left_s))
+        if first is None:
+            continue
+        for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # waits for no more than one
+            error = message.error()
+            if error is None:
+                yield message
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise translate(error, f"reading {place}")
+            elif (message.offset() or 0) >= end:
+                return
+    raise Unavailable(f"{place} was not read to its end in time")
+
+
+def _key(message: Message, place: Place, partitions: int) -> str | None:
+    """Whatever else somebody may have put there has no key of ours, or that of a job whose place is
+    another one."""
+    key = message.key()
+    try:
+        text = key.decode() if isinstance(key, bytes) else key or ""
+    except UnicodeDecodeError:
+        return None
+    job = job_of(text)
+    return text if is_name(job) and partition_of(job, partitions) == place.partition else None

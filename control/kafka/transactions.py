@@ -1,0 +1,205 @@
+"""Steps of decisions on Kafka: each is one transaction.
+
+Guarantees that a step which did not commit leaves nothing that a reader sees, and that a fenced
+holder is told so. A step that the broker ended because it was open for too long looks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
+from threading import Thread
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from ..clock import Deadline
+from ..errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
+from ..events import codec
+from ..events.types import Event
+from ..ids import JobId
+from ..log import StateRecord, job_of
+from .clients import KafkaClients
+from .errors import translate
+from .records import Place, produce
+from .state import produce_state
+
+_CLOSE_S_MAX = 5.0
+_PAUSE_S = 0.05
+_STEP_S_MAX = 10.0  # a step that was open for so long is ended by the broker
+
+
+# What a group's coordinator says to a member that it no longer counts on.
+_LEFT_BEHIND = frozenset(
+    ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "STALE_MEMBER_EPOCH"]
+)
+_TOO_LARGE = frozenset(["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"])
+
+
+class KafkaTransactions:
+    """The steps of one holder of a transactional id."""
+
+    def __init__(self, producer: Producer, clients: KafkaClients, what: str) -> None:
+        self._clients = clients
+        self._what = what
+        self._begun = False
+        self._aborting = False
+        self._producer = producer
+        self._ended = False
+        self._refusal: KafkaError | None = None  # of the step's first record that was not taken
+        with clients.translated(f"opening the decisions of {what}"):
+            self._persist(self._producer.init_transactions, self._deadline())
+
+    def begin(self) -> None:
+        assert not self._begun, "the former step is still open"
+        self._finish_abort()
+        with self._translated("begin"):
+            self._producer.begin_transaction()
+        self._begun, self._refusal = True, None
+
+    def write(self, decision: Event) -> None:
+        self._write(decision, codec.encode(decision), self._clients.place(decision.job))
+
+    def _write(self, decision: Event, record: bytes, place: Place) -> None:
+        assert self._begun, "no step is open"
+        try:
+            produce(self._producer, place, decision, record, self._settle)
+        except KafkaException as exc:
+            raise self._dropped(exc, "write") from exc
+
+    def keep(self, record: StateRecord) -> None:
+        assert self._begun, "no step is open"
+        topic = self._clients.settings.state_topic
+        (place,) = self._clients.places(topic, job_of(record.key))
+        try:
+            produce_state(self._producer, place, record, self._settle)
+        except KafkaException as exc:
+            raise self._dropped(exc, "keep") from exc
+
+    def abort(self) -> None:
+        self._aborting = self._aborting or self._begun
+        self._begun = False
+        self._finish_abort()
+
+    def close(self) -> None:
+        if self._begun:
+            self._begun = False
+            with suppress(KafkaException):
+                self._producer.abort_transaction(_CLOSE_S_MAX)
+
+    def _commit(self, offsets: list[TopicPartition], group: Any) -> None:
+        """`group` is the metadata of whoever has read the facts: the coordinator refuses one that
+        is no longer a member."""
+        assert self._begun, "no step is open"
+        deadline = self._deadline()
+        try:
+            self._persist(lambda left_s: self._hand_over(offsets, group, left_s), deadline)
+        except KafkaException as exc:
+            raise self._dropped(exc, "commit") from exc
+        self._end(deadline)
+
+    def _hand_over(self, offsets: list[TopicPartition], group: Any, left_s: float) -> None:
+        """The client forgets its own time limit while the group's coordinator is away, and may
+        never come back from this call (librdkafka 5456, 5511). Then it is left behind in a thread,
+        which is all that still holds the producer: closing that would wait for ever as well."""
+        answer: Future[None] = Future()
+        call = partial(self._producer.send_offsets_to_transaction, offsets, group, left_s)
+        Thread(target=_answer, args=(answer, call), daemon=True).start()
+        try:
+            answer.result(min(left_s, _STEP_S_MAX) + _PAUSE_S)
+        except TimeoutError:
+            self._begun, self._ended = False, True
+            raise Unavailable(
+                f"the coordinator of {self._what} was away for a whole step"
+            ) from None
+
+    def _end(self, deadline: Deadline) -> None:
+        try:
+            self._persist(self._producer.commit_transaction, deadline)
+            self._begun = False
+        except KafkaException as exc:
+            error = exc.args[0]
+            if error.fatal() or error.txn_requires_abort():
+                raise self._dropped(exc, "commit") from exc
+            self._begun = False  # only opening the decisions again settles the step
+            raise OutcomeUnknown(f"no answer to the commit of a step of {self._what}") from exc
+
+    def _settle(self, error: KafkaError | None, message: Message) -> None:
+        """The client's delivery report, which comes before the step's abort has ended."""
+        self._refusal = self._refusal or error
+
+    def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
+        """End the step that an error has spoiled; a fenced producer's is ended already. Its calls
+        may only say that an earlier error spoiled it. Who may write may change at any time: what
+        is refused for another reason than its size is worth another try."""
+        error = exc.args[0]
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._begun, self._ended = False, True
+            return self._translate(self._cause(error), doing)
+        with suppress(Unavailable):  # then the next step begins with it
+            self.abort()
+        if error.name() in _LEFT_BEHIND:
+            return Fenced(f"the group went on without {self._what}: {error.str()}")
+        refusal = self._refusal or error
+        meaning = self._translate(refusal, doing)
+        return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")
+
+    def _finish_abort(self) -> None:
+        """Drop the step; where that timed out before, it goes on."""
+        if self._aborting:
+            with self._translated("abort"):
+                self._persist(self._producer.abort_transaction, self._deadline())
+            self._aborting = False
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """What made the producer useless: some calls only tell that something did."""
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as exc:
+            error = exc.args[0]
+        return error
+
+    def _persist(self, call: Callable[[float], None], deadline: Deadline) -> None:
+        """Call again what may be called again, until the deadline."""
+        while True:
+            try:
+                return call(max(_PAUSE_S, deadline.left_s))
+            except KafkaException as exc:
+                if not exc.args[0].retriable() or deadline.passed:
+                    raise
+                self._producer.poll(_PAUSE_S)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._clients.settings.request_timeout_s)
+
+    def _translated(self, doing: str) -> AbstractContextManager[None]:
+        return self._clients.translated(f"{doing} of a step of {self._what}")
+
+    def _translate(self, error: KafkaError, doing: str) -> HeadgateError:
+        return translate(error, f"{doing} of a step of {self._what}")
+
+
+def _answer(answer: Future[None], call: Callable[[], None]) -> None:
+    try:
+        call()
+    except BaseException as exc:
+        answer.set_exception(exc)
+    else:
+        answer.set_result(None)
+
+
+class KafkaDecisions(KafkaTransactions):
+    """The steps of one job's master."""
+
+    def __init__(self, job: JobId, clients: KafkaClients) -> None:
+        name = clients.settings.group(job)
+        with closing(clients.consumer(name)) as consumer:
+            self._group = consumer.consumer_group_metadata()
+        self._place = clients.place(job)
+        super().__init__(clients.decider(name), clients, f"job {job}")
+
+    def commit(self, position: int) -> None:
+        place = TopicPartition(self._place.topic, self._place.partition, position)
+        self._commit([place], self._group)

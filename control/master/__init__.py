@@ -1,0 +1,1 @@
+"""The shuffle masters: of one driver's job, and of a group's jobs."""

@@ -1,0 +1,202 @@
+"""The shuffle master as a driver has it: it decides itself, or follows the masters of a session."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from ..clock import Deadline
+from ..contract import (
+    JobShuffleContext,
+    MasterSettings,
+    PartitionDescriptor,
+    PartitionStorage,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+)
+from ..errors import Invalid, Lost
+from ..events.types import (
+    Decision,
+    Fact,
+    JobAccepted,
+    JobRegistered,
+    JobUnregistered,
+    PartitionRegistered,
+    ReleaseRequested,
+    ResultRegistered,
+)
+from ..ids import JobId, ResultId
+from ..log import EventLog
+from ..model.state import JobState, ResultState
+from ..snapshots.resume import begin
+from .announcer import Author
+from .heartbeats import Heart
+from .thread import JobLoop
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who speaks for the driver: a name that no other driver has, the version it runs, and where
+    its objects are."""
+
+    name: str
+    version: str
+    store: str = ""
+
+
+class DriverMaster:
+    """Implements the `ShuffleMaster` contract over an event log."""
+
+    def __init__(
+        self, log: EventLog, storage: PartitionStorage, settings: MasterSettings, speaker: Speaker
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._settings = settings
+        self._speaker = speaker
+        self._loops: dict[JobId, JobLoop] = {}
+        self._epochs: dict[JobId, int] = {}
+        self._hearts: dict[JobId, Heart] = {}
+
+    def start(self) -> None:
+        """Nothing runs before the first job is registered."""
+
+    def close(self) -> None:
+        for job in list(self._loops):
+            self._drop(job)
+
+    def register_job(self, context: JobShuffleContext) -> None:
+        """Become the job's driver, and its master unless the session has one; both fence whoever
+        was there before."""
+        job = context.job_id
+        self._drop(job)
+        deadline = Deadline.after(self._settings.wait_ms / 1000)
+        begin(self._log, job, deadline, is_new=context.application == job)
+        author = Author(job, self._speaker.name)
+        loop = JobLoop(context, self._log, self._storage, self._settings, author)
+        self._loops[job] = loop
+        loop.start()
+        mode, speaker = self._settings.mode, self._speaker
+        registered = JobRegistered(
+            mode, speaker.version, context.application, speaker.store, self._settings.lease_ms
+        )
+        try:
+            loop.wait_until_read("JobRegistered")
+            accepted = self._answer(job, registered)
+        except BaseException:
+            self._drop(job)
+            raise
+        assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
+        self._epochs[job] = accepted[0].epoch
+        if self._settings.lease_ms:
+            lease_ms = self._settings.lease_ms
+            heart = Heart(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
+            self._hearts[job] = heart
+            heart.start()
+
+    def unregister_job(self, job_id: JobId) -> None:
+        """Release all that the job has, wait until it is deleted, and sweep what is left."""
+        self._answer(job_id, JobUnregistered("closed", self._epoch(job_id)))
+        closed = self._loop(job_id).wait_until_left()
+        if closed.closed is not None:  # else a later driver speaks for the job
+            self._storage.sweep(closed)
+        self._drop(job_id)
+
+    def register_partition_with_producer(
+        self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
+    ) -> Future[ShuffleDescriptor]:
+        """Register a result's partitions before the stage that produces them is launched."""
+        loop = self._loop(job_id)
+        result = partition.result
+        loop.ask(
+            ResultRegistered(
+                result,
+                partition.partitions,
+                partition.subpartitions,
+                partition.schema,
+                partition.label,
+                partition.inputs,
+                partition.deterministic,
+                partition.pipelined,
+            )
+        )
+        answer = loop.ask(PartitionRegistered(result, producer.first, producer.count))
+        described: Future[ShuffleDescriptor] = Future()
+        answer.add_done_callback(lambda done: _describe(done, described, job_id, partition))
+        return described
+
+    def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
+        """Release a result; its objects are deleted soon after."""
+        epoch = self._epoch(descriptor.job)
+        self._answer(descriptor.job, ReleaseRequested(descriptor.result, "asked for", epoch))
+
+    def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
+        """Wait until every partition of a result is consumable."""
+        return self._loop(descriptor.job).wait_for(
+            lambda state: _if_complete(state, descriptor.result),
+            f"all partitions of result {descriptor.result} to be consumable",
+        )
+
+    def state(self, job_id: JobId) -> JobState:
+        """What is committed of a job."""
+        return self._loop(job_id).state
+
+    def _epoch(self, job_id: JobId) -> int:
+        """Under which this driver speaks for a job; a later one is obeyed in its place."""
+        self._loop(job_id)
+        return self._epochs[job_id]
+
+    def _loop(self, job_id: JobId) -> JobLoop:
+        found = self._loops.get(job_id)
+        if found is None:
+            raise Invalid(f"job {job_id} is not registered with this master")
+        return found
+
+    def _drop(self, job_id: JobId) -> None:
+        if job_id in self._hearts:
+            self._hearts.pop(job_id).stop()
+        if job_id in self._loops:
+            self._loops.pop(job_id).close()
+
+    def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
+        loop = self._loop(job_id)
+        try:
+            return loop.ask(fact).result(self._settings.wait_ms / 1000)
+        except TimeoutError as exc:
+            raise loop.late(f"the decision on {type(fact).__name__}") from exc
+
+
+def _describe(
+    done: Future[tuple[Decision, ...]],
+    described: Future[ShuffleDescriptor],
+    job: JobId,
+    partition: PartitionDescriptor,
+) -> None:
+    error = done.exception()
+    if error is not None:
+        described.set_exception(error)
+    elif not done.result():
+        described.set_exception(
+            Invalid(f"the master refused the partitions of result {partition.result}")
+        )
+    else:
+        epoch = getattr(done.result()[0], "epoch")  # noqa: B009
+        described.set_result(
+            ShuffleDescriptor(
+                job,
+                partition.result,
+                partition.partitions,
+                partition.subpartitions,
+                epoch,
+                partition.broadcast,
+            )
+        )
+
+
+def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
+    if state.failed is not None:
+        raise Lost(f"the job has failed: {state.failed}")
+    known = state.results.get(result)
+    if known is not None and known.released is not None:
+        raise Invalid(f"result {result} was released: {known.released}")
+    return known if known is not None and known.complete else None

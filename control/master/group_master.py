@@ -1,0 +1,114 @@
+"""A session master: a member of the group that decides for many jobs, until it is closed.
+
+Guarantees: whatever fails, it joins again and goes on from the log; deletions run beside the steps,
+after the order to delete is committed. It ends by itself only when another master has taken its
+slot, or when something happens that nobody foresaw.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from weakref import WeakSet
+
+from ..clock import Clock, Deadline
+from ..contract import MasterSettings, PartitionStorage
+from ..errors import Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable
+from ..ids import JobId
+from ..log import EventLog
+from .deletions import Clearing, Deletion
+from .group_steps import SessionSteps, Speaking
+from .silence import MASTERS
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.2
+_PAUSE_S = 0.5
+_DELETERS = 4
+
+
+class SessionMaster:
+    def __init__(
+        self,
+        log: EventLog,
+        storage: PartitionStorage,
+        settings: MasterSettings,
+        speaking: Speaking,
+    ) -> None:
+        self._log = log
+        self._storage = storage
+        self._settings = settings
+        self._speaking = speaking
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Decide until `stop`.
+
+        Raises:
+            Conflict: another master has joined under the same slot.
+        """
+        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="headgate-delete") as deleter:
+            try:
+                while not self._stopping.is_set():
+                    self._join(deleter)
+            finally:
+                deleter.shutdown(wait=True, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Leave the group after the step that is under way; may be called by any thread."""
+        self._stopping.set()
+
+    def _join(self, deleter: ThreadPoolExecutor) -> None:
+        waiting: WeakSet[Future[None]] = WeakSet()
+        try:
+            steps = SessionSteps(self._log, self._speaking, self._settings)
+            lookout = Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
+            with closing(steps):
+                while not self._stopping.is_set():
+                    for deletion in steps.step(_POLL_S):
+                        waiting.add(deleter.submit(self._delete, deletion))
+                    lookout.look(lambda: deleter.submit(self._ask_beats))
+        except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
+            for one in tuple(waiting):  # the next steps hand it out again
+                one.cancel()
+            said = "was fenced" if isinstance(exc, Fenced) else "starts over"
+            _LOG.warning("slot %s %s, and joins again: %s", self._speaking.slot, said, exc)
+            self._stopping.wait(_PAUSE_S)
+
+    def _delete(self, deletion: Deletion | Clearing) -> None:
+        deletion.run(self._storage, self._log, self._deadline())
+
+    def _ask_beats(self) -> dict[JobId, int]:
+        self._log.beat(MASTERS)
+        return self._log.read_beats(None, self._deadline())
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._settings.wait_ms / 1000, self._speaking.clock)
+
+
+class Lookout:
+    """Looks now and then what time has brought; who was heard is asked beside the steps."""
+
+    def __init__(self, steps: SessionSteps, look_s: float, clock: Clock) -> None:
+        self._steps = steps
+        self._look_s = look_s
+        self._clock = clock
+        self._next = Deadline.after(look_s, clock)
+        self._asked: Future[dict[JobId, int]] | None = None
+
+    def look(self, ask: Callable[[], Future[dict[JobId, int]]]) -> None:
+        if self._asked is not None and self._asked.done():
+            self._hear(self._asked)
+            self._asked = None
+        if self._next.passed:
+            self._next = Deadline.after(self._look_s, self._clock)
+            if self._steps.look() and self._asked is None:
+                self._asked = ask()
+
+    def _hear(self, asked: Future[dict[JobId, int]]) -> None:
+        try:
+            self._steps.hear(asked.result())
+        except HeadgateError as exc:
+            _LOG.warning("it is not known which drivers were heard: %s", exc)

@@ -1,0 +1,76 @@
+"""A driver's signs of life.
+
+They cause nothing by themselves: who masters a job that was silent for its lease states so, as a
+fact. A driver that is not heard stops before its lease ends, for then its objects may be deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ..clock import Deadline
+from ..errors import HeadgateError, Unavailable
+from ..ids import JobId
+from ..log import EventLog
+
+_LOG = logging.getLogger(__name__)
+_BEATS_A_LEASE = 3
+_PERIOD_S_MAX = 300.0
+_ANSWER_S_MAX = 5.0
+
+
+class Heart:
+    """Beats for one job until it is stopped, its driver speaks no more, or nobody hears it."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        job: JobId,
+        lease_ms: int,
+        speaks: Callable[[], bool],
+        unheard: Callable[[Unavailable], None],
+    ) -> None:
+        self._log = log
+        self._job = job
+        self._speaks = speaks
+        self._unheard = unheard
+        self._lease_s = lease_ms / 1000
+        self._period_s = min(self._lease_s / _BEATS_A_LEASE, _PERIOD_S_MAX)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headgate-heart", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        lease = Deadline.after(self._lease_s)
+        while self._speaks():
+            begun = Deadline.after(self._lease_s)
+            if self._is_heard():
+                lease = begun
+            elif lease.left_s < self._period_s:
+                self._unheard(
+                    Unavailable(
+                        f"no sign of life of job {self._job} was heard for nearly its lease of "
+                        f"{self._lease_s:g} s: what it has stored may be deleted"
+                    )
+                )
+                return
+            if self._stopping.wait(self._period_s):
+                return
+
+    def _is_heard(self) -> bool:
+        answer = Deadline.after(min(self._period_s, _ANSWER_S_MAX))
+        try:
+            self._log.beat(self._job).offset(answer)
+            return True
+        except HeadgateError as exc:
+            _LOG.warning("a sign of life of job %s was not heard: %s", self._job, exc)
+            return False

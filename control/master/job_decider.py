@@ -1,0 +1,153 @@
+"""One job of a session as its master has it: what is settled and due of it, what of it is kept,
+what is to be deleted, and for how long its driver is silent.
+
+A job whose log does not explain itself is left alone: it is neither decided for nor kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from ..errors import HeadgateError
+from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
+from ..model.decide import decide
+from ..model.ledger import Ledger
+from ..model.replay import Derived, Snapshot
+from ..model.state import is_fenced
+from ..snapshots.schedule import Keeper, is_over
+from .announcer import Author
+from .deletions import Clearing, Deletion, Orders
+from .silence import Watch, minds_time
+
+_LOG = logging.getLogger(__name__)
+
+
+class Case:
+    def __init__(
+        self,
+        author: Author,
+        store: str,
+        failed: deque[Deletion],
+        keeper: Keeper,
+        snapshot: Snapshot | None,
+    ) -> None:
+        self.author = author
+        self.ledger = Ledger(author.job, snapshot)
+        self.orders = Orders(author, failed)
+        self.keeper = keeper
+        self.broken = False
+        self._store = store
+        self._start = 0
+        self._elsewhere = False
+        self._fresh = True
+        self._abandoned = False
+        self._watch = Watch()
+        if snapshot is not None:
+            self._start = snapshot.position
+            # Nobody knows what a former master still had to delete.
+            self._abandoned = snapshot.state.closed is not None and not is_over(snapshot.state)
+            if snapshot.registered is not None:
+                self._check_store(snapshot.registered.store)
+
+    def observe(self, recorded: Recorded) -> bool:
+        """Take in an event; whether it was none that the snapshot knows."""
+        if recorded.offset < self._start:
+            return False
+        self.keeper.observe(recorded)
+        if not self.broken:
+            self._take(recorded)
+        return True
+
+    def give_up(self, error: Exception) -> None:
+        self.broken = True
+        trace = None if isinstance(error, HeadgateError) else error
+        _LOG.error("job %s is left alone from now on: %s", self.author.job, error, exc_info=trace)
+
+    def unwritten(self, limit: int) -> tuple[Derived, ...]:
+        return () if self.broken else self.ledger.unwritten(limit)
+
+    def settle(self) -> tuple[Deletion | Clearing, ...]:
+        """What is to be deleted now; at first, also what was ordered before."""
+        answers, state = self.ledger.settle(), self.ledger.state
+        if self._elsewhere:
+            return ()
+        fresh, self._fresh = self._fresh, False
+        orders = self.orders
+        found = orders.all(state) if fresh else orders.following(state, answers)
+        if (
+            not self._abandoned
+            or state.closed is None
+            or any(r.doomed for r in state.results.values())
+        ):
+            return found
+        self._abandoned = False
+        return (*found, Clearing(state))
+
+    def snapshot(self, position: int) -> Snapshot | None:
+        """All that was observed before `position`, when it is to be kept."""
+        if self.broken or self.ledger.unwritten(1):
+            return None
+        found = self.ledger.snapshot(position)
+        due = self.keeper.is_due(found, self.author.now_ms())
+        return found if due or self.keeper.is_last_due(found) else None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has ended, and its last snapshot is written."""
+        return self.keeper.unsaved is None and is_over(self.ledger.state)
+
+    def is_forgotten(self, oldest: int) -> bool:
+        """Return whether the job has ended, and its log holds nothing of it any more."""
+        return self.is_over and self.keeper.position <= oldest
+
+    def waits_for(self, now_ms: int) -> bool:
+        """Whether something follows from this time."""
+        return not self.broken and bool(decide(self.ledger.state, Tick(now_ms)))
+
+    @property
+    def minds_time(self) -> bool:
+        """Return whether the job has a lease or a promoted result that ends some day."""
+        return self._lease_ms > 0 or minds_time(self.ledger.state)
+
+    def seems_silent(self, now_ms: int) -> bool:
+        """Whether it is time to ask when the driver was heard."""
+        self._watch.hear(self.ledger.heard_ms)
+        return self._watch.is_due(self._lease_ms, now_ms)
+
+    def silent_ms(self, heard_ms: int, now_ms: int) -> int:
+        """How long the driver was not heard, 0 while its lease lasts; by the log's clock."""
+        self._watch.hear(max(heard_ms, self.ledger.heard_ms))
+        return self._watch.silent_ms(self._lease_ms, now_ms)
+
+    @property
+    def _lease_ms(self) -> int:
+        state, registered = self.ledger.state, self.ledger.registered
+        if registered is None or self.broken or self._elsewhere or state.closed is not None:
+            return 0
+        return registered.lease_ms
+
+    def _take(self, recorded: Recorded) -> None:
+        body = recorded.event.body
+        if isinstance(body, JobRegistered):
+            self._check_store(body.store)
+        if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(
+            self.ledger.state, body
+        ):
+            self._abandoned = isinstance(body, LeaseExpired)
+        try:
+            self.ledger.observe(recorded)
+            self.orders.observe(recorded)
+        except Exception as exc:  # the next master would read the same fact
+            self.give_up(exc)
+
+    def _check_store(self, store: str) -> None:
+        """What is said to be deleted must not have been looked for in another store."""
+        self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
+        if self._elsewhere:
+            _LOG.error(
+                "objects of job %s are in %s and stay: this master deletes in %s",
+                self.author.job,
+                store,
+                self._store,
+            )

@@ -1,0 +1,115 @@
+"""What a job's driver or master has said in the log since it began, and whether somebody else
+speaks there.
+
+A connection that was cut and comes back looks like any other to the log, which would take the job
+from whoever took it over meanwhile. So a master reads what was written in its absence before it
+opens the job's decisions again.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from ..clock import Deadline
+from ..errors import Fenced, Lost, Unavailable
+from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Recorded
+from ..ids import JobId
+from ..log import EventLog, Follower
+from ..model.ledger import Answer
+from ..model.state import JobState
+from ..snapshots.resume import take_up
+
+_TURN_S = 0.2
+
+
+@dataclass(slots=True)
+class Term:
+    """Outlives steps that are opened anew. Before `position` nobody has come in the master's place
+    since it could decide, `registered` is where it says that it speaks for the job, `epoch` the one
+    under which it was accepted, 0 before."""
+
+    by: str
+    position: int | None = None
+    registered: int | None = None
+    epoch: int = 0
+    is_over: bool = False
+
+    def observe(self, recorded: Recorded, recovered: bool) -> None:
+        """Take in the next event; who is `recovered` decides now.
+
+        Raises:
+            Fenced: somebody else decides for the job, or speaks for it.
+        """
+        event, at = recorded.event, recorded.offset
+        registers = isinstance(event.body, JobRegistered)
+        if not registers and event.basis is None:
+            return
+        if event.by == self.by:
+            if registers and self.registered is None:
+                self.registered = at
+        elif registers:
+            if self.registered is not None and self.registered < at:
+                self._end(recorded, f"{event.by} speaks for job {event.job} now")
+        elif recovered or (self.position is not None and self.position <= at):
+            self._end(recorded, f"{event.by} decides for job {event.job} now")
+
+    def expire(self, recorded: Recorded) -> None:
+        """Take in that a driver's lease has ended: its job is closed, and what it has is deleted.
+
+        Raises:
+            Fenced: the lease was one's own.
+        """
+        body = recorded.event.body
+        assert isinstance(body, LeaseExpired), "nothing else ends a lease"
+        if body.epoch == self.epoch > 0:
+            self._end(recorded, f"the lease of job {recorded.event.job} has ended: {body.reason}")
+
+    def hear(self, answer: Answer) -> None:
+        """Take in what was decided on a fact."""
+        for decision in answer.decisions:
+            if isinstance(decision, JobAccepted) and answer.by == self.by:
+                self.epoch = decision.epoch
+
+    def check_epoch(self, state: JobState, recovered: bool) -> None:
+        """Compare epochs: a later one fences, wherever it is met. Behind the end of the log it is
+        the driver's own, or the job has begun anew without it.
+
+        Raises:
+            Fenced: a later driver was accepted.
+        """
+        if 0 < self.epoch < state.epoch or (recovered and self.epoch not in (0, state.epoch)):
+            self.is_over = True
+            raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
+
+    def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
+        """Read what was written since, also behind steps that are still open, `limit` at a time;
+        where the log has lost some of it, from the newest snapshot on.
+
+        Raises:
+            Fenced: somebody else decides for the job, or speaks for it.
+            Unavailable: the log cannot be read in time.
+        """
+        if self.position is None:
+            return
+        try:
+            self._read(log.follow(job, self.position), log.written(job), limit, deadline)
+        except Lost:
+            start = take_up(log, job, deadline)
+            if start.snapshot is not None and start.snapshot.position > self.position:
+                self.is_over = True  # one's own are of what one has read
+                raise Fenced(f"somebody else decides for job {job} now") from None
+            self._read(start.follower, log.written(job), limit, deadline)
+
+    def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:
+        with closing(follower):
+            while follower.position() < end:
+                if deadline.passed:
+                    raise Unavailable("the log was not read to its end in time")
+                for recorded in follower.poll(limit, min(_TURN_S, deadline.left_s)):
+                    self.observe(recorded, recovered=False)
+            self.position = follower.position()
+
+    def _end(self, recorded: Recorded, said: str) -> None:
+        self.is_over = True
+        raise Fenced(said, (recorded.offset,))

@@ -1,0 +1,270 @@
+"""The thread that runs the master of one job, or follows a session's, and those who wait for it.
+
+Guarantees: whoever asks or waits hears only of what is committed; deletions run after the order to
+delete is committed, beside the steps; a master states the time while something waits for it.
+Assumes one holder of the job's decisions, and one driver: a later one fences this loop, which then
+stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..clock import Deadline
+from ..contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
+from ..errors import Closed, Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
+from ..events.types import Decision, Fact, Tick
+from ..log import EventLog
+from ..model.decide import decide
+from ..model.state import JobState
+from .announcer import Author
+from .deletions import Deletion
+from .per_job import JobSteps, Outcome
+from .silence import LogTime, minds_time, time_of
+from .term import Term
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.2
+_ASK_S = 1.0
+_ASK_AGAIN_S = 60.0
+_PAUSE_S = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question: its fact is in the log at this offset, or behind it as long as nobody has said
+    where."""
+
+    answer: Future[tuple[Decision, ...]]
+    at: int
+
+
+class JobLoop:
+    def __init__(
+        self,
+        context: JobShuffleContext,
+        log: EventLog,
+        storage: PartitionStorage,
+        settings: MasterSettings,
+        author: Author,
+    ) -> None:
+        self._context = context
+        self._log = log
+        self._storage = storage
+        self._settings = settings
+        self._author = author
+        self._term = Term(author.by)
+        self._changed = threading.Condition()
+        self._state = JobState(context.job_id)
+        self._asked: dict[str, _Asked] = {}
+        self._error: BaseException | None = None
+        self._read = False
+        self._undecided = 0
+        self._may_part = False
+        self._next_look = Deadline.after(0)
+        self._time = LogTime(author.clock)
+        self._stopping = threading.Event()
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
+        self._deleting: weakref.WeakSet[Future[None]] = weakref.WeakSet()
+        self._thread = threading.Thread(target=self._run, name="headgate-master", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop deciding; whoever still waits gets `Closed`."""
+        self._stopping.set()
+        self._thread.join(self._settings.wait_ms / 1000)
+        self._deleter.shutdown(wait=True, cancel_futures=True)
+        self._fail(Closed("the master is closed"))
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop deciding, and let everybody know why."""
+        self._stopping.set()
+        self._fail(error)
+        self._context.on_fatal_error(error)
+
+    @property
+    def state(self) -> JobState:
+        """What is committed."""
+        with self._changed:
+            return self._state
+
+    @property
+    def works(self) -> bool:
+        """Whether it was neither closed nor stopped by an error, as by a successor."""
+        with self._changed:
+            return self._error is None
+
+    def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
+        """State a fact; the future holds what was decided on it, empty when nothing follows."""
+        event = self._author.fact(body)
+        answer: Future[tuple[Decision, ...]] = Future()
+        asked = _Asked(answer, self._term.position or 0)
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            self._asked[event.id] = asked
+        try:
+            asked.at = self._log.append(event).offset(self._deadline())
+        except BaseException:
+            self._asked.pop(event.id, None)
+            raise
+        return answer
+
+    def wait_for(self, found: Callable[[JobState], T | None], what: str) -> T:
+        """The first answer that is not None on the committed state.
+
+        Raises:
+            Unavailable: none came within the settings' wait, naming what was waited for.
+        """
+        deadline = self._deadline()
+        with self._changed:
+            while (answer := found(self._state)) is None:
+                if self._error is not None:
+                    raise self._error
+                if deadline.passed:
+                    raise self.late(what)
+                self._changed.wait(deadline.left_s)
+        return answer
+
+    def late(self, what: str) -> Unavailable:
+        """What is said when a wait was in vain."""
+        waited = f"waited {self._settings.wait_ms} ms for {what} of job {self._context.job_id}"
+        if self._settings.mode == SESSION and self._undecided:
+            waited += f"; {self._undecided} of its facts wait, and no master has answered"
+        return Unavailable(waited)
+
+    def wait_until_read(self, what: str) -> None:
+        """Wait until the log was read to the end that it had, and nobody else decides: a
+        predecessor could put what is asked earlier behind a snapshot, where no answer is found."""
+        self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
+
+    def wait_until_left(self) -> JobState:
+        """Wait until all that was ordered to go is gone, for as long as there is less of it each
+        time, and until this master may go. A later driver may speak for the job by then."""
+        left = _doomed(self.state)
+        while True:
+            try:
+                return self.wait_for(self._if_left, "the deletion of every object")
+            except Unavailable:
+                before, left = left, _doomed(self.state)
+                if left >= before:
+                    raise
+
+    def _if_left(self, state: JobState) -> JobState | None:
+        ended = state.closed is None or self._may_part
+        return state if ended and not _doomed(state) else None
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._settings.wait_ms / 1000)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._lead()
+            except BaseException as exc:
+                if not self._goes_on(exc):
+                    if not isinstance(exc, HeadgateError):
+                        _LOG.exception("master of %s stopped", self._context.job_id)
+                    self.give_up(exc)
+                    return
+                _LOG.warning("master of %s starts over: %s", self._context.job_id, exc)
+                self._stopping.wait(_PAUSE_S)
+
+    def _goes_on(self, exc: BaseException) -> bool:
+        """The log ends steps of a master also when that was only away, and nobody has come."""
+        if isinstance(exc, Fenced):
+            return self._term.registered is not None and not self._term.is_over
+        return isinstance(exc, Retryable | OutcomeUnknown | Lost)
+
+    def _lead(self) -> None:
+        for waiting in list(self._deleting):
+            waiting.cancel()  # steps that begin hand all of them out again
+        with closing(self._open()) as steps:
+            while not self._stopping.is_set():
+                self._publish(steps.step(_POLL_S))
+                self._look()
+
+    def _open(self) -> JobSteps:
+        if self._settings.mode == SESSION:
+            return self._follow()
+        return JobSteps.open(self._log, self._author, self._settings, self._term)
+
+    def _follow(self) -> JobSteps:
+        """A snapshot has no answers: who waits for some reads what was said since then."""
+        with self._changed:
+            waiting = dict(self._asked)
+        known = min([one.at for one in waiting.values()], default=self._term.position)
+        steps = JobSteps.follow(self._log, self._author, self._settings, self._term, known)
+        for event, one in waiting.items():
+            if one.at < steps.answers_from:
+                self._asked.pop(event, None)
+                said = OutcomeUnknown("the log has forgotten what was decided")
+                one.answer.set_exception(said)
+        return steps
+
+    def _look(self) -> None:
+        """State the time now and then while something waits for it. Nobody waits for the fact: one
+        that is lost is stated again."""
+        if self._settings.mode == SESSION or not self._next_look.passed:
+            return
+        self._next_look = Deadline.after(self._settings.look_ms / 1000)
+        late = self._time.is_stale and minds_time(self._state)
+        if self._read and (late or decide(self._state, Tick(self._time.now_ms()))):
+            self._state_time()
+
+    def _state_time(self) -> None:
+        """By the log's clock: ours may be days off, and what is deleted too early is lost. No step
+        may wait for long, so that what is not answered soon is asked again much later."""
+        try:
+            tick = Tick(time_of(self._log, self._context.job_id, Deadline.after(_ASK_S)))
+        except Unavailable as exc:
+            self._next_look = Deadline.after(_ASK_AGAIN_S)
+            _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)
+            return
+        self._time.hear(tick.now_ms)
+        if decide(self._state, tick):
+            self._log.append(self._author.fact(tick))
+
+    def _publish(self, outcome: Outcome) -> None:
+        if outcome.state is None:
+            return
+        with self._changed:
+            self._state, self._read = outcome.state, True
+            self._undecided = outcome.undecided
+            self._may_part = outcome.may_part
+            self._changed.notify_all()
+        for answer in outcome.answers:
+            if (asked := self._asked.pop(answer.cause, None)) is not None:
+                asked.answer.set_result(answer.decisions)
+        results = outcome.state.results.items()
+        missing = {n: frozenset(r.reproducing) for n, r in results if r.reproducing}
+        if missing:
+            self._context.reproduce(missing)
+        for deletion in outcome.deletions:
+            self._deleting.add(self._deleter.submit(self._delete, deletion))
+
+    def _delete(self, deletion: Deletion) -> None:
+        deletion.run(self._storage, self._log, self._deadline())
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            asked, self._asked = self._asked, {}
+            self._changed.notify_all()
+        for one in asked.values():
+            one.answer.set_exception(error)
+
+
+def _doomed(state: JobState) -> int:
+    return sum(len(result.doomed) for result in state.results.values())

@@ -1,0 +1,166 @@
+"""The group of masters in memory: members, the partitions that they hold, and their steps.
+
+Keeps what Kafka's groups keep: a partition is granted when its former holder has let it go, or has
+been given up; who was given up commits nothing, learns of it at its next poll, and enters again. A
+step that such a member left open stalls readers until its slot is joined again or the log ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from threading import Condition
+
+from ..errors import Conflict, Fenced
+from ..events.types import Recorded
+from ..log import Grant, Holder, Placed
+from .partitions import MemoryTransactions, Partition, decoded
+
+_LOG = logging.getLogger(__name__)
+
+
+class MemoryGroup:
+    """Who is in the group, and who holds what; its callers hold the log's lock."""
+
+    def __init__(self, partitions: list[Partition], changed: Condition) -> None:
+        self.partitions = partitions
+        self.changed = changed
+        self.members: dict[str, MemoryMembership] = {}
+        self.holders: dict[int, MemoryMembership] = {}
+
+    def join(self, slot: str, holder: Holder) -> MemoryMembership:
+        with self.changed:
+            if (former := self.members.get(slot)) is not None:
+                self.drop(former)
+                former.fence()
+                former.replaced = True
+            member = MemoryMembership(slot, holder, self)
+            self.enter(member)
+            return member
+
+    def evict(self, slot: str) -> None:
+        with self.changed:
+            self.drop(self.members[slot])
+
+    def end_step(self, slot: str) -> None:
+        with self.changed:
+            self.members[slot].fence()
+
+    def enter(self, member: MemoryMembership) -> None:
+        self.members[member.slot] = member
+        member.evicted = False
+        self.changed.notify_all()
+
+    def drop(self, member: MemoryMembership) -> None:
+        """Nobody waits for this member any more."""
+        member.evicted = True
+        self.holders = {p: held for p, held in self.holders.items() if held is not member}
+        self.changed.notify_all()
+
+    def wanted(self, member: MemoryMembership) -> set[int]:
+        """What the member is to hold: each its share, in the order of the slots."""
+        slots = sorted(s for s, one in self.members.items() if not one.evicted)
+        if member.evicted:
+            return set()
+        at = slots.index(member.slot)
+        return set(range(at, len(self.partitions), len(slots)))
+
+
+class MemoryMembership(MemoryTransactions):
+    def __init__(self, slot: str, holder: Holder, group: MemoryGroup) -> None:
+        super().__init__(group.partitions, group.changed, f"the partitions of slot {slot}")
+        self.slot = slot
+        self.rejected = 0
+        self.evicted = False
+        self.replaced = False
+        self._holder = holder
+        self._group = group
+        self._positions: dict[int, int] = {}
+        self._next = 0  # which partition is read first, so that all have their turn
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        assert not self._begun, "a step lies between two polls"
+        found: list[Placed] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._advance(limit, found), timeout_s)
+        return found
+
+    def position(self, partition: int) -> int:
+        return self._positions[partition]
+
+    def end(self, partition: int) -> int | None:
+        with self._changed:
+            return len(self._partitions[partition].entries)
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        with self._changed:
+            self.check_place()
+            self._commit()
+
+    def check_place(self) -> None:
+        """What the group says to a step before it ends.
+
+        Raises:
+            Fenced: the member was given up; the step is dropped.
+        """
+        with self._changed:
+            if self.evicted and not self.fenced:
+                self.abort()
+                raise Fenced(f"the group of masters went on without slot {self.slot}")
+
+    def close(self) -> None:
+        with self._changed:
+            super().close()
+            self._revoke(set(self._positions))
+            if self._group.members.get(self.slot) is self:
+                del self._group.members[self.slot]
+            self._group.drop(self)
+
+    def _advance(self, limit: int, found: list[Placed]) -> bool:
+        if self.replaced:
+            raise Conflict(f"another master has joined under slot {self.slot}")
+        self._check_fence()
+        if self.evicted:
+            _LOG.warning("slot %s was fenced: the group of masters went on without it", self.slot)
+            self._revoke(set(self._positions))
+            self._group.enter(self)
+        moved = self._rebalance()
+        before = dict(self._positions)
+        for number in sorted(self._positions, key=lambda n: (n < self._next, n)):
+            self._read(number, limit, found)
+        self._next = found[-1].partition + 1 if found else 0
+        return moved or before != self._positions
+
+    def _rebalance(self) -> bool:
+        wanted, holders = self._group.wanted(self), self._group.holders
+        self._revoke(self._positions.keys() - wanted)
+        free = sorted(number for number in wanted if number not in holders)
+        for number in free:
+            holders[number] = self
+            partition = self._partitions[number]
+            offsets = range(partition.first, len(partition.entries))
+            grant = Grant(number, dict(partition.state), offsets)
+            self._positions[number] = self._holder.granted(grant)
+        return bool(free)
+
+    def _revoke(self, numbers: set[int]) -> None:
+        for number in sorted(numbers):
+            del self._positions[number]
+            self._holder.revoked(number)
+            if self._group.holders.get(number) is self:
+                del self._group.holders[number]
+        self._changed.notify_all()
+
+    def _read(self, number: int, limit: int, found: list[Placed]) -> None:
+        partition = self._partitions[number]
+        partition.check(self._positions[number])
+        while self._positions[number] < partition.stable_end and len(found) < limit:
+            offset = self._positions[number]
+            self._positions[number] += 1
+            entry = partition.entries[offset]
+            if not entry.readable:
+                continue
+            if (event := decoded(entry, offset)) is None:
+                self.rejected += 1
+            else:
+                found.append(Placed(number, Recorded(offset, event, entry.at_ms)))

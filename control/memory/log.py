@@ -1,0 +1,229 @@
+"""The event log in memory: for one process, for tests and for simulation.
+
+Keeps what Kafka keeps: records as bytes, jobs that share a partition and its offsets, markers that
+take an offset, readers that stall at the first record of an open step. Assumes nothing survives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import Condition
+from types import MappingProxyType
+
+from ..clock import SYSTEM_CLOCK, Clock, Deadline
+from ..errors import Closed, Corrupt
+from ..events import codec
+from ..events.types import Event, Recorded
+from ..ids import JobId
+from ..log import Holder, Rejected, job_of, partition_of
+from .group import MemoryGroup, MemoryMembership
+from .partitions import Entry, MemoryTransactions, Partition, decoded, event_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Receipt:
+    at: int
+
+    def offset(self, deadline: Deadline) -> int:
+        return self.at
+
+
+class MemoryEventLog:
+    """An event log for the threads of one process."""
+
+    def __init__(
+        self,
+        partitions: int = 4,
+        clock: Clock = SYSTEM_CLOCK,
+        retention_ms: int = -1,
+        identity: str = "",
+    ) -> None:
+        self._identity = identity
+        self._retention_ms = retention_ms
+        self._clock = clock
+        self._beats: dict[JobId, int] = {}
+        self._partitions = [Partition(number) for number in range(partitions)]
+        self._holders: dict[JobId, MemoryDecisions] = {}
+        self._changed = Condition()
+        self._group = MemoryGroup(self._partitions, self._changed)
+        self._closed = False
+
+    def prepare(self, deadline: Deadline) -> None:
+        """Nothing to make ready."""
+
+    def retention_ms(self, deadline: Deadline) -> int:
+        self._check_open()
+        return self._retention_ms
+
+    def identity(self, deadline: Deadline) -> str:
+        self._check_open()
+        return self._identity
+
+    def append(self, fact: Event) -> _Receipt:
+        return _Receipt(self._put(fact.job, fact.job, codec.encode(fact)))
+
+    def follow(self, job: JobId, position: int | None = 0) -> MemoryFollower:
+        self._check_open()
+        partition = self._partition(job)
+        start = partition.first if position is None else position
+        return MemoryFollower(job, partition, self._changed, start)
+
+    def written(self, job: JobId) -> int:
+        self._check_open()
+        with self._changed:
+            return len(self._partition(job).entries)
+
+    def open_decisions(self, job: JobId) -> MemoryDecisions:
+        self._check_open()
+        with self._changed:
+            if (former := self._holders.get(job)) is not None:
+                former.fence()
+            holder = MemoryDecisions(job, self._partitions, self._changed)
+            self._holders[job] = holder
+            return holder
+
+    def join(self, slot: str, holder: Holder) -> MemoryMembership:
+        self._check_open()
+        return self._group.join(slot, holder)
+
+    def evict(self, slot: str) -> None:
+        """Give a member's partitions to others, as a group does that has not heard of it."""
+        self._group.evict(slot)
+
+    def end_step(self, slot: str) -> None:
+        """Drop a member's open step, as a broker does that waits no longer for its end."""
+        self._group.end_step(slot)
+
+    def partition(self, job: JobId) -> int:
+        self._check_open()
+        return self._partition(job).number
+
+    def oldest(self, job: JobId) -> int:
+        self._check_open()
+        with self._changed:
+            return self._partition(job).first
+
+    def read_all(
+        self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
+    ) -> Iterator[Recorded]:
+        self._check_open()
+        for partition in self._partitions:
+            with self._changed:
+                entries = partition.entries[partition.first : partition.stable_end]
+            for offset, entry in enumerate(entries, partition.first):
+                if not entry.readable or offset < known.get(JobId(entry.job or ""), 0):
+                    continue
+                if (event := decoded(entry, offset)) is not None:
+                    yield Recorded(offset, event, entry.at_ms)
+
+    def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
+        """Records that are no events, and why."""
+        self._check_open()
+        for partition in self._partitions:
+            for offset, entry in enumerate(partition.entries[partition.first :], partition.first):
+                try:
+                    if entry.readable:
+                        event_of(entry)
+                except Corrupt as exc:
+                    yield Rejected(partition.number, offset, str(exc))
+
+    def read_state(
+        self, job: JobId | None, deadline: Deadline, whole: bool = False
+    ) -> dict[str, bytes]:
+        self._check_open()
+        with self._changed:
+            stored = {key: body for p in self._partitions for key, body in p.state.items()}
+        return {key: body for key, body in stored.items() if job in (None, job_of(key))}
+
+    def beat(self, job: JobId) -> _Receipt:
+        self._check_open()
+        with self._changed:
+            self._beats[job] = self._clock.now_ms()
+        return _Receipt(0)
+
+    def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        self._check_open()
+        with self._changed:
+            return {name: at for name, at in self._beats.items() if job in (None, name)}
+
+    def expire(self, job: JobId, before: int) -> None:
+        """Forget the head of the partition that holds a job, as retention does."""
+        with self._changed:
+            partition = self._partition(job)
+            partition.first = max(partition.first, min(before, partition.stable_end))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _put(self, key: JobId, header: str | None, record: bytes) -> int:
+        self._check_open()
+        with self._changed:
+            offset = self._partition(key).put(Entry(header, record, at_ms=self._clock.now_ms()))
+            self._changed.notify_all()
+            return offset
+
+    def _partition(self, job: JobId) -> Partition:
+        return self._partitions[partition_of(job, len(self._partitions))]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the event log is closed")
+
+
+class MemoryFollower:
+    """Reads one job's committed events from a position on."""
+
+    def __init__(self, job: JobId, partition: Partition, changed: Condition, position: int) -> None:
+        self.rejected = 0
+        self._job = job
+        self._partition = partition
+        self._changed = changed
+        self._position = position
+
+    def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
+        found: list[Recorded] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._read(limit, found), timeout_s)
+        return found
+
+    def position(self) -> int:
+        return self._position
+
+    def end(self) -> int:
+        with self._changed:
+            return self._partition.stable_end
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _read(self, limit: int, found: list[Recorded]) -> bool:
+        self._partition.check(self._position)
+        start, entries = self._position, self._partition.entries
+        while self._position < self._partition.stable_end and len(found) < limit:
+            offset, self._position = self._position, self._position + 1
+            self._take(offset, entries[offset], found)
+        return self._position > start
+
+    def _take(self, offset: int, entry: Entry, found: list[Recorded]) -> None:
+        if not entry.readable or entry.job not in (None, self._job):
+            return
+        if (event := decoded(entry, offset)) is None:
+            self.rejected += 1
+        else:
+            found.append(Recorded(offset, event, entry.at_ms))
+
+
+class MemoryDecisions(MemoryTransactions):
+    """The steps of one job's master."""
+
+    def __init__(self, job: JobId, partitions: list[Partition], changed: Condition) -> None:
+        super().__init__(partitions, changed, f"job {job}")
+        self._partition = partitions[partition_of(job, len(partitions))]
+
+    def commit(self, position: int) -> None:
+        with self._changed:
+            self._commit()

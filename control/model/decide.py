@@ -1,0 +1,286 @@
+"""The life of a job's partitions, as pure functions: no clock, no randomness, no I/O.
+
+`decide` says what follows from one fact; `step` folds the fact and then that, so that a decision
+takes effect at its basis, live and in replay alike. Invalid facts change nothing.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from ..events.types import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumable,
+    Consumed,
+    Decision,
+    Deleted,
+    ExecutorLost,
+    Fact,
+    JobAccepted,
+    JobFailed,
+    JobRegistered,
+    JobUnregistered,
+    LeaseExpired,
+    Lost,
+    PartitionAccepted,
+    PartitionRegistered,
+    Produced,
+    Promoted,
+    PromoteRequested,
+    Released,
+    ReleaseRequested,
+    ResultComplete,
+    ResultRegistered,
+    SegmentProduced,
+    StopTrackingRequested,
+    Superseded,
+    Tick,
+    TrackingStopped,
+)
+from ..ids import AttemptId, ResultId, in_parts
+from .apply import apply
+from .reproduce import decide_again
+from .state import JobState, ResultState, is_fenced
+
+_AGAIN = "it was superseded before"
+
+
+def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
+    """The state behind a fact and all that follows from it."""
+    decisions = decide(state, fact)
+    state = apply(state, fact)
+    for decision in decisions:
+        state = apply(state, decision)
+    return state, decisions
+
+
+def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
+    """What follows from a fact, seen from the state before it."""
+    if is_fenced(state, fact):
+        return ()
+    match fact:
+        case JobRegistered():
+            return (JobAccepted(state.epoch + 1),)
+        case PartitionRegistered():
+            return _decide_registered(state, fact)
+        case Produced():
+            return _decide_produced(state, fact)
+        case SegmentProduced():
+            return _decide_segment(state, fact)
+        case AttemptFailed():
+            return _decide_ended(state, fact.attempt, "failed")
+        case ExecutorLost():
+            return _decide_host(state, fact)
+        case Lost():
+            return _decide_lost(state, fact)
+        case PromoteRequested():
+            return _decide_promotion(state, fact)
+        case StopTrackingRequested():
+            return _decide_untracked(state, fact)
+        case Tick():
+            return _decide_expired(state, fact.now_ms)
+        case ReleaseRequested():
+            return _decide_release(state, fact.result, fact.reason)
+        case JobUnregistered() | LeaseExpired():
+            return tuple(
+                decision
+                for name, result in sorted(state.results.items())
+                if not result.kept
+                for decision in _decide_release(state, name, fact.reason)
+            )
+        case AttemptStarted():
+            return _decide_started(state, fact.attempt)
+        case ResultRegistered() | Consumed() | Deleted():
+            return ()
+        case _:
+            assert_never(fact)
+
+
+def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Decision, ...]:
+    result = state.results.get(fact.result)
+    if result is None or result.released is not None or not state.registered:
+        return ()
+    if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
+        return ()
+    accepted = PartitionAccepted(fact.result, fact.first, fact.count, state.epoch)
+    done = result.registered.partitions == 0 and not result.complete
+    return (accepted, ResultComplete(fact.result)) if done else (accepted,)
+
+
+def _decide_started(state: JobState, attempt: AttemptId) -> tuple[Decision, ...]:
+    """What starts too late writes objects that no earlier order names."""
+    result = state.results.get(attempt.partition.result)
+    if result is None or attempt in result.attempts:
+        return ()
+    if result.released is not None:
+        return (Superseded(attempt, "the result is released"),)
+    return (Superseded(attempt, _AGAIN),) if attempt in result.superseded else ()
+
+
+def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
+    partition = fact.attempt.partition
+    result = state.results.get(partition.result)
+    if result is None or _is_superseded(result, fact.attempt):
+        return ()
+    if fact.attempt == result.winners.get(partition.index):
+        return _decide_stream_end(state, result, fact)
+    refusal = _refusal(state, result, fact.attempt) or _unsound(fact)
+    if refusal is not None:
+        return (Superseded(fact.attempt, refusal),)
+    if (changed := _changed(result, fact)) is not None:
+        return Superseded(fact.attempt, changed), JobFailed(changed)
+    won = Consumable(fact.attempt)
+    return (won, ResultComplete(partition.result)) if _is_last(result, fact.attempt) else (won,)
+
+
+def _decide_stream_end(
+    state: JobState, result: ResultState, fact: Produced
+) -> tuple[Decision, ...]:
+    """The winner of a pipelined partition has written all; for another it is a repetition."""
+    if result.attempts[fact.attempt] is not None:
+        return ()
+    told = result.streams.get(fact.attempt, ())
+    if _unsound(fact) is not None or fact.segments[: len(told)] != told:
+        return _decide_gone(state, fact.attempt, "its segments are not those that it announced")
+    name = result.registered.result
+    return (ResultComplete(name),) if _is_last(result, fact.attempt) else ()
+
+
+def _decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ...]:
+    """The first attempt at a pipelined partition that announces a segment wins it."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or not result.registered.pipelined:
+        return _decide_started(state, fact.attempt)
+    index = fact.attempt.partition.index
+    if fact.attempt == result.winners.get(index) or _is_superseded(result, fact.attempt):
+        return ()
+    refusal = _refusal(state, result, fact.attempt)
+    if refusal is None and fact.segment.number:
+        refusal = "its first segment was not announced"
+    return (Consumable(fact.attempt) if refusal is None else Superseded(fact.attempt, refusal),)
+
+
+def _is_last(result: ResultState, attempt: AttemptId) -> bool:
+    """Whether all partitions are whole as soon as this attempt's is."""
+    index = attempt.partition.index
+    whole = len(result.winners) + (index not in result.winners)
+    if whole < result.registered.partitions or result.complete:
+        return False
+    if not result.registered.pipelined:
+        return True
+    others = result.winners.keys() - {index}
+    return all(result.attempts[result.winners[index]] is not None for index in others)
+
+
+def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
+    """Whether an order to delete stands; a deleted attempt that speaks again needs another."""
+    return attempt in result.superseded and attempt in result.attempts
+
+
+def _refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
+    if result.released is not None:
+        return "the result is released"
+    if state.failed is not None:
+        return "the job has failed"
+    if attempt.partition.index not in result.accepted:
+        return "the partition is not registered"
+    if attempt.epoch != state.epoch:
+        return f"epoch {attempt.epoch} is fenced by {state.epoch}"
+    if attempt in result.superseded:
+        return _AGAIN
+    winner = result.winners.get(attempt.partition.index)
+    return None if winner is None else f"attempt {winner.task} was first"
+
+
+def _unsound(fact: Produced) -> str | None:
+    whole = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
+    return None if whole else "the list of segments is not whole"
+
+
+def _changed(result: ResultState, fact: Produced) -> str | None:
+    """Consumers may have read what the partition held before: only the same may replace it."""
+    partition = fact.attempt.partition
+    if partition.index not in result.before:
+        return None
+    before = result.before[partition.index]
+    if before is not None and before == fact.fingerprint:
+        return None
+    return (
+        f"partition {partition} was made again with other rows than were read before: what "
+        "produces it does not give the same rows each time. Write those to storage first, as a "
+        "checkpoint or a table, and exchange what is read from there"
+    )
+
+
+def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
+    """An attempt has ended without a whole partition."""
+    result = state.results.get(attempt.partition.result)
+    if result is None or _is_superseded(result, attempt):
+        return ()
+    if attempt != result.winners.get(attempt.partition.index):
+        return (Superseded(attempt, reason),)
+    if result.attempts[attempt] is not None or result.released is not None:
+        return ()
+    return _decide_gone(state, attempt, reason)
+
+
+def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
+    ended = sorted(
+        attempt
+        for result in state.results.values()
+        for attempt, host in result.running.items()
+        if host == fact.host
+    )
+    decisions: list[Decision] = []
+    for attempt in ended:
+        for decision in _decide_ended(state, attempt, f"executor lost: {fact.reason}"):
+            state = apply(state, decision)
+            decisions.append(decision)
+    return tuple(decisions)
+
+
+def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
+    """Without evidence, or about what is not the winner, nothing follows."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or result.released is not None or not fact.evidence:
+        return ()
+    if fact.attempt != result.winners.get(fact.attempt.partition.index):
+        return ()
+    return _decide_gone(state, fact.attempt, f"{fact.object} is lost: {fact.evidence}")
+
+
+def _decide_gone(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
+    partition = attempt.partition
+    return decide_again(state, partition.result, {partition.index}, f"{partition}: {reason}")
+
+
+def _decide_promotion(state: JobState, fact: PromoteRequested) -> tuple[Decision, ...]:
+    result = state.results.get(fact.result)
+    if result is None or result.released is not None or not result.complete:
+        return ()
+    return (Promoted(fact.result, fact.expires_ms),)
+
+
+def _decide_untracked(state: JobState, fact: StopTrackingRequested) -> tuple[Decision, ...]:
+    result = state.results.get(fact.result)
+    if result is None or result.released is not None or not result.tracked:
+        return ()
+    return (TrackingStopped(fact.result, (), fact.reason),)
+
+
+def _decide_expired(state: JobState, now_ms: int) -> tuple[Decision, ...]:
+    return tuple(
+        decision
+        for name, result in sorted(state.results.items())
+        if result.expires_ms and result.expires_ms <= now_ms
+        for decision in _decide_release(state, name, "expired")
+    )
+
+
+def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decision, ...]:
+    result = state.results.get(name)
+    if result is None or result.released is not None:
+        return ()
+    parts = tuple(in_parts(sorted(result.attempts))) or ((),)
+    return tuple(Released(name, attempts, reason) for attempts in parts)

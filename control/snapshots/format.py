@@ -1,0 +1,264 @@
+"""Frozen dataclasses as self-describing Avro, by their type hints alone.
+
+What was written under other fields stays readable: a field that is not there takes its default,
+one that is no longer known is left out. Knows scalars, dataclasses, tuples, frozen sets, mappings,
+and unions of dataclasses, scalars and None. Assumes that the members of a set have an order: the
+same value is always the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Set
+from dataclasses import fields
+from functools import cache
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import fastavro
+
+from ..errors import Corrupt
+from ..events import avro
+from ..model.persistent import PersistentMap, PersistentSet
+
+_SCALARS: Mapping[type, str] = MappingProxyType(
+    {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
+)
+_DEPTH_MAX = 50
+_MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # of the container
+
+T = TypeVar("T")
+_Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
+
+
+def pack(value: object, notes: Mapping[str, str]) -> bytes:
+    """An Avro container file that holds one value, and notes beside it. Not compressed: most of a
+    state are indexes, which are already."""
+    kind: Any = type(value)
+    body = bytearray()
+    _writer(kind)(body, value)
+    told = {"avro.codec": "null", "avro.schema": _schema_of(kind), **notes}
+    out = bytearray(_MAGIC)
+    _write_notes(out, told)
+    out += _SYNC
+    avro.write_long(out, 1)
+    avro.write_bytes(out, body)
+    return bytes(out + _SYNC)
+
+
+def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None]) -> T:
+    """The value in a container; `check` sees the notes first and may refuse it.
+
+    Raises:
+        Corrupt: the bytes hold no such value.
+    """
+    try:
+        found = fastavro.reader(io.BytesIO(body), return_record_name=True)
+        check(found.metadata)
+        if found.metadata.get("avro.codec", "null") != "null":
+            raise Corrupt("it is compressed, as none of ours is")
+        if found.metadata.get("avro.schema") != _schema_of(cast(Any, kind)):
+            named: dict[str, tuple[int, Any]] = {}
+            _check_size(found.writer_schema, named, 0)
+            if not _holds(kind, found.writer_schema, named):
+                raise Corrupt(f"a field is not as {kind.__name__} has it")
+        (raw,) = found
+        return cast(T, _apply(_builder(cast(Any, kind)), raw))
+    except Corrupt:
+        raise
+    except Exception as exc:  # fastavro raises whatever its parser stumbles over
+        raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
+
+
+def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int:
+    """Return how deep the values of a foreign schema are. Few bytes must not say much, so each
+    value takes a byte: null is only one of several, a record has a field, and nothing holds
+    itself. `named` are the records that are whole, and how deep they are.
+
+    Raises:
+        Corrupt: the schema is no such.
+    """
+    deep = depth
+    match node:
+        case list():
+            several = [one for one in node if one != "null"]
+            deep = max([_check_size(one, named, depth + 1) for one in several], default=depth)
+        case str() if node in named:
+            deep = depth + named[node][0]
+        case str() if node in _SCALARS.values() and node != "null":
+            pass
+        case {"type": "record", "name": name, "fields": [_, *_] as fields}:
+            deep = max([_check_size(field["type"], named, depth + 1) for field in fields])
+            named[name] = deep - depth, node
+        case {"type": "array", "items": items}:
+            deep = _check_size(items, named, depth + 1)
+        case _:
+            raise Corrupt(f"a schema that is none of ours, at {str(node)[:100]}")
+    if deep > _DEPTH_MAX:
+        raise Corrupt(f"a schema of values that hold each other more than {_DEPTH_MAX} times")
+    return deep
+
+
+def _holds(kind: Any, node: Any, named: Mapping[str, tuple[int, Any]]) -> bool:
+    """Return whether each value of a foreign schema is of the type, in the fields that both have.
+    `named` are the schema's records."""
+    kind = _plain_type(kind)
+    if (branches := _branches(kind)) is not None:
+        ours = {_SCALARS.get(branch) or branch.__name__: branch for branch in branches}
+        if not isinstance(node, list):  # a record has its name beside it in a union only
+            return node in _SCALARS.values() and node in ours
+        names = [one.get("name") if isinstance(one, dict) else one for one in node]
+        return all(
+            name in ours and _holds(ours[name], one, named)
+            for name, one in zip(names, node, strict=True)
+        )
+    match _spelled(node, named):
+        case {"type": "record", "fields": parts} if _is_record(kind):
+            return _holds_parts(_hints(kind), parts, named)
+        case {"type": "array", "items": items} if (item := _item(kind)) is not None:
+            return _holds(item, items, named)
+        case {"type": "array", "items": items} if (pair := _pair(kind)) is not None:
+            entry = _spelled(items, named)
+            hints = {"key": pair[0], "value": pair[1]}
+            return isinstance(entry, dict) and _holds_parts(hints, entry["fields"], named)
+        case other:
+            return bool(other == _SCALARS.get(kind))
+
+
+def _spelled(node: Any, named: Mapping[str, tuple[int, Any]]) -> Any:
+    return named[node][1] if isinstance(node, str) and node in named else node
+
+
+def _holds_parts(
+    hints: Mapping[str, Any], parts: list[Any], named: Mapping[str, tuple[int, Any]]
+) -> bool:
+    """A field that only the schema has is not looked at."""
+    return all(
+        _holds(hints[part["name"]], part["type"], named) for part in parts if part["name"] in hints
+    )
+
+
+@cache
+def _schema_of(kind: Any) -> str:
+    return json.dumps(_schema(kind, set()))
+
+
+def _schema(kind: Any, named: set[str]) -> Any:
+    """The Avro schema of a type; `named` are the records that were spelled out before."""
+    kind = _plain_type(kind)
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if (branches := _branches(kind)) is not None:
+        return [_schema(branch, named) for branch in branches]
+    if (item := _item(kind)) is not None:
+        return {"type": "array", "items": _schema(item, named)}
+    if (pair := _pair(kind)) is not None:
+        entry = {"key": pair[0], "value": pair[1]}
+        return {"type": "array", "items": _record(_name(kind), entry, named)}
+    assert _is_record(kind), f"{kind} has no shape"
+    return _record(_name(kind), _hints(kind), named)
+
+
+def _record(name: str, hints: Mapping[str, Any], named: set[str]) -> Any:
+    if name in named:
+        return name
+    named.add(name)
+    parts = [{"name": field, "type": _schema(hint, named)} for field, hint in hints.items()]
+    return {"type": "record", "name": name, "fields": parts}
+
+
+def _write_notes(out: bytearray, notes: Mapping[str, str]) -> None:
+    avro.write_long(out, len(notes))
+    for name, text in notes.items():
+        avro.write_string(out, name)
+        avro.write_string(out, text)
+    avro.write_long(out, 0)
+
+
+def _name(kind: Any) -> str:
+    kind = _plain_type(kind)
+    if parts := _branches(kind) or _pair(kind) or ():
+        return "_".join(_name(part) for part in parts)
+    item = _item(kind)
+    return str(kind.__name__) if item is None else f"{_name(item)}s"
+
+
+def _apply(make: _Maker, value: Any) -> Any:
+    return value if make is None else make(value)
+
+
+@cache
+def _writer(kind: Any) -> avro.Writer:
+    kind = _plain_type(kind)
+    if kind in _SCALARS:
+        return avro.SCALAR_WRITERS[_SCALARS[kind]]
+    if (branches := _branches(kind)) is not None:
+        return avro.union_writer({branch.__name__: _writer(branch) for branch in branches})
+    if (item := _item(kind)) is not None:
+        write = avro.array_writer(_writer(item))
+        return write if get_origin(kind) is tuple else lambda out, value: write(out, sorted(value))
+    if (pair := _pair(kind)) is not None:
+        return _mapping_writer(*map(_writer, pair))
+    return avro.record_writer({name: _writer(hint) for name, hint in _hints(kind).items()})
+
+
+def _mapping_writer(write_key: avro.Writer, write_value: avro.Writer) -> avro.Writer:
+    def write_entry(out: bytearray, entry: tuple[Any, Any]) -> None:
+        write_key(out, entry[0])
+        write_value(out, entry[1])
+
+    write = avro.array_writer(write_entry)
+    return lambda out, value: write(out, value.items())
+
+
+@cache
+def _builder(kind: Any) -> _Maker:
+    """How a type's value is made from what fastavro gives."""
+    kind = _plain_type(kind)
+    if (branches := _branches(kind)) is not None:
+        makers = {branch.__name__: _builder(branch) for branch in branches if _is_record(branch)}
+        return lambda raw: _apply(makers[raw[0]], raw[1]) if type(raw) is tuple else raw
+    if (item := _item(kind)) is not None:
+        each, whole = _builder(item), tuple if get_origin(kind) is tuple else PersistentSet
+        return whole if each is None else lambda raw: whole([each(one) for one in raw])
+    if (pair := _pair(kind)) is not None:
+        key, value = _builder(pair[0]), _builder(pair[1])
+        return lambda raw: PersistentMap(
+            (_apply(key, e["key"]), _apply(value, e["value"])) for e in raw
+        )
+    if not _is_record(kind):
+        return None
+    parts = [(name, _builder(hint)) for name, hint in _hints(kind).items()]
+    return lambda raw: kind(**{n: _apply(make, raw[n]) for n, make in parts if n in raw})
+
+
+def _plain_type(kind: Any) -> Any:
+    """A name for a type is the type."""
+    return getattr(kind, "__supertype__", kind)
+
+
+def _branches(kind: Any) -> tuple[Any, ...] | None:
+    """A union's, None first: what Avro calls null is its own default."""
+    if get_origin(kind) not in (Union, UnionType):
+        return None
+    return tuple(sorted(get_args(kind), key=lambda branch: branch is not NoneType))
+
+
+def _item(kind: Any) -> Any:
+    """What a sequence or a set of any length holds, None for other types."""
+    return get_args(kind)[0] if get_origin(kind) in (tuple, Set) else None
+
+
+def _pair(kind: Any) -> tuple[Any, ...] | None:
+    """What a mapping leads from and to, None for other types."""
+    return get_args(kind) if get_origin(kind) is Mapping else None
+
+
+def _is_record(kind: Any) -> bool:
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}

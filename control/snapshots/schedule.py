@@ -1,0 +1,136 @@
+"""When a master writes a snapshot, and what of it is new.
+
+A snapshot follows so many facts, but no fewer than the attempts that it would write again: so the
+work for an event is bounded, however large the results are. It follows also a time in which the
+log went on, so that its position is never older than what the log keeps. A master writes its first
+snapshot at once, so that masters of short lives write some too, and another as soon as a result is
+to outlive its job.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from ..contract import MasterSettings
+from ..events.types import Promoted, Recorded, TrackingStopped
+from ..log import StateRecord
+from ..model.replay import Snapshot
+from ..model.state import JobState
+from . import records as snapshots
+from .records import Standing
+
+_LOG = logging.getLogger(__name__)
+_STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and is open no longer than others
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the log has of a job: up to which position, and since when."""
+
+    standing: Standing
+    position: int
+    at_ms: int
+
+
+class Keeper:
+    """What it hands out counts as kept when it is told so, after the step that carries it."""
+
+    def __init__(
+        self, settings: MasterSettings, log: str, standing: Standing, position: int, now_ms: int
+    ) -> None:
+        """`log` is the identity of the log."""
+        self._settings = settings
+        self._log = log
+        self._kept = self._next = _Kept(standing, position, now_ms)
+        self._unsaved: int | None = None
+        self._facts = 0
+        self._hurries = True
+        self._too_large = False
+
+    @property
+    def position(self) -> int:
+        """Of the newest snapshot, or where none was needed."""
+        return self._kept.position
+
+    @property
+    def unsaved(self) -> int | None:
+        """The offset of the oldest event that no snapshot has, None when they have all."""
+        return self._unsaved
+
+    def observe(self, recorded: Recorded) -> None:
+        self._facts += recorded.event.basis is None
+        self._hurries |= isinstance(recorded.event.body, Promoted | TrackingStopped)
+        if self._unsaved is None:
+            self._unsaved = recorded.offset
+
+    def is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
+        state, kept = snapshot.state, self._kept
+        if state.epoch == 0 or is_over(state) or kept.position == snapshot.position:
+            return False
+        if self._hurries and self._unsaved is not None:
+            return True
+        if abs(now_ms - kept.at_ms) >= self._settings.snapshot_ms:  # a clock may be set back
+            return True
+        if self._facts < self._settings.snapshot_events:
+            return False
+        changed = kept.standing.changed(state)
+        return self._facts >= sum(len(state.results[name].attempts) for name in changed)
+
+    def is_last_due(self, snapshot: Snapshot) -> bool:
+        """Whether the job has ended, and its last snapshot is not written."""
+        return is_over(snapshot.state) and self._unsaved is not None and not snapshot.due
+
+    def is_parting_due(self, snapshot: Snapshot) -> bool:
+        """Whether the job's only master is about to go, and has not written what stays: nobody else
+        would write it before the log forgets."""
+        unsaved = self._unsaved is not None and not self._too_large
+        return is_left(snapshot.state) and unsaved and not snapshot.due
+
+    @property
+    def may_part(self) -> bool:
+        """Whether nothing is left to write, or nothing that could be written."""
+        return self._unsaved is None or self._too_large
+
+    def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
+        """What a snapshot has to write; nothing when that is too much."""
+        records, standing = snapshots.write(replace(snapshot, log=self._log), self._kept.standing)
+        size_bytes = sum(len(record.body or b"") for record in records)
+        self._next = _Kept(standing, snapshot.position, now_ms)
+        if size_bytes > _STEP_BYTES_MAX:
+            self._say_too_large(snapshot.state, size_bytes)
+            self._kept = _Kept(self._kept.standing, snapshot.position, now_ms)
+            self._facts, self._hurries = 0, False
+            return ()
+        return records
+
+    def end(self) -> tuple[StateRecord, ...]:
+        """What leaves nothing of the job."""
+        self._next = _Kept(Standing(), self._kept.position, self._kept.at_ms)
+        return snapshots.end(self._kept.standing)
+
+    def kept(self) -> None:
+        """What was handed out last stands in the log."""
+        self._kept, self._facts, self._unsaved = self._next, 0, None
+        self._hurries = False
+
+    def _say_too_large(self, state: JobState, size_bytes: int) -> None:
+        if not self._too_large:
+            _LOG.warning(
+                "a snapshot of job %s would write %d bytes, over %d: a later master reads its log "
+                "from further back",
+                state.job,
+                size_bytes,
+                _STEP_BYTES_MAX,
+            )
+        self._too_large = True
+
+
+def is_over(state: JobState) -> bool:
+    """Nobody speaks for the job, and no object of it is left."""
+    return state.closed is not None and not any(r.attempts for r in state.results.values())
+
+
+def is_left(state: JobState) -> bool:
+    """Nobody speaks for the job, and all that was ordered to go is gone."""
+    return state.closed is not None and not any(r.doomed for r in state.results.values())

@@ -1,6 +1,0 @@
-"""`python -m headgate` is the `headgate` command."""
-
-from .infra.cli import main
-
-if __name__ == "__main__":
-    main()

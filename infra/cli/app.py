@@ -1,0 +1,110 @@
+"""The `headgate` command: what an operator asks and starts.
+
+Guarantees: an error is one line on stderr and exit code 2; exit code 1 says that something was
+found. Commands that only look write nothing, neither to the log nor to the bucket; `fsck` is one of
+them without `--repair`, `remove-unused` without `--release`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+from typer.core import TyperGroup
+
+from ...control.errors import HeadgateError, Invalid
+from .. import doctor, group_master
+from ..devstack import stack
+from ..doctor import Target, Verdict
+from . import job_commands, log_commands, views
+from .options import err, out, targeted
+
+
+class _Commands(TyperGroup):
+    """Shows our errors as one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HeadgateError as exc:
+            err.print(Text.assemble(("error: ", "bold red"), " ".join(str(exc).split())))
+            raise typer.Exit(2) from exc
+
+
+# Commands
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Headgate: a shuffle for PySpark over Kafka and object storage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+stack_app = typer.Typer(help="The real stack on this machine: Kafka and MinIO.")
+app.add_typer(stack_app, name="stack", no_args_is_help=True)
+app.add_typer(log_commands.app)
+app.add_typer(job_commands.app)
+
+
+@app.command("demo")
+def run_demo() -> None:
+    """An exchange through an embedded stack, and all that its log tells. Takes half a minute."""
+    from ..demo import run  # only here: it needs pyspark, which an operator's machine may not have
+
+    raise typer.Exit(run())
+
+
+@app.command("doctor")
+@targeted
+def run_doctor(target: Target) -> None:
+    """Is everything here that Headgate needs? Tries the broker and the bucket.
+
+    Writes a job named doctor-… of three events to the topic, and deletes every object it puts.
+    """
+    wrong = 0
+    for outcome in doctor.examine(target):
+        out.print(views.check_row(outcome))
+        wrong += outcome.verdict is Verdict.WRONG
+    raise typer.Exit(1 if wrong else 0)
+
+
+@stack_app.command()
+def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
+    """Start Kafka and MinIO, or find them running; prints what to paste."""
+    found = stack.up(nodes)
+    out.print(*views.stack_rows(found), sep="\n")
+    out.print(*views.stack_settings(found, f"s3://{found.bucket}/headgate"), sep="\n")
+
+
+@stack_app.command()
+def status() -> None:
+    """Which nodes run, and where; exit code 1 when one does not."""
+    found = stack.status()
+    if found is None:
+        raise Invalid("there is no stack: `headgate stack up` starts one")
+    out.print(*views.stack_rows(found), sep="\n")
+    raise typer.Exit(0 if found.is_up() else 1)
+
+
+@stack_app.command()
+def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
+    """Stop everything."""
+    stack.down(wipe)
+    out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
+
+
+@app.command("master")
+@targeted
+def run_master(
+    target: Target,
+    slot: Annotated[
+        str, typer.Option(help="A name that one process has at a time, and keeps when it restarts.")
+    ],
+) -> None:
+    """Decide for the jobs of mode `session`, together with other such processes, until SIGTERM."""
+    group_master.run(target, slot)
+
+
+def main() -> None:
+    app()

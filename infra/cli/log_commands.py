@@ -1,0 +1,125 @@
+"""Commands that ask the log: what happened, what was true, why, and whether it explains itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from ...control.clock import Deadline
+from ...control.errors import Invalid
+from ...control.events.types import Recorded
+from ...control.ids import JobId, partition_id
+from ...control.inquiry.audit import audit, fold
+from ...control.inquiry.history import why
+from ...control.inquiry.ignored import refused
+from ...control.inquiry.reading import READ_S_MAX, follow, known, read
+from ...control.model.replay import Snapshot
+from .. import doctor
+from ..doctor import Target
+from . import views
+from .options import Job, out, targeted
+
+app = typer.Typer()
+audit_app = typer.Typer(help="Does the log explain itself?")
+app.add_typer(audit_app, name="audit", no_args_is_help=True)
+
+
+@app.command()
+@targeted
+def events(
+    target: Target,
+    job: Job = "",
+    partition: Annotated[
+        str, typer.Option(help="Only one partition's life: `result/index` or `index`.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--follow", help="Wait for more; Ctrl-C ends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    rejected: Annotated[
+        bool, typer.Option(help="Only what nothing follows from, and records that are no events.")
+    ] = False,
+) -> None:
+    """The log, one event a line."""
+    with closing(doctor.open_log(target)) as log:
+        if rejected:
+            for record in log.read_rejected(Deadline.after(READ_S_MAX)):
+                out.print(views.rejected_row(record))
+            snapshots = known(log, job)
+            _print_events(refused(read(log, job, snapshots), snapshots), as_json)
+            return
+        records = (follow if wait else read)(log, job)
+        shown = (r for r in records if not partition or views.concerns(r.event.body, partition))
+        try:
+            _print_events(shown, as_json)
+        except KeyboardInterrupt:
+            return
+
+
+def _print_events(records: Iterable[Recorded], as_json: bool) -> None:
+    last = None
+    for recorded in records:
+        if as_json:
+            print(json.dumps(views.event_fields(recorded)), flush=True)
+            continue
+        if recorded.event.job != last:
+            out.print(views.event_head(recorded.event.job))
+            last = recorded.event.job
+        out.print(views.event_row(recorded))
+
+
+@app.command()
+@targeted
+def state(
+    target: Target,
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+    at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
+) -> None:
+    """What was true of a job at an offset: the facts up to there, folded."""
+    with closing(doctor.open_log(target)) as log:
+        snapshots = known(log, job)
+        records = list(read(log, job, snapshots))
+    behind = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
+    if at is not None:
+        _check_known(behind, at)
+        records = [recorded for recorded in records if recorded.offset <= at]
+    for folded in fold(records, behind):
+        out.print(views.state_table(folded))
+    out.print(views.timeline(records), views.legend(), sep="\n")
+
+
+def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
+    for job, snapshot in behind.items():
+        if at < snapshot.position - 1:
+            raise Invalid(
+                f"the log no longer holds the head of job {job}: its state is known from the "
+                f"snapshot at offset {snapshot.position} on, not at {at}"
+            )
+
+
+@audit_app.command()
+@targeted
+def verify(target: Target, job: Job = "") -> None:
+    """Derive every decision again from the facts, and compare; exit code 1 when one differs."""
+    with closing(doctor.open_log(target)) as log:
+        snapshots = known(log, job)
+        found = audit(read(log, job, snapshots), snapshots)
+    out.print(*views.audit_rows(found), sep="\n")
+    raise typer.Exit(1 if any(one.violation for one in found) else 0)
+
+
+@app.command("why")
+@targeted
+def run_why(
+    target: Target,
+    partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
+    job: Annotated[str, typer.Option(help="Name of the job.")],
+) -> None:
+    """Why a partition was made, and made again: every attempt, its reason and its end."""
+    with closing(doctor.open_log(target)) as log:
+        found = why(read(log, job), partition_id(partition))
+    if not found:
+        raise Invalid(f"the log knows of no attempt at partition {partition} of job {job}")
+    out.print(*map(views.made_row, found), sep="\n")

@@ -1,0 +1,96 @@
+"""The options that commands share: which broker, which store, which job; and where they print."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from ...control.errors import Invalid
+from ..devstack import stack
+from ..doctor import Target
+from ..spelling import spelled
+
+
+class Terminal(Console):
+    """Shows what others have written into the log as it is, and does nothing that it asks for."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else one._replace(text=spelled(one.text, lines=True))
+
+
+out, err = Terminal(), Terminal(stderr=True)
+
+Job = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
+
+
+def _target(
+    broker: Annotated[str, typer.Option(envvar="HEADGATE_BROKER", help="Bootstrap servers.")] = "",
+    store: Annotated[
+        str, typer.Option(envvar="HEADGATE_STORE", help="s3://bucket/root or file:///folder.")
+    ] = "",
+    prefix: Annotated[
+        str, typer.Option(envvar="HEADGATE_PREFIX", help="First part of the topics' names.")
+    ] = "headgate",
+    kafka: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Kafka client option; also HEADGATE_KAFKA_<KEY>."),
+    ] = None,
+    s3: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="S3 option; also HEADGATE_S3_<KEY>."),
+    ] = None,
+) -> Target:
+    """What the connection options name, or the local stack when they name nothing."""
+    options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
+    s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
+    found = None if broker or store else stack.status()
+    if found is None or not found.is_up():
+        return Target(broker, store, prefix, options, s3_options)
+    store = f"s3://{found.bucket}/{prefix}"
+    err.print(f"no broker given: using the local stack, {found.bootstrap} and {store}", style="dim")
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", found.access_key)
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", found.secret_key)
+    return Target(
+        found.bootstrap, store, prefix, options, {"endpoint": found.endpoint} | s3_options
+    )
+
+
+def targeted(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the connection options, and what they name as its first argument."""
+    shared = inspect.signature(_target, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        target = _target(**{name: given.pop(name) for name in shared})
+        command(target, **given)
+
+    parameters = [*own, *shared.values()]
+    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    return run
+
+
+def _environment(prefix: str, separator: str) -> dict[str, str]:
+    named = {k.removeprefix(prefix): v for k, v in os.environ.items() if k.startswith(prefix)}
+    return {name.lower().replace("_", separator): value for name, value in named.items()}
+
+
+def _pairs(given: list[str] | None) -> dict[str, str]:
+    for pair in given or ():
+        if "=" not in pair:
+            raise Invalid("an option is not key=value; its text is not shown, it may be a secret")
+    return dict(pair.split("=", 1) for pair in given or ())

@@ -1,0 +1,433 @@
+"""What the log says, for eyes: event rows, lives of partitions, states, findings. No I/O.
+
+Everything reads at 100 columns; an event that holds more makes a longer row, nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+from rich import box
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from ...control.errors import HeadgateError
+from ...control.events import types as ev
+from ...control.ids import AttemptId, JobId, PartitionId, ResultId
+from ...control.inquiry.audit import Audit
+from ...control.inquiry.history import Made
+from ...control.inquiry.neglected import Neglected
+from ...control.log import Rejected
+from ...control.model.state import JobState, ResultState
+from ...storage.upkeep.fsck import Findings, Kind
+from ...storage.upkeep.fsck_repair import Mended
+from ..devstack.stack import StackState
+from ..doctor import Outcome, Verdict
+from ..spelling import spelled
+from ..sweep import Swept
+
+_FINDINGS_SHOWN = 10
+_LIVES_SHOWN = 12
+_BAR_CELLS = 18
+_STEPS = ("AttemptStarted", "Consumable", "Released", "Deleted")
+_PHASES = (" ", "░", "█", "▒", " ")
+_STYLES = {
+    "Consumable": "green",
+    "ResultComplete": "bold green",
+    "AttemptFailed": "red",
+    "Superseded": "yellow",
+    "Released": "magenta",
+    "Deleted": "magenta",
+}
+
+
+_VERDICTS = {
+    Verdict.OK: ("✓", "green"),
+    Verdict.HINT: ("·", "yellow"),
+    Verdict.WRONG: ("✗", "bold red"),
+    Verdict.SKIPPED: ("-", "dim"),
+}
+
+
+# Events
+
+
+def event_head(job: JobId) -> Text:
+    columns = f"{'at':>5} {'UTC':<12} {'event':<19} {'what':<16} {'amount':>20}  {'by':<15} basis"
+    return Text.assemble((f"job {job}\n", "bold"), (columns, "bold"))
+
+
+def event_fields(recorded: ev.Recorded) -> dict[str, Any]:
+    """One event as JSON takes it; bytes as base64."""
+    event = recorded.event
+    fields = {
+        name: getattr(event, name) for name in ("job", "id", "cause", "time_ms", "by", "basis")
+    }
+    body = json.loads(json.dumps(asdict(event.body), default=lambda raw: b64encode(raw).decode()))
+    return {"offset": recorded.offset, "kind": event.kind} | fields | {"body": body}
+
+
+def concerns(body: ev.Body, partition: str) -> bool:
+    """Whether an event belongs to a partition's life; `partition` is `result/index` or `index`."""
+    result, _, index = partition.rpartition("/")
+    attempt: AttemptId | None = getattr(body, "attempt", None)
+    if attempt is not None:
+        return index == str(attempt.partition.index) and result in ("", attempt.partition.result)
+    if result not in ("", getattr(body, "result", result)):
+        return False
+    match body:
+        case ev.PartitionRegistered() | ev.PartitionAccepted():
+            return index.isdecimal() and body.first <= int(index) < body.first + body.count
+        case ev.Released() | ev.Deleted():
+            return any(index == str(one.partition.index) for one in body.attempts)
+        case _:
+            return True
+
+
+def event_row(recorded: ev.Recorded) -> Text:
+    """One event in one line: offset, time, kind, what, rows and bytes, by, basis."""
+    event = recorded.event
+    at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    what, amount = _said(event.body)
+    return Text.assemble(
+        (f"{recorded.offset:>5} ", "dim"),
+        f"{at} ",
+        (f"{event.kind:<19} ", _STYLES.get(event.kind, "" if event.basis is None else "cyan")),
+        f"{spelled(what):<16} {spelled(amount):>20}  ",
+        (f"{spelled(event.by):<15} ", "dim"),
+        ("" if event.basis is None else f"←{event.basis}", "dim"),
+    )
+
+
+def _said(body: ev.Body) -> tuple[str, str]:
+    """What an event is about, and how much."""
+    match body:
+        case ev.JobRegistered():
+            return body.application, f"{body.mode}, {body.version}"
+        case ev.JobAccepted():
+            return f"epoch {body.epoch}", ""
+        case ev.JobUnregistered():
+            return body.reason, ""
+        case ev.ResultRegistered():
+            return f"{body.result} {body.label}", f"{body.partitions} x {body.subpartitions}"
+        case ev.PartitionRegistered() | ev.PartitionAccepted():
+            return f"{body.result}/{_range(body.first, body.count)}", f"{body.count} partitions"
+        case ev.Produced():
+            return str(body.attempt), f"{body.rows:,} rows {decimal(body.size_bytes):>8}"
+        case ev.AttemptFailed() | ev.Superseded():
+            return f"{body.attempt} {body.reason}", ""
+        case ev.Consumed():
+            what = f"{body.result} read {_range(body.first, body.count)}"
+            return what, f"{body.rows:,} rows {decimal(body.read_bytes):>8}"
+        case ev.ReleaseRequested():
+            return f"{body.result} {body.reason}", ""
+        case ev.Released():
+            return f"{body.result} {body.reason}", f"{len(body.attempts)} attempts"
+        case ev.Deleted():
+            return body.result, f"{body.objects} objects"
+        case _:
+            return str(getattr(body, "attempt", "") or getattr(body, "result", "")), ""
+
+
+def _range(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first}..{first + count - 1}"
+
+
+# Lives of partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One partition: its winner, or else its newest attempt, what that wrote, and when."""
+
+    partition: PartitionId
+    attempt: AttemptId | None
+    produced: ev.Produced | None
+    times: Mapping[str, int]
+
+    def phase(self, at_ms: float) -> int:
+        """How many steps of its life were behind it."""
+        return sum(step in self.times and self.times[step] <= at_ms for step in _STEPS)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLives:
+    registered: ev.ResultRegistered
+    partitions: tuple[Life, ...]
+    consumed: int
+
+
+def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
+    """The life of every partition that one job registered."""
+    bodies = [recorded.event.body for recorded in records]
+    times = _times(records)
+    produced = {body.attempt: body for body in bodies if isinstance(body, ev.Produced)}
+    started = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.AttemptStarted)}
+    won = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.Consumable)}
+    shown = started | won
+
+    def life(partition: PartitionId) -> Life:
+        attempt = shown.get(partition)
+        about: tuple[AttemptId | ResultId | None, ...] = (attempt, partition.result)
+        kinds = (*_STEPS, "Produced")
+        own = {k: times[k, one] for k in kinds for one in about if (k, one) in times}
+        return Life(partition, attempt, produced.get(attempt) if attempt else None, own)
+
+    def result(registered: ev.ResultRegistered) -> ResultLives:
+        name = registered.result
+        reads = [b for b in bodies if isinstance(b, ev.Consumed) and b.result == name]
+        read = {at for body in reads for at in range(body.first, body.first + body.count)}
+        partitions = (PartitionId(name, index) for index in range(registered.partitions))
+        return ResultLives(registered, tuple(map(life, partitions)), len(read))
+
+    registered = {body.result: body for body in bodies if isinstance(body, ev.ResultRegistered)}
+    return tuple(map(result, registered.values()))
+
+
+def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | ResultId | None], int]:
+    """When each kind of event was first said of an attempt or a result."""
+    times: dict[tuple[str, AttemptId | ResultId | None], int] = {}
+    for event in (recorded.event for recorded in records):
+        subjects: Iterable[AttemptId | ResultId]
+        match event.body:
+            case ev.Deleted():
+                subjects = event.body.attempts
+            case ev.Released():
+                subjects = (event.body.result,)
+            case _:
+                subjects = (event.body.attempt,) if hasattr(event.body, "attempt") else ()
+        for subject in subjects:
+            times.setdefault((event.kind, subject), event.time_ms)
+    return times
+
+
+def timeline(records: Sequence[ev.Recorded], shown: int = _LIVES_SHOWN) -> Table:
+    """A job's partitions, one row each up to `shown` per result; seconds since its first event."""
+    first = min((r.event.time_ms for r in records), default=0)
+    last = max((r.event.time_ms for r in records), default=0)
+    numbers = ("rows", "bytes", "produced", "consumable", "consumed", "released", "deleted")
+    table = _table(("partition", "attempt"), numbers, "")
+    table.add_column("life", no_wrap=True, min_width=_BAR_CELLS)
+    began = min((r.event.time_ms for r in records if r.event.kind == _STEPS[0]), default=first)
+    for result in lives(records):
+        for life in result.partitions[:shown]:
+            table.add_row(*_life_row(life, result, first), _bar(life, began, last))
+        rest = result.partitions[shown:]
+        if rest:
+            table.add_row(f"and {len(rest)}", "", *_rest_row(rest, result, first), style="dim")
+        table.add_section()
+    return table
+
+
+def _life_row(life: Life, result: ResultLives, first: int) -> tuple[str, ...]:
+    attempt, produced = life.attempt, life.produced
+    return (
+        str(life.partition),
+        f"{attempt.epoch}-{attempt.task}" if attempt else "-",
+        f"{produced.rows:,}" if produced else "-",
+        decimal(produced.size_bytes) if produced else "-",
+        _since(life, "Produced", first),
+        _since(life, "Consumable", first),
+        f"{result.consumed} of {result.registered.subpartitions}",
+        _since(life, "Released", first),
+        _since(life, "Deleted", first),
+    )
+
+
+def _rest_row(rest: Sequence[Life], result: ResultLives, first: int) -> Iterator[str]:
+    """What the partitions have in common that are too many to show: sums, and the last times."""
+    produced = [life.produced for life in rest if life.produced is not None]
+    yield f"{sum(one.rows for one in produced):,}"
+    yield decimal(sum(one.size_bytes for one in produced))
+    for kind in ("Produced", "Consumable", "", "Released", "Deleted"):
+        if not kind:
+            yield f"{result.consumed} of {result.registered.subpartitions}"
+            continue
+        reached = [life for life in rest if kind in life.times]
+        latest = max(reached, key=lambda life: life.times[kind], default=None)
+        yield (
+            _since(latest, kind, first)
+            if latest and len(reached) == len(rest)
+            else (f"{len(reached)} of {len(rest)}")
+        )
+
+
+def _since(life: Life, kind: str, first: int) -> str:
+    at = life.times.get(kind)
+    return "-" if at is None else f"{(at - first) / 1000:.3f}"
+
+
+def _bar(life: Life, first: int, last: int) -> Text:
+    step = max(1, last - first) / _BAR_CELLS
+    edges = [life.phase(first + cell * step) for cell in range(_BAR_CELLS + 1)]
+    cells = (begin or min(end, 1) for begin, end in pairwise(edges))  # so that any start is seen
+    return Text("".join(_PHASES[cell] for cell in cells), "green")
+
+
+def legend() -> Text:
+    """How to read a timeline."""
+    marks = "life: ░ being written  █ consumable  ▒ released, not yet deleted"
+    return Text(f"seconds since the job began; {marks}", "dim")
+
+
+def _table(words: Iterable[str], numbers: Iterable[str], title: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, title=title or None)
+    table.title_justify, table.title_style = "left", "bold"
+    for name in words:
+        table.add_column(name, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+# States, findings, checks
+
+
+def state_table(state: JobState) -> Table:
+    """A job at one place of its log, a row per result."""
+    ended = "open" if state.closed is None else f"ended ({state.closed})"
+    title = f"job {state.job}, epoch {state.epoch}, {ended}"
+    if state.forgotten.results:
+        title += f"; {_count(state.forgotten.results, 'earlier result')} released"
+    numbers = ("partitions", "writing", "consumable", "superseded", "consumed", "deleted")
+    table = _table(("result", "what"), numbers, title)
+    table.add_column("released")
+    for name, result in state.results.items():
+        table.add_row(name, *_state_row(result))
+    return table
+
+
+def _state_row(result: ResultState) -> tuple[str, ...]:
+    registered = result.registered
+    writing = [a for a, said in result.attempts.items() if said is None]
+    return (
+        registered.label,
+        f"{registered.partitions} x {registered.subpartitions}",
+        str(len(set(writing) - result.superseded)),
+        f"{len(result.winners)} of {registered.partitions}",
+        str(result.written.superseded),
+        f"{result.reads.subpartitions} of {registered.subpartitions}",
+        f"{result.deleted} objects" if result.deleted else "-",
+        result.released or "-",
+    )
+
+
+def findings(found: Findings) -> Iterator[Text]:
+    """What fsck has to say, the first ones of each kind in full."""
+    for kind in Kind:
+        several = found.of(kind)
+        for one in several[:_FINDINGS_SHOWN]:
+            text = f"{one.name}  {decimal(one.size_bytes)}  {one.says}"
+            yield Text.assemble((f"{kind.value:<18}", "red"), text)
+        if len(several) > _FINDINGS_SHOWN:
+            yield Text(f"{kind.value:<18}and {len(several) - _FINDINGS_SHOWN} more", "red")
+    size = decimal(sum(stat.size_bytes for stat in found.live))
+    count = _count(len(found.found), "finding")
+    word, style = ("clean", "green") if found.clean else (count, "red")
+    live = f"{_count(len(found.live), 'object')} ({size}) as the log says"
+    stored = live if found.live else "nothing is stored"
+    flight = f", {_count(len(found.in_flight), 'object')} in flight" if found.in_flight else ""
+    yield Text.assemble((word, f"bold {style}"), f": {stored}{flight}")
+
+
+def mended(done: Mended) -> Iterator[Text]:
+    """What a repair did, and what it left alone."""
+    for one in done.left[:_FINDINGS_SHOWN]:
+        yield Text.assemble((f"{'left alone':<18}", "yellow"), one.name)
+    deleted, aborted = _count(done.deleted, "object"), _count(done.aborted, "upload")
+    lost, left = _count(done.lost, "attempt"), _count(len(done.left), "finding")
+    yield Text(f"{deleted} deleted, {aborted} aborted, {lost} stated as lost, {left} left alone")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
+    """What a replay has shown: violations first, then the sum."""
+    wrong = [one for one in found if one.violation]
+    for one in wrong:
+        yield Text.assemble((f"offset {one.offset} of job {one.job}: ", "bold red"), one.violation)
+    for one in (one for one in found if not one.whole):
+        yield Text(f"job {one.job}: the log no longer holds its head, not verified", "yellow")
+    for one in (one for one in found if one.start is not None):
+        says = f"the log no longer holds its head, verified from its snapshot at offset {one.start}"
+        yield Text(f"job {one.job}: {says}", "yellow")
+    facts, decisions = sum(one.facts for one in found), sum(one.decisions for one in found)
+    counts = (
+        f"{_count(len(found), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
+    )
+    verdict = _count(len(wrong), "violation") if wrong else "every decision follows from its facts"
+    due = sum(one.due for one in found)
+    still = f", {_count(due, 'decision')} still due" if due else ", none still due"
+    yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
+
+
+def elsewhere_row(found: Neglected) -> Text:
+    return Text(f"job {found.job}: left alone, its objects are in {found.store}", "yellow")
+
+
+def swept_row(swept: Swept) -> Text:
+    if swept.came_back:
+        return Text(f"job {swept.job}: another driver has attached, left alone", "yellow")
+    if swept.forgotten:
+        return Text(f"job {swept.job}: ended, and so has its log; forgotten")
+    why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
+    kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
+    return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
+
+
+def unswept_row(found: Neglected, error: HeadgateError) -> Text:
+    return Text(f"job {found.job}: not swept: {error}", "red")
+
+
+def check_row(outcome: Outcome) -> Text:
+    mark, style = _VERDICTS[outcome.verdict]
+    took = f"{outcome.took_ms:,} ms" if outcome.took_ms else ""
+    verdict = (f"{mark} {outcome.verdict.value:<8}", style)
+    return Text.assemble(verdict, f"{outcome.name:<16} {took:>9}  {outcome.says}")
+
+
+def stack_rows(state: StackState) -> Iterator[Text]:
+    for node in state.nodes:
+        lives = ("up  ", "green") if node.is_alive() else ("down", "red")
+        yield Text.assemble(lives, f" {node.name:<8} {node.address:<16} pid {node.pid}")
+
+
+def stack_settings(state: StackState, store: str) -> Iterator[Text]:
+    """What to paste: into a shell, and into Spark's configuration."""
+    yield Text("\n# for this shell: credentials, and what `headgate` itself reads", "dim")
+    yield Text(f"export AWS_ACCESS_KEY_ID={state.access_key}")
+    yield Text(f"export AWS_SECRET_ACCESS_KEY={state.secret_key}")
+    yield Text(f"export HEADGATE_BROKER={state.bootstrap}")
+    yield Text(f"export HEADGATE_STORE={store}")
+    yield Text(f"export HEADGATE_S3_ENDPOINT={state.endpoint}")
+    yield Text("\n# for spark-defaults.conf", "dim")
+    yield Text(f"spark.headgate.broker       {state.bootstrap}")
+    yield Text(f"spark.headgate.store        {store}")
+    yield Text(f"spark.headgate.s3.endpoint  {state.endpoint}")
+    yield Text("spark.python.unix.domain.socket.enabled  true")
+
+
+def made_row(made: Made) -> Text:
+    """One attempt at a partition, on two lines."""
+    end = "green" if made.outcome == "is the partition" else "yellow"
+    offsets = ", ".join(map(str, made.offsets))
+    return Text.assemble(
+        (f"attempt {made.attempt}: ", "bold"),
+        (made.outcome, end),
+        f"\n  {made.reason}",
+        (f" [offsets {offsets}]", "dim"),
+    )
+
+
+def rejected_row(record: Rejected) -> Text:
+    where = f"partition {record.partition}, offset {record.offset}: "
+    return Text.assemble((where, "bold"), (record.reason, "red"))

@@ -1,0 +1,1 @@
+"""Kafka and MinIO on this machine, for development and tests."""

@@ -1,0 +1,119 @@
+"""One MinIO server, built with `go install` at a pinned version.
+
+Guarantees: listens on loopback only, makes no outgoing call, deletes for good within seconds.
+Assumes Go for the first use, and that the credentials below protect nothing but test data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from ...control.errors import Unavailable
+from .daemons import LOOPBACK, Daemon, launch, locked, run_tool, wait_until
+
+ACCESS_KEY = "headgate"
+SECRET_KEY = "headgate-local"
+BUCKET = "headgate"
+_MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
+_PROBE_LIMIT_S = 2.0
+
+_ENVIRONMENT = {
+    "MINIO_ROOT_USER": ACCESS_KEY,
+    "MINIO_ROOT_PASSWORD": SECRET_KEY,
+    "MINIO_BROWSER": "off",
+    "MINIO_UPDATE": "off",
+    "MINIO_CI_CD": "on",  # else it refuses a data folder on the root disk
+    # Deleted bytes wait in its trash, 5 minutes by default: long runs fill the disk.
+    "MINIO_API_DELETE_CLEANUP_INTERVAL": "10s",
+}
+
+
+def fetch_binary(cache: Path, limit_s: float) -> None:
+    """Build the server into the cache, unless it is there.
+
+    Raises: Invalid without Go, Unavailable when the build fails or takes too long.
+    """
+    with locked(cache / "minio.lock", limit_s):
+        if not _binary(cache).exists():
+            print("headgate: building MinIO with Go, once (about 5 minutes)", file=sys.stderr)
+            _build(_binary(cache), limit_s)
+
+
+def start(daemon: Daemon, cache: Path, directory: Path) -> Daemon:
+    """Launch the server on the daemon's port."""
+    data = directory / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("MINIO_")}
+    argv = [str(_binary(cache)), "server", "--quiet", "--address", daemon.address, str(data)]
+    return launch(daemon, argv, _log(directory), inherited | _ENVIRONMENT)
+
+
+def await_started(daemon: Daemon, directory: Path, limit_s: float) -> None:
+    """Wait until the server serves.
+
+    Raises: Unavailable when it ends or takes longer than `limit_s`.
+    """
+
+    def started() -> bool:
+        if not daemon.is_alive():
+            raise Unavailable(f"{daemon.name} ended while it started; see {_log(directory)}")
+        return _is_ready(daemon.port)
+
+    wait_until(started, limit_s, f"{daemon.name} to start; see {_log(directory)}")
+
+
+def make_bucket(endpoint: str) -> None:
+    """Create the bucket unless it exists.
+
+    Raises: Unavailable when the server does not do it.
+    """
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name="us-east-1",
+        config=Config(proxies={}, s3={"addressing_style": "path"}),
+    )
+    try:
+        client.create_bucket(Bucket=BUCKET)
+    except client.exceptions.BucketAlreadyOwnedByYou:
+        return
+    except (BotoCoreError, ClientError) as exc:
+        raise Unavailable(f"bucket {BUCKET} could not be made at {endpoint}: {exc}") from exc
+    finally:
+        client.close()
+
+
+def _binary(cache: Path) -> Path:
+    return cache / "bin" / "minio"
+
+
+def _log(directory: Path) -> Path:
+    return directory / "server.log"
+
+
+def _build(binary: Path, limit_s: float) -> None:
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=binary.parent) as work:
+        run_tool(["go", "install", _MODULE], limit_s, os.environ | {"GOBIN": work})
+        Path(work, "minio").replace(binary)
+
+
+def _is_ready(port: int) -> bool:
+    connection = HTTPConnection(LOOPBACK, port, timeout=_PROBE_LIMIT_S)
+    try:
+        connection.request("GET", "/minio/health/ready")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,274 @@
+"""The real stack on this machine, without Docker: Apache Kafka (one or three nodes) and MinIO.
+
+Guarantees: one stack per home folder, whoever calls and however often; everything listens on
+loopback; only programs that this stack started are ever signalled, and nothing is believed of a
+folder where somebody else could write. Ports and data survive `down` and `kill`, so that clients
+find a restarted node where it was.
+
+Assumes Linux, a JDK, and at first use Maven and Go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ...control.errors import Invalid
+from . import daemons, kafka_node, minio_node
+from .daemons import Daemon
+
+_KAFKA = "kafka-"
+_MINIO = "minio"
+_LOCK = "stack.lock"
+_NAME = re.compile(f"{_KAFKA}[1-9]|{_MINIO}")
+
+
+def _default_home() -> Path:
+    if named := os.environ.get("HEADGATE_STACK_HOME"):
+        return Path(named).absolute()
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state, "headgate", "stack").absolute()
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "headgate")
+
+
+@dataclass(frozen=True, slots=True)
+class StackSettings:
+    """Where a stack lives and how long its steps may take; two homes are two stacks."""
+
+    home: Path = field(default_factory=_default_home)
+    cache: Path = field(default_factory=_default_cache)
+    heap_mib: int = 512
+    boot_s: float = 120.0
+    stop_s: float = 20.0
+    fetch_s: float = 1_200.0
+
+    def __post_init__(self) -> None:
+        if not self.home.is_absolute():
+            raise Invalid(f"the stack's home must be an absolute path, not {self.home}")
+
+    @property
+    def lock_s(self) -> float:
+        """Long enough for somebody else's cold `up`."""
+        return 2 * self.fetch_s + self.boot_s
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """What clients need, and the programs behind it: `kafka-1` … and `minio`."""
+
+    bootstrap: str
+    endpoint: str
+    bucket: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    nodes: tuple[Daemon, ...]
+
+    def is_up(self) -> bool:
+        return all(node.is_alive() for node in self.nodes)
+
+    def node(self, name: str) -> Daemon:
+        """Raises: Invalid when the stack has no such node."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.nodes)
+        raise Invalid(f"the stack has no node {name!r}; it has {known}")
+
+
+def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
+    """Start what does not run yet, wait until all of it serves, and make the bucket.
+
+    Raises: Invalid when a stack with another number of Kafka nodes exists or a tool is missing,
+        Unavailable when a program cannot be fetched or does not start.
+    """
+    settings = settings or StackSettings()
+    if nodes not in (1, 3):
+        raise Invalid(f"the stack has 1 or 3 Kafka nodes, not {nodes}")
+    with _locked(settings):
+        found = _load(settings) or _configure(nodes, settings)
+        _require_count(nodes, found, settings)
+        _prepare(found, settings)
+        started = _start_all(found, settings)
+        _await_all(started, settings)
+        state = _state(started)
+        minio_node.make_bucket(state.endpoint)
+        return state
+
+
+def status(settings: StackSettings | None = None) -> StackState | None:
+    """The stack as it was last started, or None; ask its nodes whether they still run."""
+    found = _load(settings or StackSettings())
+    return _state(found) if found else None
+
+
+def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
+    """Stop everything; `wipe` removes ports and data as well."""
+    settings = settings or StackSettings()
+    with _locked(settings):
+        daemons.stop(_load(settings) or (), settings.stop_s)
+        if wipe:
+            _wipe(settings)
+
+
+def kill(name: str, settings: StackSettings | None = None) -> StackState:
+    """End one node without notice (SIGKILL), as a machine that fails.
+
+    Raises: Invalid when there is no such node.
+    """
+    settings = settings or StackSettings()
+    with _locked(settings):
+        state = _existing(settings)
+        daemons.kill(state.node(name))
+        return state
+
+
+def restart(name: str, settings: StackSettings | None = None) -> StackState:
+    """Start a node that does not run, on its old port and data, and wait until it serves.
+
+    Raises: Invalid when there is no such node, Unavailable when it does not start.
+    """
+    settings = settings or StackSettings()
+    with _locked(settings):
+        state = _existing(settings)
+        node = state.node(name)
+        if not node.is_alive():
+            node = _start(node, settings)
+            _save(_replaced(state.nodes, node), settings)
+        _await_started(node, settings)
+        return _existing(settings)
+
+
+def _locked(settings: StackSettings) -> AbstractContextManager[None]:
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _require_own(settings.home)
+    return daemons.locked(settings.home / _LOCK, settings.lock_s)
+
+
+def _require_own(home: Path) -> None:
+    """What stands there says which programs are ended and which folders are deleted."""
+    found = home.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Invalid(f"others may write to {home}, where the stack's state is: use another folder")
+
+
+def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
+    count = len(_kafka_nodes(nodes))
+    if count != wanted:
+        raise Invalid(
+            f"the stack in {settings.home} has {count} Kafka node(s), not {wanted}: "
+            "take it down with wipe=True first"
+        )
+
+
+def _configure(count: int, settings: StackSettings) -> tuple[Daemon, ...]:
+    ports = daemons.free_ports(2 * count + 1, str(settings.home))
+    brokers, controllers, minio_port = ports[:count], ports[count : 2 * count], ports[-1]
+    kafka = [Daemon(f"{_KAFKA}{i}", port) for i, port in enumerate(brokers, 1)]
+    homes = [_kafka_home(node, settings) for node in kafka]
+    kafka_node.configure(homes, list(zip(brokers, controllers, strict=True)))
+    nodes = (*kafka, Daemon(_MINIO, minio_port))
+    _save(nodes, settings)
+    return nodes
+
+
+def _prepare(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
+    kafka_node.fetch_jars(settings.cache, settings.fetch_s)
+    minio_node.fetch_binary(settings.cache, settings.fetch_s)
+    cluster_id = kafka_node.cluster_id(str(settings.home))
+    homes = [_kafka_home(node, settings) for node in _kafka_nodes(nodes)]
+    with ThreadPoolExecutor(len(homes)) as pool:
+        list(pool.map(lambda home: kafka_node.format_storage(home, cluster_id), homes))
+
+
+def _start_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> tuple[Daemon, ...]:
+    for node in nodes:
+        if not node.is_alive():
+            nodes = _replaced(nodes, _start(node, settings))
+            _save(nodes, settings)
+    return nodes
+
+
+def _await_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
+    for node in nodes:
+        _await_started(node, settings)
+
+
+def _start(node: Daemon, settings: StackSettings) -> Daemon:
+    if node.name == _MINIO:
+        return minio_node.start(node, settings.cache, settings.home / _MINIO)
+    return kafka_node.start(node, _kafka_home(node, settings))
+
+
+def _await_started(node: Daemon, settings: StackSettings) -> None:
+    if node.name == _MINIO:
+        minio_node.await_started(node, settings.home / _MINIO, settings.boot_s)
+    else:
+        kafka_node.await_started(node, _kafka_home(node, settings), settings.boot_s)
+
+
+def _kafka_home(node: Daemon, settings: StackSettings) -> kafka_node.KafkaHome:
+    return kafka_node.KafkaHome(settings.home / node.name, settings.cache, settings.heap_mib)
+
+
+def _kafka_nodes(nodes: tuple[Daemon, ...]) -> tuple[Daemon, ...]:
+    return tuple(node for node in nodes if node.name.startswith(_KAFKA))
+
+
+def _replaced(nodes: tuple[Daemon, ...], new: Daemon) -> tuple[Daemon, ...]:
+    return tuple(new if node.name == new.name else node for node in nodes)
+
+
+def _state(nodes: tuple[Daemon, ...]) -> StackState:
+    return StackState(
+        bootstrap=",".join(node.address for node in _kafka_nodes(nodes)),
+        endpoint=f"http://{nodes[-1].address}",
+        bucket=minio_node.BUCKET,
+        access_key=minio_node.ACCESS_KEY,
+        secret_key=minio_node.SECRET_KEY,
+        nodes=nodes,
+    )
+
+
+def _existing(settings: StackSettings) -> StackState:
+    found = _load(settings)
+    if found is None:
+        raise Invalid(f"no stack in {settings.home}: start one with up()")
+    return _state(found)
+
+
+def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
+    """Raises: Invalid when somebody else could have written what stands there."""
+    try:
+        text = (settings.home / "state.json").read_text()
+        _require_own(settings.home)
+    except FileNotFoundError:
+        return None
+    nodes = tuple(Daemon(**node) for node in json.loads(text))
+    for node in nodes:
+        if not _NAME.fullmatch(node.name):
+            raise Invalid(f"the state of the stack in {settings.home} names {node.name!r}")
+    return nodes
+
+
+def _save(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
+    path = settings.home / "state.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
+    partial.replace(path)
+
+
+def _wipe(settings: StackSettings) -> None:
+    nodes = _load(settings) or ()
+    (settings.home / "state.json").unlink(missing_ok=True)
+    for node in nodes:
+        shutil.rmtree(settings.home / node.name)

@@ -1,0 +1,56 @@
+"""`headgate master`: a process of the group that decides for session jobs."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import closing
+
+from ..control.clock import SYSTEM_CLOCK
+from ..control.contract import MasterSettings
+from ..control.errors import Invalid
+from ..control.master.group_master import SessionMaster
+from ..control.master.group_steps import Speaking
+from ..storage.upkeep.object_deletion import StorageRelease
+from .doctor import Target, open_bucket, open_log
+from .spelling import Spelling
+
+_SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+STEP_EVENTS_MAX = 5_000
+_COLLECTED = 100_000, 20, 50  # objects more, for the youngest; collections of the younger ones
+
+
+def spare_collector() -> None:
+    """A master keeps nearly all that it makes, none of it in circles: look for some seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTED)
+
+
+def run(target: Target, slot: str) -> None:
+    """Decide until SIGTERM or SIGINT; what happens is told on stderr.
+
+    Raises:
+        Invalid: broker, store or slot cannot be used.
+        Conflict: another process has taken the slot.
+    """
+    if not _SLOT.fullmatch(slot):
+        raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
+    told = logging.StreamHandler(sys.stderr)
+    told.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("headgate").addHandler(told)
+    logging.getLogger("headgate").setLevel(logging.INFO)
+    spare_collector()
+    store, root = open_bucket(target)
+    with closing(store), closing(open_log(target)) as log:
+        name = f"master {slot} {os.urandom(4).hex()}"
+        speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
+        settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
+        master = SessionMaster(log, StorageRelease(store, root), settings, speaking)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: master.stop())
+        master.run()

@@ -1,0 +1,1 @@
+"""The objects' names and bytes: segments, fingerprints, manifests."""

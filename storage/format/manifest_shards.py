@@ -1,0 +1,147 @@
+"""Manifests too large to travel with a task: cut by subpartitions into objects of their own.
+
+A reader fetches only the shard that it needs. The names follow from a few numbers that the log has,
+so that a release can delete them by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+from ...control.errors import Corrupt
+from ...control.ids import AttemptId, PartitionId, ResultId
+from ..stores.port import BlobStore
+from .layout import Layout
+from .manifest import Manifest, Source
+from .segment import checksum
+
+_ENTRY_BYTES = 32
+_INLINE_BYTES_MAX = 512 << 10
+_SHARD_BYTES = 1 << 20
+
+_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("partition", pa.int32()),
+        ("epoch", pa.int64()),
+        ("task", pa.int64()),
+        ("starts", pa.list_(pa.int64())),
+        ("rows", pa.list_(pa.int64())),
+        ("sizes", pa.list_(pa.int64())),
+        ("checksums", pa.list_(pa.uint64())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """Where the shards of a manifest are, and what their bytes add up to."""
+
+    head: Manifest
+    width: int
+    names: tuple[str, ...]
+    checksums: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.head.count
+
+
+def firsts(segments: int, subpartitions: int) -> range:
+    """Where each shard begins; nothing when the manifest is small enough to travel."""
+    entry_bytes = max(1, segments * _ENTRY_BYTES)
+    if entry_bytes * subpartitions <= _INLINE_BYTES_MAX:
+        return range(0)
+    return range(0, subpartitions, max(1, _SHARD_BYTES // entry_bytes))
+
+
+def names(
+    layout: Layout, result: ResultId, segments: int, subpartitions: int, version: int
+) -> list[str]:
+    """The names of a result's manifest shards; it has another version each time it is complete."""
+    count = len(firsts(segments, subpartitions))
+    return [layout.manifest(result, version, shard) for shard in range(count)]
+
+
+def store_manifest(
+    store: BlobStore, layout: Layout, manifest: Manifest, version: int
+) -> Manifest | StoredManifest:
+    """The manifest as tasks take it: itself when small, else a reference to what was stored."""
+    cuts = firsts(len(manifest.sources), manifest.count)
+    if not cuts:
+        return manifest
+    placed = names(layout, manifest.result, len(manifest.sources), manifest.count, version)
+    sums = []
+    for name, first in zip(placed, cuts, strict=True):
+        body = encode(manifest.part(first, min(cuts.step, manifest.count - first)))
+        sums.append(checksum(body))
+        # Whoever builds it from the same log writes the same: a later driver finds it there.
+        store.put(name, body, f"{manifest.result}/manifest/{sums[-1]}")
+    head = Manifest(manifest.job, manifest.result, manifest.epoch, 0, manifest.count, ())
+    return StoredManifest(head, cuts.step, tuple(placed), tuple(sums))
+
+
+def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> Manifest:
+    """The shard that holds a subpartition.
+
+    Raises:
+        Corrupt, Lost: the shard is not what was stored.
+    """
+    shard = subpartition // stored.width
+    body = store.get(stored.names[shard])
+    if checksum(body) != stored.checksums[shard]:
+        raise Corrupt(f"manifest {stored.names[shard]}: its bytes are not those that were stored")
+    head, first = stored.head, shard * stored.width
+    width = min(stored.width, head.count - first)
+    return Manifest(head.job, head.result, head.epoch, first, width, decode(body, head.result))
+
+
+def encode(manifest: Manifest) -> bytes:
+    columns = [
+        [s.name for s in manifest.sources],
+        [s.attempt.partition.index for s in manifest.sources],
+        [s.attempt.epoch for s in manifest.sources],
+        [s.attempt.task for s in manifest.sources],
+        [s.starts for s in manifest.sources],
+        [s.rows for s in manifest.sources],
+        [s.sizes for s in manifest.sources],
+        [s.checksums for s in manifest.sources],
+    ]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, _SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def decode(body: memoryview | bytes, result: ResultId) -> tuple[Source, ...]:
+    """The sources in a shard's bytes.
+
+    Raises:
+        Corrupt: they are none.
+    """
+    try:
+        table = ipc.open_stream(pa.py_buffer(body)).read_all()
+        table.validate(full=True)
+        return _sources(table.cast(_SCHEMA).to_pylist(), result)
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as exc:
+        raise Corrupt(f"a manifest of result {result} cannot be read: {exc}") from exc
+
+
+def _sources(rows: list[dict[str, Any]], result: ResultId) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            AttemptId(PartitionId(result, row["partition"]), row["epoch"], row["task"]),
+            row["name"],
+            np.asarray(row["starts"], np.int64),
+            np.asarray(row["rows"], np.int64),
+            np.asarray(row["sizes"], np.int64),
+            np.asarray(row["checksums"], np.uint64),
+        )
+        for row in rows
+    )

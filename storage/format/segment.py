@@ -1,0 +1,239 @@
+"""The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
+
+The footer's metadata holds the format version, the attempt and the index: for each subpartition
+that is not empty its rows, bytes and checksum. Subpartitions follow each other without a gap, so
+that neighbours are one byte range, and where the first one starts follows from the schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import xxhash
+
+from ...control.errors import Corrupt, Invalid
+from ...control.ids import AttemptId
+from ..stores.port import BlobStore, ByteRange, Bytes
+
+FORMAT = "1"
+
+_MAGIC = b"ARROW1"
+_MAGIC_BYTES = 8
+_TAIL_BYTES = 10
+ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
+HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
+_SIZE_MAX = (1 << 32) - 1
+_START_MAX = 1 << 40  # 1 TiB: far more than any schema takes
+INDEX_KEY = "headgate.index"
+_SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
+_COPIED_BYTES_MAX = 1 << 20
+
+Longs = npt.NDArray[np.int64]
+Sums = npt.NDArray[np.uint64]
+
+
+def checksum(body: Bytes | pa.Buffer) -> int:
+    """64 bits over the bytes."""
+    return signed(xxhash.xxh3_64_intdigest(body))
+
+
+def signed(digest: int) -> int:
+    """64 bits as Avro and Kafka's tools like them."""
+    return digest - (1 << 64) if digest >= 1 << 63 else digest
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndex:
+    """Rows, bytes and checksum of each subpartition in one segment; zero where it is empty."""
+
+    start: int
+    rows: Longs
+    sizes: Longs
+    checksums: Sums
+
+    @property
+    def starts(self) -> Longs:
+        """Where each subpartition's bytes start in the object."""
+        return self.start + np.concatenate(([0], np.cumsum(self.sizes)[:-1]))
+
+    def entries(self) -> bytes:
+        """The index as stored: only what is not empty, at a length known before the bytes are.
+
+        Raises:
+            Invalid: a subpartition takes more than an index can state.
+        """
+        largest = int(max(self.sizes.max(initial=0), self.rows.max(initial=0)))
+        if largest > _SIZE_MAX:
+            raise Invalid(f"a subpartition has {largest} bytes or rows, over {_SIZE_MAX}")
+        filled = np.flatnonzero(self.rows)
+        packed = np.empty(len(filled), ENTRY)
+        packed["subpartition"] = filled
+        packed["rows"] = self.rows[filled]
+        packed["size"] = self.sizes[filled]
+        packed["checksum"] = self.checksums[filled]
+        stated = self.start.to_bytes(8, "little") + packed.tobytes()
+        return xxhash.xxh3_64_intdigest(stated).to_bytes(8, "little") + stated
+
+    @classmethod
+    def from_entries(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
+        """Read the stored form.
+
+        Raises:
+            Corrupt: the bytes are no index of so many subpartitions.
+        """
+        if len(raw) < HEAD_BYTES or (len(raw) - HEAD_BYTES) % ENTRY.itemsize:
+            raise Corrupt(f"an index of {len(raw)} bytes is not whole")
+        if int.from_bytes(raw[:8], "little") != xxhash.xxh3_64_intdigest(raw[8:]):
+            raise Corrupt(f"an index of {len(raw)} bytes does not match its checksum")
+        packed = np.frombuffer(raw, ENTRY, offset=HEAD_BYTES)
+        where, start = packed["subpartition"], int.from_bytes(raw[8:HEAD_BYTES], "little")
+        if len(where) and where.max() >= subpartitions:
+            raise Corrupt(f"index names subpartition {where.max()} of {subpartitions}")
+        if start > _START_MAX or not (packed["rows"].all() and packed["size"].all()):
+            raise Corrupt("an index names a subpartition without rows or bytes, or starts nowhere")
+        if (where[1:] <= where[:-1]).any():
+            raise Corrupt("an index does not name its subpartitions in order, each once")
+        index = cls(
+            start,
+            np.zeros(subpartitions, np.int64),
+            np.zeros(subpartitions, np.int64),
+            np.zeros(subpartitions, np.uint64),
+        )
+        index.rows[where] = packed["rows"]
+        index.sizes[where] = packed["size"]
+        index.checksums[where] = packed["checksum"]
+        return index
+
+    def packed(self) -> bytes:
+        """The stored form made small for an event."""
+        return zlib.compress(self.entries(), 1)
+
+    @classmethod
+    def unpacked(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
+        """Read the form that an event has; never makes more than so many subpartitions take.
+
+        Raises:
+            Corrupt: the bytes are no index of so many subpartitions, or more than one.
+        """
+        stream = zlib.decompressobj()
+        bytes_max = HEAD_BYTES + subpartitions * ENTRY.itemsize
+        try:
+            found = stream.decompress(raw, bytes_max + 1)
+        except zlib.error as exc:
+            raise Corrupt("an event's index cannot be decompressed") from exc
+        if len(found) > bytes_max or not stream.eof or stream.unused_data:
+            raise Corrupt(f"an event's index is not whole, or not of {subpartitions} subpartitions")
+        return cls.from_entries(found, subpartitions)
+
+
+def batches_start(schema: pa.Schema) -> int:
+    """Where the first batch stands in a file of this schema."""
+    return _MAGIC_BYTES + int(schema.serialize().size)
+
+
+def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
+    """What the footer says besides the index."""
+    return {
+        "headgate.format": FORMAT,
+        "headgate.attempt": str(attempt),
+        "headgate.subpartitions": str(subpartitions),
+    }
+
+
+def fetch_index(
+    store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
+) -> SegmentIndex:
+    """Read the index of a stored segment that an attempt announced from its footer.
+
+    Raises:
+        Corrupt: the object is no segment of this attempt in a known format.
+        Lost: it is gone.
+    """
+    tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
+    footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
+    if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:
+        raise Corrupt(f"{name} does not end as an Arrow file does")
+    start = size_bytes - _TAIL_BYTES - footer_bytes
+    end = store.get(name, ByteRange(start, size_bytes - start))
+    # A file that is only its own footer is enough to read the footer's metadata.
+    stub = _MAGIC + bytes(_MAGIC_BYTES - len(_MAGIC)) + bytes(end)
+    try:
+        metadata = ipc.open_file(pa.py_buffer(stub)).metadata
+    except (pa.ArrowException, OSError) as exc:
+        raise Corrupt(f"the footer of {name} cannot be read") from exc
+    return read_index(metadata, name, attempt, subpartitions)
+
+
+def read_index(
+    metadata: pa.KeyValueMetadata | None, name: str, attempt: AttemptId, subpartitions: int
+) -> SegmentIndex:
+    """The index from a segment's footer metadata.
+
+    Raises:
+        Corrupt: the object is no segment of this attempt in a known format.
+    """
+    found = metadata or {}
+    for key, expected in footer_metadata(attempt, subpartitions).items():
+        if found.get(key.encode()) != expected.encode():
+            raise Corrupt(
+                f"{name} is no segment of this attempt: {key} is {found.get(key.encode())!r}, "
+                f"expected {expected!r}"
+            )
+    try:
+        raw = base64.b64decode(found[INDEX_KEY.encode()], validate=True)
+        return SegmentIndex.from_entries(raw, subpartitions)
+    except (KeyError, ValueError, Corrupt) as exc:
+        raise Corrupt(f"{name} has no sound index in its footer: {exc}") from exc
+
+
+def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of a whole subpartition's bytes, checked before by checksum, one at a time.
+
+    Raises:
+        Corrupt: the bytes are no batches of this schema.
+    """
+    try:
+        with ipc.open_stream(_stream(schema, part), options=_SERIAL) as batches:
+            yield from batches
+    except (pa.ArrowException, EOFError, OSError) as exc:
+        raise Corrupt(f"bytes are no batches of the result's schema: {exc}") from exc
+
+
+def _stream(schema: bytes, part: memoryview) -> pa.Buffer | pa.PythonFile:
+    """What an Arrow stream starts with, and a subpartition's bytes, which only when they are few
+    cost less to copy than to be asked for piece by piece."""
+    if len(part) <= _COPIED_BYTES_MAX:
+        return pa.py_buffer(schema + part)
+    return pa.PythonFile(_Chain(schema, part), "r")
+
+
+class _Chain:
+    """Buffers after each other as one file, read without copying; Arrow asks for no more."""
+
+    closed = False
+
+    def __init__(self, *parts: Bytes) -> None:
+        self._parts = deque(map(pa.py_buffer, parts))
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """Up to so many bytes: those of one part."""
+        if not self._parts:
+            return pa.py_buffer(b"")
+        part = self._parts.popleft()
+        if size < part.size:
+            self._parts.appendleft(part.slice(size))
+        return part.slice(0, size)
+
+    def read(self, size: int) -> bytes:
+        return bytes(self.read_buffer(size))
+
+    def close(self) -> None:
+        self._parts.clear()

@@ -1,0 +1,1 @@
+"""The consuming side: plans reads, fetches ahead, replaces what is lost."""

@@ -1,0 +1,268 @@
+"""The consuming side: fetches ahead in parallel, checks every slice, streams batches in order.
+
+Guarantees: every row of every partition once, or an error; bytes on their way, with the neighbours
+that come along, and in wait stay under `Limits.fetch_bytes`, except that one slice is always let
+through. What is known is read while
+the rest is waited for: a partition that nobody has announced is never taken for an empty one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from itertools import chain
+
+import pyarrow as pa
+import xxhash
+
+from ...control.errors import Closed, Corrupt, Lost
+from ...control.events.types import Consumed
+from ...control.ids import AttemptId, PartitionId
+from ...control.log import Receipt
+from ..contract import InputGateDeployment, Limits, PartitionInfo
+from ..format.layout import segment_number
+from ..format.segment import decode
+from ..runtime import Means
+from ..streaming.channels import Channels
+from ..writing.writer import Announce
+from .range_cache import Neighbours
+from .read_plan import Slice, plan, read_on
+from .replacement import Repair
+
+
+class SegmentGate:
+    """Implements `InputGate` on an object store."""
+
+    def __init__(
+        self,
+        deployment: InputGateDeployment,
+        neighbours: Neighbours,
+        limits: Limits,
+        channels: Channels,
+        repair: Repair,
+        announce: Announce,
+        means: Means,
+    ) -> None:
+        self._deployment = deployment
+        self._schema = deployment.schema.serialize().to_pybytes()
+        self._neighbours = neighbours
+        self._limits = limits
+        self._channels = channels
+        self._repair = repair
+        self._announce = announce
+        self._means = means
+        self._known = plan(deployment, limits)
+        self._following = read_on(deployment, limits)
+        self._ready: deque[tuple[Slice, memoryview]] = deque()
+        self._handed_out: set[tuple[PartitionId, int]] = set()
+        self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
+        self._unknown = {one.partition for one in deployment.unknown}
+        self._held_bytes = 0
+        self._owed_rows = self._stated_rows()
+        self._rows = 0
+        self._read_bytes = 0
+        self._begun = False
+
+    def update(self, infos: Iterable[PartitionInfo]) -> None:
+        """Take in what has become known of partitions that were not known before."""
+        self._channels.update(infos)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Stream the batches. `Consumed` is announced when the last byte is here and checked, so
+        that the log confirms it while the rows are decoded."""
+        if self._begun:
+            raise Closed("a gate is read once: make another one")
+        self._begun = True
+        try:
+            yield from self._read()
+        finally:
+            self._channels.close()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        before = self._neighbours.requests
+        ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
+        receipt: Receipt | None = None
+        following = self._next()
+        while receipt is None or self._ready:
+            while following is not None and self._has_room(following):
+                ahead.append((following, self._fetch(following)))
+                self._held_bytes += following.window.length
+                following = self._next()
+            while ahead and (self._is_partial(ahead[0][0]) or ahead[0][1].done()):
+                self._take(*ahead.popleft())
+            following = following or self._next()
+            if following is None and not ahead and receipt is None and self._channels.ended:
+                self._check_whole()
+                receipt = self._announce_consumed(self._neighbours.requests - before)
+            if self._ready:
+                piece, body = self._ready.popleft()
+                self._handed_out.add(piece.part)
+                yield from _decoded(piece, body, self._schema)
+                self._held_bytes -= piece.span.length
+            elif receipt is None and following is None:
+                self._channels.wait(self._means.deadline())
+        assert receipt is not None, "the loop ends with it"
+        receipt.offset(self._means.deadline())
+
+    def _next(self) -> Slice | None:
+        """What can be fetched now: first what was known from the start."""
+        found = next(self._known, None)
+        if found is None:
+            self._read_on()
+            found = self._channels.take()
+        return found
+
+    def _has_room(self, piece: Slice) -> bool:
+        held_bytes = self._held_bytes
+        return not held_bytes or held_bytes + piece.window.length <= self._limits.fetch_bytes
+
+    def _is_partial(self, piece: Slice) -> bool:
+        """Whether nothing should be handed out before this slice is here: while no row of a part
+        is, the whole of it can still be read from another attempt."""
+        return not self._ready or self._ready[0][0].part == piece.part
+
+    def _take(self, piece: Slice, window: Future[memoryview]) -> None:
+        """Wait for a slice, and have it ready, without neighbours that are most of what came."""
+        self._held_bytes -= piece.window.length
+        checked = self._checked(piece, window)
+        if checked is not None:
+            if 2 * checked[0].span.length < checked[0].window.length:
+                checked = checked[0], memoryview(bytes(checked[1]))
+            self._ready.append(checked)
+            self._held_bytes += checked[0].span.length
+            self._rows += checked[0].rows
+            self._read_bytes += checked[0].span.length
+            if piece.part not in self._instead and piece.part[0] not in self._unknown:
+                self._owed_rows -= checked[0].rows
+
+    def _stated_rows(self, of: tuple[PartitionId, int] | None = None) -> int:
+        """Return the rows that the manifest states for this reader, or for one part of them."""
+        it = self._deployment
+        first = it.first if of is None else of[1]
+        span = slice(first - it.manifest.first, first - it.manifest.first + (1 if of else it.count))
+        return sum(
+            int(source.rows[span].sum())
+            for source in it.manifest.sources
+            if of is None or source.attempt.partition == of[0]
+        )
+
+    def _check_whole(self) -> None:
+        """Check that what was taken is all that was stated.
+
+        Raises:
+            Corrupt: it is not.
+        """
+        if self._owed_rows:
+            it = self._deployment
+            raise Corrupt(
+                f"subpartitions {it.first} to {it.first + it.count - 1} of result "
+                f"{it.manifest.result}: {self._owed_rows} rows are stated and were not read"
+            )
+
+    def _announce_consumed(self, requests: int) -> Receipt:
+        it = self._deployment
+        result = it.manifest.result
+        return self._announce(
+            Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)
+        )
+
+    def _fetch(self, piece: Slice) -> Future[memoryview]:
+        return self._neighbours.fetch(piece.source.name, piece.window)
+
+    def _read_on(self) -> None:
+        """Have on its way, once, what this process's next reader will want."""
+        following, self._following = self._following, iter(())
+        for piece in following:
+            self._fetch(piece)
+
+    def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview] | None:
+        """The slice's bytes, or those that took their place; None where its part is read from
+        another attempt."""
+        attempt = piece.source.attempt
+        if self._instead.get(piece.part, attempt) != attempt:
+            return None
+        while True:
+            try:
+                return piece, self._sound(piece, window)
+            except (Lost, Corrupt) as failure:
+                came = self._repair.replace(piece, failure)
+                same = next((one for one in came if _stands_for(one, piece)), None)
+                if same is None:
+                    self._begin_again(piece, came, failure)
+                    return None
+                piece, window = same, self._fetch(same)
+
+    def _begin_again(self, piece: Slice, came: list[Slice], failure: Lost | Corrupt) -> None:
+        """Read a part from another attempt, as if nothing of it had been fetched.
+
+        Raises:
+            Lost: rows of it were handed out, and nobody can tell which of the others they are.
+        """
+        if piece.part in self._handed_out or not came:
+            raise Lost(
+                f"{failure}; it was made again with its rows in another order, when this reader "
+                "had handed out some of them: the reader has to begin again"
+            ) from failure
+        if piece.part not in self._instead and piece.part[0] not in self._unknown:
+            self._owed_rows -= self._stated_rows(piece.part)
+        for one, _ in self._ready:
+            if one.part == piece.part:
+                self._owed_rows += one.rows if piece.part not in self._instead else 0
+                self._held_bytes -= one.span.length
+                self._rows -= one.rows
+                self._read_bytes -= one.span.length
+        self._ready = deque(one for one in self._ready if one[0].part != piece.part)
+        self._instead[piece.part] = came[0].source.attempt
+        self._known = chain(came, self._known)
+
+    def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
+        """The slice's bytes; those that do not match are read once more before they count, and so
+        is an answer that ended too early."""
+        try:
+            body = self._cut(piece, window)
+        except Corrupt:
+            body = memoryview(b"")
+        if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
+            self._neighbours.forget(piece.source.name, piece.window)
+        expected, found = piece.checksum, xxhash.xxh3_64_intdigest(body)
+        if found != expected:
+            self._neighbours.forget(piece.source.name, piece.window)
+            body = self._cut(piece, self._fetch(piece))
+            found = xxhash.xxh3_64_intdigest(body)
+        if len(body) != piece.span.length or found != expected:
+            raise Corrupt(f"{piece}: checksum {found:016x}, expected {expected:016x}, read twice")
+        return body
+
+    def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
+        """The slice's own bytes of its window."""
+        try:
+            body = window.result()
+        except Lost as exc:
+            raise Lost(
+                f"partition {piece.source.attempt.partition} of job "
+                f"{self._deployment.manifest.job} was announced by attempt "
+                f"{piece.source.attempt}, but its object {piece.source.name} is gone"
+            ) from exc
+        at = piece.span.start - piece.window.start
+        return body[at : at + piece.span.length]
+
+
+def _stands_for(other: Slice, piece: Slice) -> bool:
+    """Whether these are the same bytes at the same place."""
+    same = segment_number(other.source.name) == segment_number(piece.source.name)
+    return same and other.checksum == piece.checksum
+
+
+def _decoded(piece: Slice, body: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
+    rows, stated = 0, piece.rows
+    try:
+        for batch in decode(body, schema):
+            rows += batch.num_rows
+            if rows > stated:
+                break
+            yield batch
+    except Corrupt as exc:
+        raise Corrupt(f"{piece}: {exc}") from exc
+    if rows != stated:
+        raise Corrupt(f"{piece}: {rows} rows, expected {stated}")

@@ -1,0 +1,84 @@
+"""What a reader does about bytes that are gone: look again, say so, wait, and read what came.
+
+Guarantees: nothing is reported before the log was read again. What takes the place of a slice holds
+the same rows; only where it is the same bytes too may a reader that has begun go on.
+"""
+
+from __future__ import annotations
+
+from ...control.errors import Corrupt, Lost
+from ...control.events.types import Lost as LostFact
+from ...control.events.types import Produced
+from ...control.inquiry.job_view import JobWatch
+from ...control.model.state import JobState, ResultState
+from ..contract import InputGateDeployment
+from ..runtime import Means
+from ..streaming.channels import Locate
+from ..writing.writer import Announce
+from .read_plan import Slice, alone
+
+
+class Repair:
+    """Serves one gate."""
+
+    def __init__(
+        self,
+        deployment: InputGateDeployment,
+        watch: JobWatch,
+        locate: Locate,
+        announce: Announce,
+        means: Means,
+    ) -> None:
+        self._deployment = deployment
+        self._watch = watch
+        self._locate = locate
+        self._announce = announce
+        self._means = means
+
+    def replace(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
+        """All slices of the subpartition from the attempt that took the place of the one that is
+        gone: the same rows in all, but maybe ordered and cut otherwise.
+
+        Raises:
+            Lost, Corrupt: the failure, where nothing can take its place or nothing came in time.
+        """
+        attempt = piece.source.attempt
+        result = self._readable(self._watch.state(self._means.deadline()), failure)
+        offset = 0
+        if result.winners.get(attempt.partition.index, attempt) == attempt:
+            lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
+            offset = self._announce(lost).offset(self._means.deadline())
+        if result.registered.pipelined:
+            raise failure
+        came = self._watch.wait(
+            self._deployment.manifest.result,
+            lambda state: self._replacement(state, piece, failure),
+            self._means.deadline,
+        )
+        if came is None:
+            raise Lost(
+                f"{failure}; it was reported, and not made again within {self._means.wait_s} s "
+                "without news",
+                (offset,),
+            ) from failure
+        subpartitions = result.registered.subpartitions
+        sources = [self._locate(came.attempt, one, subpartitions) for one in came.segments]
+        return [one for source in sources for one in alone(source, piece.subpartition, 1)]
+
+    def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
+        name = self._deployment.manifest.result
+        result = state.results.get(name)
+        if result is None:
+            raise failure
+        over = result.released or state.closed or state.failed
+        if over is not None and not (result.kept and state.failed is None):
+            raise Lost(f"{failure}; the result was given up: {over}") from failure
+        return result
+
+    def _replacement(
+        self, state: JobState, piece: Slice, failure: Lost | Corrupt
+    ) -> Produced | None:
+        result = self._readable(state, failure)
+        attempt = piece.source.attempt
+        winner = result.winners.get(attempt.partition.index, attempt)
+        return None if winner == attempt else result.attempts[winner]

@@ -1,0 +1,1 @@
+"""The object-store port, its stores, and how requests are tried again."""

@@ -1,0 +1,120 @@
+"""How a put ends when its answer is not a plain yes.
+
+A store offers two steps, `create` and `look`; every implementation, the doubles and the S3 door
+alike, puts through `put` below. A put never ends in success unless the store confirmed it, either
+in its answer or through the write id found afterwards, and never in a plain failure after an
+answer was lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ...control.errors import Conflict, HeadgateError, OutcomeUnknown, Retryable, Unavailable
+from .port import BlobStore, Bytes, byte_view, checked_name, checked_write_id
+from .retries import Retrier, Tries
+
+
+class Answer(Enum):
+    """What came back for one create."""
+
+    CREATED = "created"
+    EXISTS = "exists"  # 412: the name is taken, perhaps by an earlier try of this very put
+    BUSY = "busy"  # 409: another write of the same name is under way
+    SILENT = "silent"  # the answer was lost; the object may or may not be there
+
+
+class Verdict(Enum):
+    DONE = "done"
+    AGAIN = "again"
+    TAKEN = "taken"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Which write made an object, and how long it is."""
+
+    write_id: str
+    size_bytes: int
+
+
+class PutSteps(Protocol):
+    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        """Try once to create the object.
+
+        Raises:
+            Unavailable, Throttled: nothing was written.
+        """
+
+    def look(self, name: str) -> Stored | None:
+        """What holds the name now, asked once.
+
+        Raises:
+            Unavailable, Throttled: no answer.
+        """
+
+
+class SteppedBlobStore(BlobStore, PutSteps, Protocol):
+    """A store whose steps can be wrapped."""
+
+
+def settle(answer: Answer, found: Stored | None, mine: Stored) -> Verdict:
+    """What an answer means, given what a look found afterwards."""
+    if answer is Answer.CREATED:
+        return Verdict.DONE
+    if answer is Answer.BUSY or found is None:
+        return Verdict.AGAIN
+    return Verdict.DONE if found == mine else Verdict.TAKEN
+
+
+def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str) -> None:
+    """Create one object, or raise as `BlobStore.put` says."""
+    view = byte_view(body)
+    mine = Stored(checked_write_id(write_id), len(view))
+    checked_name(name)
+    tries, doubt = Tries(retrier, name), False
+    while True:
+        failure: Retryable | None = None
+        try:
+            answer = steps.create(name, view, write_id)
+        except Retryable as error:
+            failure = error
+        else:
+            if answer is Answer.CREATED:
+                retrier.refund()
+                return
+            doubt = doubt or answer is Answer.SILENT
+            if _finished(steps, retrier, name, answer, mine):
+                return
+        if not tries.again(failure):
+            raise _given_up(name, tries.count, doubt, failure) from failure
+
+
+def _finished(steps: PutSteps, retrier: Retrier, name: str, answer: Answer, mine: Stored) -> bool:
+    found = None if answer is Answer.BUSY else _look(steps, retrier, name, answer)
+    verdict = settle(answer, found, mine)
+    if verdict is Verdict.TAKEN:
+        raise Conflict(f"object {name} is held by {found}, this write is {mine}")
+    return verdict is Verdict.DONE
+
+
+def _look(steps: PutSteps, retrier: Retrier, name: str, answer: Answer) -> Stored | None:
+    try:
+        return retrier.run(name, lambda: steps.look(name))
+    except Retryable as error:
+        raise OutcomeUnknown(
+            f"put of {name} got the answer '{answer.value}', and looking at it got none: {error}"
+        ) from error
+
+
+def _given_up(name: str, tries: int, doubt: bool, failure: Retryable | None) -> HeadgateError:
+    if doubt:
+        return OutcomeUnknown(
+            f"put of {name}: answers were lost in {tries} tries; it was not there at the last look "
+            "but may still appear"
+        )
+    if failure is not None:
+        return failure
+    return Unavailable(f"put of {name}: still refused as busy or taken after {tries} tries")

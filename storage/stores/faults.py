@@ -1,0 +1,170 @@
+"""A store that fails as planned: for tests and the simulator.
+
+Wraps any store at its steps, so that a planned fault meets the same retries and the same looking
+first as one of the network. Calls are counted per operation from 1, each try of a retry included:
+a test can fail the n-th call for every n.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ...control.errors import HeadgateError
+from .conditional_put import Answer, SteppedBlobStore, Stored, put
+from .port import BlobStat, ByteRange, Bytes, PendingUpload, exact
+from .request_meter import RequestCounts
+from .retries import Retrier, RetrySettings
+
+T = TypeVar("T")
+
+
+class Operation(Enum):
+    CHECK = "check"
+    CREATE = "create"
+    LOOK = "look"
+    GET = "get"
+    DELETE = "delete"
+    LIST = "list"
+    UPLOADS = "uploads"
+    ABORT = "abort"
+
+
+class Effect(Enum):
+    FAIL = "fail"  # raises the fault's error, nothing is done
+    LOSE_REQUEST = "lose request"  # of a create: nothing is written, no answer
+    LOSE_ANSWER = "lose answer"  # of a create: written, no answer
+    TRUNCATE = "truncate"  # of a get: the last byte is missing
+    FLIP = "flip"  # of a get: one bit of the middle byte differs
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    operation: Operation
+    nth: int
+    effect: Effect = Effect.FAIL
+    error: HeadgateError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    faults: tuple[PlannedFault, ...] = ()
+    lose_first_answer_of_every_put: bool = False
+    latency_ms: int = 0
+
+    def at(self, operation: Operation, nth: int) -> PlannedFault | None:
+        for fault in self.faults:
+            if fault.operation is operation and fault.nth == nth:
+                return fault
+        return None
+
+
+class FaultyBlobStore:
+    def __init__(
+        self,
+        inner: SteppedBlobStore,
+        plan: FaultPlan,
+        retries: RetrySettings | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._inner = inner
+        self._plan = plan
+        self._clock = clock
+        self._retrier = Retrier(retries or RetrySettings(), clock)
+        self._lock = threading.Lock()
+        self._calls: Counter[Operation] = Counter()
+        self._lost: set[str] = set()
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._inner.requests
+
+    def calls(self, operation: Operation) -> int:
+        """How often the operation was tried so far."""
+        with self._lock:
+            return self._calls[operation]
+
+    def check(self, deadline: Deadline) -> None:
+        self._act(Operation.CHECK, lambda: self._inner.check(deadline))
+
+    def put(self, name: str, body: Bytes, write_id: str) -> None:
+        put(self, self._retrier, name, body, write_id)
+
+    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        fault = self._meet(Operation.CREATE)
+        if fault is not None and fault.effect is Effect.LOSE_REQUEST:
+            return Answer.SILENT
+        answer = self._inner.create(name, body, write_id)
+        lost = fault is not None and fault.effect is Effect.LOSE_ANSWER
+        return Answer.SILENT if lost or self._loses_first(name) else answer
+
+    def look(self, name: str) -> Stored | None:
+        self._meet(Operation.LOOK)
+        return self._inner.look(name)
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        return self._retrier.run(name, lambda: self._get(name, span))
+
+    def size_bytes(self, name: str) -> int | None:
+        found = self._retrier.run(name, lambda: self.look(name))
+        return None if found is None else found.size_bytes
+
+    def delete(self, names: Collection[str]) -> None:
+        self._act(Operation.DELETE, lambda: self._inner.delete(names))
+
+    def list(self, prefix: str) -> Iterator[BlobStat]:
+        return self._act(Operation.LIST, lambda: self._inner.list(prefix))
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        return self._act(Operation.UPLOADS, lambda: self._inner.uploads(prefix))
+
+    def abort(self, upload: PendingUpload) -> None:
+        self._act(Operation.ABORT, lambda: self._inner.abort(upload))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _get(self, name: str, span: ByteRange | None) -> memoryview:
+        fault = self._meet(Operation.GET)
+        found = self._inner.get(name, span)
+        if fault is None or not found:
+            return found
+        if fault.effect is Effect.FLIP:
+            return _flipped(found)
+        return exact(found[:-1], name, span or ByteRange(0, len(found)))
+
+    def _act(self, operation: Operation, request: Callable[[], T]) -> T:
+        def met() -> T:
+            self._meet(operation)
+            return request()
+
+        return self._retrier.run(operation.value, met)
+
+    def _meet(self, operation: Operation) -> PlannedFault | None:
+        with self._lock:
+            self._calls[operation] += 1
+            nth = self._calls[operation]
+        if self._plan.latency_ms:
+            self._clock.sleep_s(self._plan.latency_ms / 1000)
+        fault = self._plan.at(operation, nth)
+        if fault is not None and fault.effect is Effect.FAIL:
+            assert fault.error is not None, f"{fault} needs an error"
+            raise fault.error
+        return fault
+
+    def _loses_first(self, name: str) -> bool:
+        with self._lock:
+            first = self._plan.lose_first_answer_of_every_put and name not in self._lost
+            self._lost.add(name)
+            return first
+
+
+def _flipped(found: memoryview) -> memoryview:
+    body = bytearray(found)
+    body[len(body) // 2] ^= 1
+    return memoryview(body).toreadonly()

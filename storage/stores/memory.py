@@ -1,0 +1,106 @@
+"""An object store in this process's memory: for tests, examples and the simulator.
+
+Bodies are kept as immutable bytes, and reads are views of them: nothing a caller does to its own
+buffer changes an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from math import ceil
+from typing import TypeAlias
+
+from ...control.clock import Deadline
+from ...control.errors import Closed, Lost
+from .conditional_put import Answer, Stored, put
+from .port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
+from .request_meter import RequestCounts, RequestMeter
+from .retries import Retrier, RetrySettings
+
+PAGE_NAMES_MAX = 1000
+
+Objects: TypeAlias = dict[str, tuple[bytes, str]]  # name: body and write id
+
+
+class MemoryBlobStore:
+    def __init__(self, objects: Objects | None = None) -> None:
+        """`objects` may be shared: it is the bucket, and every store on it sees the same."""
+        self._objects: Objects = {} if objects is None else objects
+        self._meter = RequestMeter()
+        self._retrier = Retrier(RetrySettings())
+        self._closed = False
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._meter.read()
+
+    def check(self, deadline: Deadline) -> None:
+        self._open()
+
+    def put(self, name: str, body: Bytes, write_id: str) -> None:
+        put(self, self._retrier, name, body, write_id)
+
+    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        self._open()
+        self._meter.put(len(body))
+        whole = body.obj if isinstance(body.obj, bytes) else None
+        kept = whole if whole is not None and len(whole) == len(body) else bytes(body)
+        entry = (kept, write_id)
+        # one atomic step of the dict: no lock, and one winner among racing threads
+        won = self._objects.setdefault(name, entry) is entry
+        return Answer.CREATED if won else Answer.EXISTS
+
+    def look(self, name: str) -> Stored | None:
+        self._open()
+        self._meter.head()
+        entry = self._objects.get(name)
+        return None if entry is None else Stored(entry[1], len(entry[0]))
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        self._open()
+        entry = self._objects.get(checked_name(name))
+        if span is not None and span.length == 0:
+            return memoryview(b"")
+        if entry is None:
+            self._meter.get(0)
+            raise Lost(f"there is no object {name} in memory")
+        view = memoryview(entry[0])
+        found = view if span is None else view[span.start : span.end]
+        self._meter.get(len(found))
+        return found if span is None else exact(found, name, span)
+
+    def size_bytes(self, name: str) -> int | None:
+        found = self.look(checked_name(name))
+        return None if found is None else found.size_bytes
+
+    def delete(self, names: Collection[str]) -> None:
+        self._open()
+        for _ in range(ceil(len(names) / PAGE_NAMES_MAX)):
+            self._meter.delete()
+        for name in names:
+            self._objects.pop(checked_name(name), None)
+
+    def list(self, prefix: str) -> Iterator[BlobStat]:
+        self._open()
+        found = [
+            BlobStat(name, len(body))
+            for name, (body, _) in self._objects.copy().items()
+            if name.startswith(prefix)
+        ]
+        for _ in range(max(1, ceil(len(found) / PAGE_NAMES_MAX))):
+            self._meter.list()
+        return iter(sorted(found, key=lambda stat: stat.name))
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        self._open()
+        return iter(())
+
+    def abort(self, upload: PendingUpload) -> None:
+        self._open()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _open(self) -> None:
+        if self._closed:
+            raise Closed("the object store in memory was closed")

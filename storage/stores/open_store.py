@@ -1,0 +1,44 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ...control.errors import Invalid
+from .files import FileBlobStore
+from .memory import MemoryBlobStore, Objects
+from .port import BlobStore
+
+_IN_MEMORY: dict[str, Objects] = {}
+
+
+def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[BlobStore, str]:
+    """The store of a URL, and the root that object names in it begin with ('' for none).
+
+    `memory://name` holds the same objects for everyone in this process, `file:///path` a directory,
+    `s3://bucket/root` a bucket; options are those of `spark.headgate.s3.*` without that prefix.
+
+    Raises:
+        Invalid: the URL or an option cannot be used.
+    """
+    parts = urlsplit(url)
+    given = dict(options or {})
+    if parts.scheme == "s3" and parts.netloc:
+        return _open_s3(parts.netloc, given), parts.path.strip("/")
+    if given:
+        raise Invalid(f"s3 options {sorted(given)} need an s3:// URL, not {url!r}")
+    if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):
+        return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
+    if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
+        return FileBlobStore(Path(unquote(parts.path))), ""
+    raise Invalid(f"{url!r} must be s3://bucket/root, file:///path or memory://name")
+
+
+def _open_s3(bucket: str, options: Mapping[str, str]) -> BlobStore:
+    # only here: the client is loaded where a bucket is used
+    from .s3.settings import s3_settings
+    from .s3.store import S3BlobStore
+
+    return S3BlobStore(s3_settings(bucket, options))

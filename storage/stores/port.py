@@ -1,0 +1,145 @@
+"""The object-store port: whole objects, written once, read by range.
+
+Guarantees of every implementation:
+- `put` creates or fails, it never replaces. It is repeatable: a put whose object is already there
+  with the same write id and size succeeds, so that a lost answer can be tried again. A write id
+  therefore stands for one content; whoever makes ids derives them from attempt and checksum.
+- `get` returns exactly the bytes asked for, or raises.
+- `delete` of what is not there succeeds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from ...control.clock import Deadline
+from ...control.errors import Corrupt, Invalid
+from .request_meter import RequestCounts
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+NAME_BYTES_MAX = 1024
+NAME_SEGMENT = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]{0,199}")
+WRITE_ID = re.compile(r"[!-~]{1,180}")
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class BlobStat:
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpload:
+    """A multipart upload that was neither completed nor aborted."""
+
+    name: str
+    upload_id: str
+
+
+class BlobStore(Protocol):
+    @property
+    def requests(self) -> RequestCounts:
+        """Requests sent and bytes moved so far, every repetition included."""
+
+    def check(self, deadline: Deadline) -> None:
+        """Prove that the store can be reached and used.
+
+        Raises:
+            Invalid: the settings cannot work; the message names what to change.
+            Unavailable, Throttled: the store gave no usable answer before the deadline.
+        """
+
+    def put(self, name: str, body: Bytes, write_id: str) -> None:
+        """Create one object.
+
+        Raises:
+            Conflict: another write id holds the name.
+            OutcomeUnknown: no answer came, and looking at the object gave none either.
+            Unavailable, Throttled: nothing was written; may be tried again.
+        """
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        """Read one object or exactly one range of it; a range of length 0 asks nobody.
+
+        Raises:
+            Lost: there is no such object.
+            Corrupt: the object is shorter than the range.
+            Unavailable, Throttled: may be tried again.
+        """
+
+    def size_bytes(self, name: str) -> int | None:
+        """The size of one object, None when there is no such object."""
+
+    def delete(self, names: Collection[str]) -> None:
+        """Delete objects by name."""
+
+    def list(self, prefix: str) -> Iterator[BlobStat]:
+        """Every object whose name starts with the prefix, in the order of names."""
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        """Every unfinished multipart upload whose name starts with the prefix."""
+
+    def abort(self, upload: PendingUpload) -> None:
+        """Drop an unfinished upload; one that is gone already is no error."""
+
+    def close(self) -> None:
+        """Give back connections; the store is not used afterwards."""
+
+
+def checked_name(name: str) -> str:
+    """The name, when every store can hold it.
+
+    Raises:
+        Invalid: a path segment is empty, starts with a dot, or has other than `A-Za-z0-9._=-`.
+    """
+    if len(name) <= NAME_BYTES_MAX and all(map(NAME_SEGMENT.fullmatch, name.split("/"))):
+        return name
+    raise Invalid(
+        f"object name {name!r} must be segments of A-Z a-z 0-9 . _ = - joined by '/', "
+        f"none empty or starting with a dot, {NAME_BYTES_MAX} characters at most"
+    )
+
+
+def checked_write_id(write_id: str) -> str:
+    """The write id, when it can travel in an HTTP header.
+
+    Raises:
+        Invalid: it is empty, longer than 180 characters, or not printable ASCII.
+    """
+    if WRITE_ID.fullmatch(write_id):
+        return write_id
+    raise Invalid(f"write id {write_id!r} must be 1 to 180 printable ASCII characters")
+
+
+def byte_view(body: Bytes) -> memoryview:
+    """The same memory as unsigned bytes, whatever type its owner gave it."""
+    view = memoryview(body)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def exact(found: memoryview, name: str, span: ByteRange) -> memoryview:
+    """The bytes of a range, when they are all there.
+
+    Raises:
+        Corrupt: the object ends inside or before the range.
+    """
+    if len(found) == span.length:
+        return found
+    raise Corrupt(
+        f"object {name}, range {span.start}..{span.end}: "
+        f"expected {span.length} bytes, found {len(found)}"
+    )

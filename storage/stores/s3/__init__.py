@@ -1,0 +1,1 @@
+"""The store that speaks S3: the only folder that imports its clients."""

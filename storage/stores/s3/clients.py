@@ -1,0 +1,209 @@
+"""The two S3 clients behind the door, made so that they agree on endpoint and credentials.
+
+obstore carries what is hot (it works outside the interpreter lock and imports in milliseconds);
+boto3 carries what obstore cannot do or nobody waits for, and is imported at its first use, because
+the import costs half a second in every worker process. Both retry nothing: the door decides.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from obstore.store import S3Store
+
+from ....control.clock import Clock
+from ....control.errors import Closed, Invalid
+from .errors import NO_CREDENTIALS, error_for, translated
+from .settings import CA, CLIENT_OPTIONS, PROXY, S3Settings
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Credential
+
+DUMMY_KEY = "embedded"
+CREDENTIALS_TTL = timedelta(minutes=5)
+
+
+def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = None) -> S3Store:
+    """The client for put, get and look.
+
+    Raises:
+        Invalid: the client refuses an option.
+    """
+    try:
+        return S3Store(
+            settings.bucket,
+            endpoint=settings.bucket_host_url,  # obstore adds the bucket to a path only
+            region=settings.region,
+            virtual_hosted_style_request=not settings.path_style,
+            unsigned_payload=True,
+            client_options=_client_options(settings, timeout_s or settings.request_timeout_s),
+            retry_config={"max_retries": 0},
+            credential_provider=_dummies if settings.dummy_credentials else _chain(clock),
+        )
+    except Exception as error:
+        raise Invalid(
+            f"{settings.place}: the client refuses the s3 options {sorted(settings.options)}"
+        ) from error
+
+
+class ColdClient:
+    """boto3's requests on one bucket, each tried once; safe to share between threads."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._closed = False
+
+    def ask(self, request: str, name: str | None = None, **options: Any) -> dict[str, Any]:
+        """The answer of one request on the bucket, or on one object of it.
+
+        Raises:
+            HeadgateError: as `s3_errors` translates what boto3 raised, which is its cause.
+        """
+        key = {} if name is None else {"Key": name}
+        client = self._ready()
+        try:
+            answer: dict[str, Any] = getattr(client, request)(
+                Bucket=self._settings.bucket, **key, **options
+            )
+        except _cold_errors() as error:
+            raise translated(error, self._settings.place, name or "") from error
+        return answer
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client, self._closed = self._client, None, True
+        if client is not None:
+            client.close()
+
+    def _ready(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the object store for {self._settings.place} was closed")
+            if self._client is None:
+                self._client = _cold_client(self._settings)
+            return self._client
+
+
+def _dummies() -> S3Credential:
+    return {
+        "access_key_id": DUMMY_KEY,
+        "secret_access_key": DUMMY_KEY,
+        "token": None,
+        "expires_at": None,
+    }
+
+
+def _chain(clock: Clock) -> Callable[[], S3Credential]:
+    """The ordinary AWS chain: the environment without botocore, all else through it."""
+    chain: list[Any] = []
+
+    def credentials() -> S3Credential:
+        found = _environment_credentials()
+        if found is not None:
+            return found
+        if not chain:
+            import botocore.session
+
+            chain.append(botocore.session.Session().get_credentials())
+        if chain[0] is None:
+            chain.clear()
+            raise error_for(NO_CREDENTIALS, "s3")
+        frozen = chain[0].get_frozen_credentials()
+        now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": now + CREDENTIALS_TTL,
+        }
+
+    return credentials
+
+
+def _environment_credentials() -> S3Credential | None:
+    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
+    if not key or not secret:
+        return None
+    token = os.environ.get("AWS_SESSION_TOKEN") or None
+    return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
+
+
+def _client_options(settings: S3Settings, timeout_s: float) -> ClientConfig:
+    passed: dict[str, Any] = {
+        key: value for key, value in settings.options.items() if key in CLIENT_OPTIONS and key != CA
+    }
+    if CA in settings.options:
+        passed[CA] = _certificates(settings.options[CA])
+    passed["allow_http"] = (settings.endpoint or "").startswith("http://")
+    passed["timeout"] = timedelta(seconds=timeout_s)
+    passed["connect_timeout"] = timedelta(seconds=min(settings.connect_timeout_s, timeout_s))
+    options: ClientConfig = passed  # type: ignore[assignment]
+    return options
+
+
+def _certificates(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Invalid(f"s3 option {CA!r}: {path} cannot be read: {error.strerror}") from error
+
+
+def _verify(settings: S3Settings) -> bool | str | None:
+    if settings.options.get("allow_invalid_certificates", "false").lower() == "true":
+        return False
+    return settings.options.get(CA)
+
+
+def _cold_client(settings: S3Settings) -> Any:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
+    proxy = settings.options.get(PROXY)
+    try:
+        keys = (DUMMY_KEY, DUMMY_KEY) if settings.dummy_credentials else (None, None)
+        client = boto3.session.Session(*keys).client(
+            "s3",
+            endpoint_url=settings.service_url,
+            region_name=settings.region,
+            verify=_verify(settings),
+            config=Config(
+                connect_timeout=settings.connect_timeout_s,
+                read_timeout=settings.request_timeout_s,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                max_pool_connections=max(10, settings.multipart.threads),
+                parameter_validation=False,
+                proxies={"http": proxy, "https": proxy} if proxy else None,
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                s3={
+                    "addressing_style": "path" if settings.path_style else "virtual",
+                    "payload_signing_enabled": False,
+                },
+            ),
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise translated(error, settings.place) from error
+    client.meta.events.register("before-call.s3", _stay)
+    return client
+
+
+def _stay(params: dict[str, Any], **_: Any) -> None:
+    """Follow no redirect to another region: obstore cannot, and a store without the header that
+    botocore looks for sends it into endless recursion."""
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _cold_errors() -> tuple[type[Exception], ...]:
+    """What boto3 may raise; asked only when something was raised, so it imports nothing new."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    return BotoCoreError, ClientError, Boto3Error

@@ -1,0 +1,220 @@
+"""The S3 door's translation: what two vendors raise, as Headgate's errors.
+
+Both are first reduced to a `Fault` (what the store said, or that it said nothing); one table then
+turns faults into errors. Vendor text never reaches a message: it may hold signed headers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from ....control.errors import (
+    Conflict,
+    Corrupt,
+    HeadgateError,
+    Invalid,
+    Lost,
+    Throttled,
+    Unavailable,
+)
+from ..conditional_put import Answer
+
+
+class Sent(Enum):
+    """How far a request without an answer came."""
+
+    NO = "no"  # no connection: nothing can have happened
+    MAYBE = "maybe"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`status` 0: no answer. `code`: the store's own word, '' when it gave none."""
+
+    status: int = 0
+    code: str = ""
+    sent: Sent = Sent.MAYBE
+    retry_after_s: float = 0.0
+
+
+# Client-side refusals share the shape of the store's, so that one table serves both.
+NO_CREDENTIALS = Fault(401, "NoCredentials", Sent.NO)
+NOT_USABLE = Fault(400, "ClientConfiguration", Sent.NO)
+WRONG_REGION = Fault(301, "PermanentRedirect")
+BAD_TLS = Fault(495, "Certificate", Sent.NO)
+
+OBSTORE = {
+    "AlreadyExistsError": Fault(412, "PreconditionFailed"),
+    "PreconditionError": Fault(412, "PreconditionFailed"),
+    "NotModifiedError": Fault(304, "NotModified"),
+    "FileNotFoundError": Fault(404, ""),
+    "NotFoundError": Fault(404, ""),
+    "PermissionDeniedError": Fault(403, "AccessDenied"),
+    "UnauthenticatedError": NO_CREDENTIALS,
+    "InvalidPathError": NOT_USABLE,
+    "UnknownConfigurationKeyError": NOT_USABLE,
+    "NotSupportedError": Fault(501, "NotImplemented"),
+    "ValueError": NOT_USABLE,
+    "JoinError": Fault(),
+    "GenericError": Fault(),
+    "BaseError": Fault(),
+}
+
+BOTOCORE = {
+    "ClientError": Fault(),
+    "NoCredentialsError": NO_CREDENTIALS,
+    "PartialCredentialsError": NO_CREDENTIALS,
+    "CredentialRetrievalError": NO_CREDENTIALS,
+    "MetadataRetrievalError": NO_CREDENTIALS,
+    "SSOError": NO_CREDENTIALS,
+    "LoginError": NO_CREDENTIALS,
+    "TokenRetrievalError": NO_CREDENTIALS,
+    "NoAuthTokenError": NO_CREDENTIALS,
+    "RefreshWithMFAUnsupportedError": NO_CREDENTIALS,
+    "ProfileNotFound": NO_CREDENTIALS,
+    "EndpointConnectionError": Fault(sent=Sent.NO),
+    "ConnectTimeoutError": Fault(sent=Sent.NO),
+    "ProxyConnectionError": Fault(sent=Sent.NO),
+    "SSLError": BAD_TLS,
+    "HTTPClientError": Fault(),
+    "ConnectionError": Fault(),
+    "IncompleteReadError": Fault(),
+    "BotoCoreError": NOT_USABLE,
+}
+
+THROTTLING = frozenset(
+    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException"}
+    | {"RequestLimitExceeded", "TooManyRequests", "TooManyRequestsException"}
+)
+LEFT_OPEN = frozenset({"RequestTimeout", "NoSuchUpload"})
+REGION = frozenset(
+    {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed"}
+    | {"IllegalLocationConstraintException"}
+)
+ADVICE = {
+    "NoCredentials": "no AWS credentials were found; set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, a profile, a web identity or an instance role",
+    "InvalidAccessKeyId": "the store does not know the access key; check AWS_ACCESS_KEY_ID or the "
+    "profile, and that they belong to this endpoint",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key; check "
+    "AWS_SECRET_ACCESS_KEY or the profile",
+    "AccessDenied": "the credentials may not do this; grant s3:GetObject, s3:PutObject, "
+    "s3:DeleteObject, s3:ListBucket, s3:AbortMultipartUpload and s3:ListBucketMultipartUploads",
+    "ExpiredToken": "the session token has expired; renew the credentials",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
+    "NoSuchBucket": "the bucket does not exist; create it or correct its name",
+    "InvalidBucketName": "the store refuses the name of the bucket; correct it",
+    "Certificate": "the certificate is not trusted; set root_certificate or correct the endpoint",
+    "ClientConfiguration": "the client refuses the configuration; check the s3 options and names",
+    "RangeIgnored": "the store ignores byte ranges; it cannot be used",
+    "NotImplemented": "the store lacks this request; `headgate doctor` says what a store can do",
+}
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
+_TLS = re.compile(r"certificate|tls handshake|InvalidContentType", re.IGNORECASE)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What happened, from the error of either vendor."""
+    module = type(error).__module__
+    if module.startswith(("botocore", "boto3", "s3transfer")):
+        return _botocore_fault(error)
+    return _obstore_fault(error)
+
+
+def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
+    """The error for a fault; `place` names bucket and endpoint, `name` the object."""
+    where = f"object {name}, {place}" if name else place
+    code, status = fault.code, fault.status
+    if code in THROTTLING or status in (429, 503):
+        message = f"{where}: the store asks for fewer requests ({code or status})"
+        return Throttled(message, retry_after_s=fault.retry_after_s)
+    if status == 0:
+        return Unavailable(f"{where}: {_silence(fault)}")
+    if code in REGION or status in (301, 302, 307, 308):
+        return Invalid(f"{where}: the bucket is in another region; set region")
+    if code in ADVICE:
+        return Invalid(f"{where}: {ADVICE[code]}")
+    if status == 404:
+        return Lost(f"{where}: there is no such object")
+    if status == 416:
+        return Corrupt(f"{where}: the object ends before the range begins")
+    if status == 412:
+        return Conflict(f"{where}: a precondition failed")
+    if status in (408, 409) or code == "RequestTimeout" or (status >= 500 and status != 501):
+        return Unavailable(f"{where}: the store failed with {status} {code}".rstrip())
+    if status in (401, 403):
+        return Invalid(f"{where}: {ADVICE['AccessDenied']} ({status} {code})")
+    return Invalid(f"{where}: the store refuses the request ({status} {code})")
+
+
+def put_answer(fault: Fault) -> Answer | None:
+    """What a fault of a create means; None when it certainly wrote nothing."""
+    if fault.status == 412:
+        return Answer.EXISTS
+    if fault.status == 409:
+        return Answer.BUSY
+    silent = fault.status == 0 and fault.sent is Sent.MAYBE
+    # a 503 of the store's own has a code and wrote nothing; one of a proxy may hide a success
+    failed = fault.status >= 500 and fault.status != 501
+    if silent or (failed and fault.code not in THROTTLING) or fault.code in LEFT_OPEN:
+        return Answer.SILENT
+    return None
+
+
+def translated(error: Exception, place: str, name: str = "") -> HeadgateError:
+    """The error to raise `from` a vendor's, which loses what may hold signed headers."""
+    fault = fault_of(error)
+    error.args = tuple(str(part).split(": <", 1)[0].split("\n", 1)[0] for part in error.args)
+    return error_for(fault, place, name)
+
+
+def _silence(fault: Fault) -> str:
+    if fault.sent is Sent.NO:
+        return "no connection; check the endpoint and that the store is running"
+    return "the store did not answer in time or broke the connection"
+
+
+def _obstore_fault(error: BaseException) -> Fault:
+    text = str(error)
+    known = _by_class(error, OBSTORE)
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status:
+        answered = int(status[1])
+        kept = known.code if known.status == answered else ""
+        return Fault(answered, code[1] if code else kept)
+    if known.status:
+        return known
+    if "redirect without LOCATION" in text:
+        return WRONG_REGION
+    if "non-partial response" in text:
+        return Fault(200, "RangeIgnored")
+    if "Generic Config error" in text:
+        return NOT_USABLE
+    if "kind: Connect" in text:
+        return BAD_TLS if _TLS.search(text) else Fault(sent=Sent.NO)
+    return Fault()
+
+
+def _botocore_fault(error: BaseException) -> Fault:
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict) or "Error" not in response:
+        return _by_class(error, BOTOCORE)
+    meta = response.get("ResponseMetadata", {})
+    code = str(response["Error"].get("Code", ""))
+    wait = str(meta.get("HTTPHeaders", {}).get("retry-after", ""))
+    return Fault(
+        int(meta.get("HTTPStatusCode", 0)),
+        "" if code.isdigit() else code,
+        retry_after_s=float(wait) if wait.isdigit() else 0.0,
+    )
+
+
+def _by_class(error: BaseException, table: dict[str, Fault]) -> Fault:
+    for cls in type(error).__mro__:
+        if cls.__name__ in table:
+            return table[cls.__name__]
+    return Fault()

@@ -1,0 +1,105 @@
+"""Large bodies: parts side by side, then one conditional completion; aborted on any failure.
+
+Only the completion makes the object, so everything before it may be repeated freely. An upload
+whose beginning lost its answer cannot be named by anyone: the sweep finds it by `uploads`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ....control.errors import HeadgateError, Lost
+from ..conditional_put import Answer
+from ..port import PendingUpload
+from ..request_meter import RequestMeter
+from ..retries import Retrier
+from .clients import ColdClient
+from .errors import fault_of, put_answer
+from .settings import MultipartSettings
+
+
+class MultipartDoor:
+    def __init__(
+        self,
+        client: ColdClient,
+        meter: RequestMeter,
+        retrier: Retrier,
+        settings: MultipartSettings,
+    ) -> None:
+        self._client = client
+        self._meter = meter
+        self._retrier = retrier
+        self._settings = settings
+
+    def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> Answer:
+        """Try once to create the object, as `PutSteps.create`."""
+        upload = self._begin(name, metadata)
+        answer = Answer.SILENT
+        try:
+            answer = self._complete(upload, self._send_parts(upload, body))
+        finally:
+            if answer is not Answer.CREATED:
+                self._drop(upload)
+        return answer
+
+    def abort(self, upload: PendingUpload) -> None:
+        def ask() -> None:
+            self._meter.delete()
+            self._client.ask("abort_multipart_upload", upload.name, UploadId=upload.upload_id)
+
+        try:
+            self._retrier.run(upload.name, ask)
+        except Lost:
+            return
+
+    def _begin(self, name: str, metadata: dict[str, str]) -> PendingUpload:
+        self._meter.put(0)
+        begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
+        return PendingUpload(name, begun["UploadId"])
+
+    def _send_parts(self, upload: PendingUpload, body: memoryview) -> list[dict[str, Any]]:
+        size = self._settings.part_bytes
+        pieces = [body[start : start + size] for start in range(0, len(body), size)]
+
+        def send(number: int) -> dict[str, Any]:
+            return self._retrier.run(
+                f"{upload.name}#{number}",
+                lambda: self._send_part(upload, number, pieces[number - 1]),
+            )
+
+        pool = ThreadPoolExecutor(self._settings.threads, "headgate-part")
+        try:
+            return list(pool.map(send, range(1, len(pieces) + 1)))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _send_part(self, upload: PendingUpload, number: int, piece: memoryview) -> dict[str, Any]:
+        self._meter.put(len(piece))
+        sent = self._client.ask(
+            "upload_part", upload.name, UploadId=upload.upload_id, PartNumber=number, Body=piece
+        )
+        return {"PartNumber": number, "ETag": sent["ETag"]}
+
+    def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> Answer:
+        self._meter.put(0)
+        try:
+            self._client.ask(
+                "complete_multipart_upload",
+                upload.name,
+                UploadId=upload.upload_id,
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch="*",
+            )
+        except HeadgateError as error:
+            answer = None if error.__cause__ is None else put_answer(fault_of(error.__cause__))
+            if answer is None:
+                raise
+            return answer
+        return Answer.CREATED
+
+    def _drop(self, upload: PendingUpload) -> None:
+        try:
+            self.abort(upload)
+        except HeadgateError:
+            return  # the sweep finds it, and what led here matters more

@@ -1,0 +1,210 @@
+"""The S3 door: any store that speaks S3, and the only place that knows how it is spoken.
+
+Guarantees what the port says. Assumes a store that honours If-None-Match on PUT and on the
+completion of a multipart upload; `headgate doctor` proves that.
+
+The happy path of a put is one request, of a get one request, without a copy on this side of the
+client. One store object serves all threads of a process and keeps their connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError
+
+from ....control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ....control.errors import Closed, Lost, Retryable
+from ..conditional_put import Answer, Stored, put
+from ..port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
+from ..request_meter import RequestCounts, RequestMeter
+from ..retries import Retrier, Tries
+from .clients import ColdClient, hot_client
+from .errors import Fault, error_for, fault_of, put_answer, translated
+from .multipart import MultipartDoor
+from .settings import S3Settings
+
+WRITE_ID = "headgate-write-id"
+PAGE_NAMES_MAX = 1000
+CHECK_TRY_S_MIN = 0.5
+CHECK_TRIES_MAX = 6  # a wrong endpoint should be told in a second or two
+HOT_ERRORS = (BaseError, OSError, ValueError)
+
+
+class S3BlobStore:
+    def __init__(self, settings: S3Settings, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._meter = RequestMeter()
+        self._retrier = Retrier(settings.retries, clock)
+        self._hot: Any = hot_client(settings, clock)
+        self._cold = ColdClient(settings)
+        self._parts = MultipartDoor(self._cold, self._meter, self._retrier, settings.multipart)
+
+    def __repr__(self) -> str:
+        return f"S3BlobStore({self._settings.place})"
+
+    @property
+    def requests(self) -> RequestCounts:
+        return self._meter.read()
+
+    def check(self, deadline: Deadline) -> None:
+        tries = Tries(self._retrier, "check")
+        while True:
+            try:
+                return self._reach(deadline)
+            except Retryable as error:
+                late = deadline.left_s < CHECK_TRY_S_MIN or tries.count >= CHECK_TRIES_MAX
+                if late or not tries.again(error):
+                    raise
+
+    def put(self, name: str, body: Bytes, write_id: str) -> None:
+        put(self, self._retrier, name, body, write_id)
+
+    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+        if len(body) >= self._settings.multipart.threshold_bytes:
+            return self._parts.create(name, body, {WRITE_ID: write_id})
+        client = self._open()
+        self._meter.put(len(body))
+        try:
+            obstore.put(
+                client,
+                name,
+                body,
+                mode="create",
+                attributes={WRITE_ID: write_id},
+                use_multipart=False,
+            )
+        except HOT_ERRORS as error:
+            answer = put_answer(fault_of(error))
+            if answer is None:
+                raise translated(error, self._settings.place, name) from error
+            return answer
+        return Answer.CREATED
+
+    def look(self, name: str) -> Stored | None:
+        client = self._open()
+        self._meter.head()
+        try:
+            found = obstore.get(client, name, options={"head": True})
+        except HOT_ERRORS as error:
+            failure = translated(error, self._settings.place, name)
+            if isinstance(failure, Lost):
+                return None
+            raise failure from error
+        return Stored(found.attributes.get(WRITE_ID, ""), found.meta["size"])
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        if span is not None and span.length == 0:
+            return memoryview(b"")
+        checked_name(name)
+        return self._retrier.run(name, lambda: self._get(name, span))
+
+    def size_bytes(self, name: str) -> int | None:
+        checked_name(name)
+        found = self._retrier.run(name, lambda: self.look(name))
+        return None if found is None else found.size_bytes
+
+    def delete(self, names: Collection[str]) -> None:
+        left = [checked_name(name) for name in names]
+        for start in range(0, len(left), PAGE_NAMES_MAX):
+            batch = left[start : start + PAGE_NAMES_MAX]
+            self._retrier.run(batch[0], partial(self._delete, batch))
+
+    def list(self, prefix: str) -> Iterator[BlobStat]:
+        place: dict[str, str] = {}
+        while True:
+            page = self._page("list_objects_v2", {"Prefix": prefix, **place})
+            for found in page.get("Contents", ()):
+                yield BlobStat(found["Key"], found["Size"])
+            if not page.get("IsTruncated"):
+                return
+            place = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def uploads(self, prefix: str) -> Iterator[PendingUpload]:
+        named = {"Prefix": prefix}
+        place: dict[str, str] = {}
+        while True:
+            page = self._page("list_multipart_uploads", named | place)
+            if named and not page.get("Uploads") and not _is_amazon(page):
+                named = {}  # MinIO, which may be behind a proxy, finds nothing by a prefix
+                continue
+            for found in page.get("Uploads", ()):
+                if found["Key"].startswith(prefix):
+                    yield PendingUpload(found["Key"], found["UploadId"])
+            if not page.get("IsTruncated"):
+                return
+            place = {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
+            }
+
+    def abort(self, upload: PendingUpload) -> None:
+        self._parts.abort(upload)
+
+    def close(self) -> None:
+        self._hot = None
+        self._cold.close()
+
+    def _open(self) -> Any:
+        client = self._hot
+        if client is None:
+            raise Closed(f"the object store for {self._settings.place} was closed")
+        return client
+
+    def _reach(self, deadline: Deadline) -> None:
+        self._open()
+        self._meter.list()
+        client = hot_client(self._settings, self._clock, max(CHECK_TRY_S_MIN, deadline.left_s))
+        try:
+            next(iter(obstore.list(client, chunk_size=1)), None)
+        except HOT_ERRORS as error:
+            raise translated(error, self._settings.place) from error
+
+    def _get(self, name: str, span: ByteRange | None) -> memoryview:
+        client = self._open()
+        size = 0
+        try:
+            if span is None:
+                answer = obstore.get(client, name)
+                span = ByteRange(0, answer.meta["size"])
+                found = memoryview(answer.bytes())
+            else:
+                found = memoryview(
+                    obstore.get_range(client, name, start=span.start, length=span.length)
+                )
+            size = len(found)
+        except HOT_ERRORS as error:
+            fault = fault_of(error)
+            if fault.status == 416 and span is not None:
+                found = memoryview(b"")
+            else:
+                raise translated(error, self._settings.place, name) from error
+        finally:
+            self._meter.get(size)
+        return exact(found, name, span)
+
+    def _delete(self, batch: Sequence[str]) -> None:
+        self._meter.delete()
+        answer = self._cold.ask(
+            "delete_objects",
+            Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
+        )
+        for failed in answer.get("Errors", ()):
+            status = 500 if failed["Code"] == "InternalError" else 400
+            raise error_for(Fault(status, failed["Code"]), self._settings.place, failed["Key"])
+
+    def _page(self, request: str, options: dict[str, str]) -> dict[str, Any]:
+        def page() -> dict[str, Any]:
+            self._meter.list()
+            return self._cold.ask(request, **options)
+
+        return self._retrier.run(request, page)
+
+
+def _is_amazon(page: Mapping[str, Any]) -> bool:
+    headers = page.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return bool(headers.get("server") == "AmazonS3")

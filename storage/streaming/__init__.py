@@ -1,0 +1,1 @@
+"""Reading of results that are still being written. No engine asks for it yet."""

@@ -1,0 +1,181 @@
+"""What is known of a result that is still being written, and what the log tells readers later.
+
+Guarantees: only of attempts that are consumable anything is told: of a blocking one all at once, of
+a pipelined one segment by segment, and that it is whole when its result is complete. One that is
+superseded later is told of as failed. A log that cannot be read for a while is read on later: how
+long a reader waits is its gate's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...control.clock import Clock
+from ...control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
+from ...control.errors import Lost, Retryable
+from ...control.events.types import (
+    Consumable,
+    JobFailed,
+    Produced,
+    Recorded,
+    Released,
+    ResultComplete,
+    SegmentProduced,
+    SegmentSummary,
+    Superseded,
+    TrackingStopped,
+)
+from ...control.ids import AttemptId, JobId, PartitionId
+from ...control.log import EventLog, Follower
+from ...control.model.state import ResultState
+from ..contract import InputGateDeployment, PartitionInfo
+from ..format.layout import Layout
+from ..format.manifest import Manifest, gather
+from ..stores.port import BlobStore
+
+_EVENTS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The partitions that are whole, those that are not, and what is known of the latter."""
+
+    manifest: Manifest
+    unknown: tuple[UnknownShuffleDescriptor, ...]
+    told: tuple[PartitionInfo, ...]
+
+
+def known(
+    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
+) -> Known:
+    """What readers of a result that is not complete can be given now."""
+    whole = [index for index, name in state.winners.items() if state.attempts[name] is not None]
+    unknown = tuple(
+        UnknownShuffleDescriptor(
+            descriptor.job,
+            PartitionId(descriptor.result, index),
+            descriptor.subpartitions,
+            state.registered.pipelined,
+        )
+        for index in sorted(set(range(descriptor.partitions)) - set(whole))
+    )
+    told = tuple(
+        PartitionInfo(name, state.streams.get(name, ()))
+        for name in state.winners.values()
+        if state.attempts[name] is None
+    )
+    return Known(gather(descriptor, state, sorted(whole), layout, store), unknown, told)
+
+
+class LogTidings:
+    """Implements `Tidings`; opens the log at the first question, for a gate asks when it waits."""
+
+    def __init__(
+        self, log: EventLog, job: JobId, deployment: InputGateDeployment, clock: Clock
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._job = job
+        self._position = deployment.position
+        self._follower: Follower | None = None
+        self._fold = Fold(deployment)
+
+    def hear(self, timeout_s: float) -> list[PartitionInfo]:
+        try:
+            if self._follower is None:
+                self._follower = self._log.follow(self._job, self._position)
+            records = self._follower.poll(_EVENTS_MAX, timeout_s)
+            self._position = self._follower.position()
+        except Retryable:
+            self.close()
+            self._clock.sleep_s(timeout_s)
+            return []
+        except Lost as exc:
+            raise Lost(
+                f"the log has forgotten what was said of result {self._fold.result} since this "
+                f"reader was to begin: {exc}"
+            ) from exc
+        return [told for record in records for told in self._fold.observe(record)]
+
+    def close(self) -> None:
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()
+
+
+class Fold:
+    """What events say to the readers of one result.
+
+    A pipelined attempt is consumable before it is whole, and may be superseded by a fact that
+    stands before its last segment and is decided after it. So all of them are whole together, when
+    the result is complete, and a reader begins again when one that it took for whole is not.
+    """
+
+    def __init__(self, deployment: InputGateDeployment) -> None:
+        self.result = deployment.manifest.result
+        self._pipelined = any(one.pipelined for one in deployment.unknown)
+        self._unknown = {one.partition for one in deployment.unknown}
+        self._consumable = {told.attempt for told in deployment.told}
+        self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
+        self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # and where that was said
+
+    def observe(self, recorded: Recorded) -> tuple[PartitionInfo, ...]:
+        """What follows for readers from the next event.
+
+        Raises:
+            Lost: nothing more of the result can be read.
+        """
+        body = recorded.event.body
+        match body:
+            case Released() if body.result == self.result:
+                raise self._over(recorded, f"result {self.result} was released: {body.reason}")
+            case JobFailed():
+                raise self._over(recorded, f"the job failed: {body.reason}")
+            case TrackingStopped() if self._pipelined and body.result == self.result:
+                self._check_taken(recorded, body)
+                return ()
+            case ResultComplete() if body.result == self.result:
+                return self._whole_at(recorded.event.basis)
+            case SegmentProduced() | Produced() | Consumable() | Superseded():
+                ours = body.attempt.partition.result == self.result
+                return self._of_attempt(body, recorded.offset) if ours else ()
+            case _:
+                return ()
+
+    def _check_taken(self, recorded: Recorded, stopped: TrackingStopped) -> None:
+        """What the manifest had whole counts no more; of an empty partition it names no attempt."""
+        for attempt in stopped.attempts:
+            if attempt.partition not in self._unknown:
+                raise self._over(recorded, f"attempt {attempt} failed: {stopped.reason}")
+
+    def _whole_at(self, basis: int | None) -> tuple[PartitionInfo, ...]:
+        """What was whole at the fact that made the result complete. An attempt of a region that was
+        restarted since may be whole, too, before the log has that decision."""
+        return tuple([told for at, told in self._whole.values() if at <= (basis or 0)])
+
+    def _of_attempt(
+        self, body: SegmentProduced | Produced | Consumable | Superseded, offset: int
+    ) -> tuple[PartitionInfo, ...]:
+        attempt = body.attempt
+        match body:
+            case SegmentProduced():
+                self._segments[attempt] = (*self._segments.get(attempt, ()), body.segment)
+            case Produced():
+                self._segments[attempt] = body.segments
+                self._whole[attempt] = offset, PartitionInfo(attempt, body.segments, whole=True)
+            case Consumable():
+                self._consumable.add(attempt)
+            case Superseded():
+                self._segments.pop(attempt, None)
+                self._whole.pop(attempt, None)
+                return (PartitionInfo(attempt, failed=body.reason),)
+        if attempt not in self._consumable or attempt not in self._segments:
+            return ()
+        segments = self._segments.pop(attempt)
+        if not self._pipelined and attempt in self._whole:
+            return (self._whole.pop(attempt)[1],)
+        return (PartitionInfo(attempt, segments),)
+
+    def _over(self, recorded: Recorded, why: str) -> Lost:
+        waited = f"partitions of result {self.result} were waited for when "
+        return Lost(waited + why, (recorded.offset,))

@@ -1,0 +1,1 @@
+"""Deleting objects, and comparing the bucket with the log."""

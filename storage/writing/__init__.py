@@ -1,0 +1,1 @@
+"""The producing side: sorts batches and stores them as segments."""

@@ -1,0 +1,163 @@
+"""Rows in the order of their subpartitions, and their encoding as one segment."""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import xxhash
+
+from ...control.errors import Invalid
+from ...control.ids import AttemptId
+from ..format.segment import (
+    ENTRY,
+    HEAD_BYTES,
+    INDEX_KEY,
+    Longs,
+    SegmentIndex,
+    batches_start,
+    footer_metadata,
+)
+
+BATCH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows ordered by subpartition, `rows[i]` of them for subpartition i."""
+
+    batch: pa.RecordBatch
+    rows: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    body: memoryview
+    index: SegmentIndex
+
+
+def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int) -> Run:
+    """Order rows by subpartition; those of one subpartition keep their order."""
+    wide = np.concatenate(targets)
+    low, high = int(wide.min()), int(wide.max())
+    if low < 0 or high >= subpartitions:
+        raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
+    where = wide.astype(np.min_scalar_type(subpartitions - 1))  # small numbers sort by digits
+    order = np.argsort(where, kind="stable").astype(np.uint32)
+    rows = np.bincount(where, minlength=subpartitions).astype(np.int64)
+    taken = pa.Array.from_buffers(pa.uint32(), len(order), [None, pa.py_buffer(order)])
+    return Run(pa.concat_batches(batches).take(taken), rows)
+
+
+def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
+    """Merge runs into one file, ordered by subpartition."""
+    rows: Longs = np.sum([run.rows for run in runs], axis=0)
+    schema = runs[0].batch.schema
+    filled = int(np.count_nonzero(rows))
+    blank = base64.b64encode(bytes(HEAD_BYTES + filled * ENTRY.itemsize)).decode()
+    metadata = {**footer_metadata(attempt, len(rows)), INDEX_KEY: blank}
+    options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
+    room = pa.allocate_buffer(_bytes_max(runs, schema, filled) + 2 * len(blank))
+    with pa.FixedSizeBufferWriter(room) as sink:
+        with ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
+            sizes = _write_batches(writer, sink, runs, rows)
+            footer = sink.tell()
+        body = memoryview(room).cast("B")[: sink.tell()]
+    index = _index(body, schema, rows, sizes)
+    _fill_blank(body[footer:], blank, base64.b64encode(index.entries()))
+    return Segment(body, index)
+
+
+def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
+    """What the file can at most take. Only what is written is ever touched, so room costs nothing,
+    while a sink that grows by copying costs more than compressing does."""
+    raw = sum(_batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
+    batches = filled + 2 * (raw // BATCH_BYTES)  # two neighbours are larger than one may be
+    fields = sum(1 + _inner_fields(field.type) for field in schema)
+    head = 2 * int(schema.serialize().size)
+    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields)
+
+
+def _inner_fields(kind: pa.DataType) -> int:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return len(inner) + sum(map(_inner_fields, inner))
+
+
+def _nulls_bytes(column: pa.Array) -> int:
+    """The room for all that tells nulls: a column without any has none when it stands beside one
+    of another run that has them, and that of structs is not counted as their bytes."""
+    inner: list[pa.Array] = []
+    if isinstance(column, pa.StructArray):
+        inner = [column.field(at) for at in range(column.type.num_fields)]
+    elif isinstance(column, (pa.ListArray, pa.LargeListArray)):
+        inner = [column.values]
+    return len(column) // 8 + 1 + sum(map(_nulls_bytes, inner))
+
+
+def _batch_bytes(rows: pa.RecordBatch) -> int:
+    """The bytes of rows in memory; rows of nothing are many too."""
+    return max(int(rows.nbytes), int(rows.num_rows))
+
+
+def _has_lists(kind: pa.DataType) -> bool:
+    inner = [kind.field(at).type for at in range(kind.num_fields)]
+    return isinstance(kind, (pa.ListType, pa.LargeListType, pa.MapType)) or any(
+        map(_has_lists, inner)
+    )
+
+
+def _write_batches(
+    writer: ipc.RecordBatchFileWriter, sink: pa.NativeFile, runs: list[Run], rows: Longs
+) -> Longs:
+    """Write each subpartition as batches of bounded size; the bytes that each one took."""
+    firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
+    counts = [run.rows.tolist() for run in runs]
+    sizes = np.zeros(len(rows), np.int64)
+    schema = runs[0].batch.schema
+    # Of a piece whose lists are all empty Arrow writes the offsets that the whole run has in them
+    copied = any(_has_lists(field.type) for field in schema)
+    before = batches_start(schema)
+    for subpartition in np.flatnonzero(rows).tolist():
+        pieces = [
+            run.batch.slice(first[subpartition], count[subpartition])
+            for run, first, count in zip(runs, firsts, counts, strict=True)
+            if count[subpartition]
+        ]
+        merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        for batch in cut(merged):
+            writer.write_batch(pa.concat_batches([batch]) if copied else batch)
+        sizes[subpartition] = sink.tell() - before
+        before += int(sizes[subpartition])
+    return sizes
+
+
+def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    """Batches of as many rows as fit, and of one that does not."""
+    while rows.num_rows > 1 and _batch_bytes(rows) > bytes_max:
+        counts = range(1, rows.num_rows)
+        fit = bisect_right(counts, bytes_max, key=lambda n: _batch_bytes(rows.slice(0, n)))
+        yield rows.slice(0, max(1, fit))
+        rows = rows.slice(max(1, fit))
+    yield rows
+
+
+def _index(body: memoryview, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
+    index = SegmentIndex(batches_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
+    starts = index.starts
+    for subpartition in np.flatnonzero(rows).tolist():
+        start = int(starts[subpartition])
+        part = body[start : start + int(sizes[subpartition])]
+        index.checksums[subpartition] = xxhash.xxh3_64_intdigest(part)
+    return index
+
+
+def _fill_blank(footer: memoryview, blank: str, entries: bytes) -> None:
+    """The footer is written before its index is known: put the index where a blank was left."""
+    at = bytes(footer).index(blank.encode())
+    assert len(blank) == len(entries), "the index has the length that was left for it"
+    footer[at : at + len(entries)] = entries

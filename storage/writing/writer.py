@@ -1,0 +1,168 @@
+"""The producing side: batches in, segments out, announced when all of them are stored, and in a
+pipelined result also one by one.
+
+Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is
+put before the log has confirmed that the attempt started; no segment is announced before its put
+is, and the partition not before all are.
+One segment is on its way while the next one fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pyarrow as pa
+import xxhash
+
+from ...control.errors import Closed, Invalid
+from ...control.events.types import (
+    AttemptFailed,
+    AttemptStarted,
+    Fact,
+    Produced,
+    SegmentProduced,
+    SegmentSummary,
+)
+from ...control.log import Receipt
+from ..contract import SEGMENT_BYTES_MAX, Limits, ResultPartitionDeployment
+from ..format.layout import Layout
+from ..format.segment import Longs, checksum, signed
+from ..runtime import Means
+from ..stores.port import BlobStore
+from .encoding import Run, Segment, encode, sort
+from .fingerprint import Fingerprint
+
+_INLINE_BYTES_MAX = 128 * 1024
+_RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
+
+Announce = Callable[[Fact], Receipt]
+
+
+class SegmentWriter:
+    """Implements `ResultPartitionWriter` on an object store."""
+
+    def __init__(
+        self,
+        deployment: ResultPartitionDeployment,
+        store: BlobStore,
+        layout: Layout,
+        limits: Limits,
+        announce: Announce,
+        means: Means,
+    ) -> None:
+        self._deployment = deployment
+        self._store = store
+        self._layout = layout
+        self._limits = limits
+        self._announce = announce
+        self._means = means
+        self._batches: list[pa.RecordBatch] = []
+        self._targets: list[Longs] = []
+        self._runs: list[Run] = []
+        self._unsorted_rows = 0
+        self._held_bytes = 0
+        self._summaries: list[SegmentSummary] = []
+        self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
+        self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
+        self._inline_bytes = _INLINE_BYTES_MAX
+        self._uploader = means.pool(1, "headgate-put")
+        self._upload: Future[None] | None = None
+        self._started: Receipt | None = None
+        self._closed = False
+
+    def start(self, host: str) -> None:
+        """Say that the attempt has begun; the first put waits for the confirmation."""
+        self._started = self._announce(AttemptStarted(self._deployment.attempt, host))
+
+    def write(self, batch: pa.RecordBatch, subpartitions: Longs) -> None:
+        if self._closed:
+            raise Closed(f"attempt {self._deployment.attempt} is closed")
+        assert batch.num_rows == len(subpartitions), "every row has a subpartition"
+        if batch.schema != self._deployment.schema:
+            raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
+        if not batch.num_rows:
+            return
+        size_bytes = max(batch.nbytes, batch.num_rows)  # rows of nothing are many too
+        if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
+            self._flush()
+        self._batches.append(batch)
+        self._targets.append(subpartitions)
+        self._held_bytes += size_bytes
+        self._unsorted_rows += batch.num_rows
+        if self._unsorted_rows >= _RUN_ROWS:
+            self._sort()
+        if self._held_bytes >= self._limits.segment_bytes:
+            self._flush()
+
+    def finish(self) -> Produced:
+        if self._closed:
+            raise Closed(f"attempt {self._deployment.attempt} is closed")
+        if self._runs or self._batches:
+            self._flush()
+        self._settle()
+        self._close()
+        content = self._rows.digest() if self._rows else signed(self._content.intdigest())
+        produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
+        self._announce(produced).offset(self._means.deadline())
+        return produced
+
+    def abort(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._close()
+        failed = AttemptFailed(self._deployment.attempt, reason)
+        self._announce(failed).offset(self._means.deadline())
+
+    def _close(self) -> None:
+        self._closed = True
+        self._batches.clear()
+        self._targets.clear()
+        self._runs.clear()
+        self._uploader.shutdown(wait=True, cancel_futures=True)
+
+    def _sort(self) -> None:
+        if self._batches:
+            run = sort(self._batches, self._targets, self._deployment.subpartitions)
+            if self._rows:
+                self._rows.add(run)
+            self._runs.append(run)
+            self._batches.clear()
+            self._targets.clear()
+            self._unsorted_rows = 0
+
+    def _flush(self) -> None:
+        self._sort()
+        segment = encode(self._runs, self._deployment.codec, self._deployment.attempt)
+        self._runs.clear()
+        self._held_bytes = 0
+        self._settle()
+        number = len(self._summaries)
+        self._content.update(segment.index.rows.tobytes())
+        self._content.update(segment.index.checksums.tobytes())
+        self._summaries.append(self._summary(number, segment))
+        self._upload = self._uploader.submit(self._put, number, segment)
+
+    def _settle(self) -> None:
+        """Wait for the segment on its way: at most one is held beside the one that fills."""
+        if self._upload is not None:
+            upload, self._upload = self._upload, None
+            upload.result()
+
+    def _put(self, number: int, segment: Segment) -> None:
+        assert self._started is not None, "start comes before the first put"
+        self._started.offset(self._means.deadline())
+        attempt = self._deployment.attempt
+        name = self._layout.segment(attempt, number)
+        self._store.put(name, segment.body, f"{attempt}/{number}")
+        if self._deployment.pipelined:
+            said = SegmentProduced(attempt, self._summaries[number])
+            self._announce(said).offset(self._means.deadline())
+
+    def _summary(self, number: int, segment: Segment) -> SegmentSummary:
+        """The segment as announced: an index that would crowd the event stays in its footer."""
+        index = segment.index.packed()
+        inline = index if len(index) <= self._inline_bytes else b""
+        self._inline_bytes -= len(inline)
+        rows = int(segment.index.rows.sum())
+        return SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)

@@ -1,1 +1,0 @@
-../../headgate/__init__.py

@@ -1,1 +1,0 @@
-../../headgate/__main__.py
