@@ -16,66 +16,28 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ..connectors.spark.settings import Settings
 from ..connectors.spark.versions import NEWEST, SOCKETS, version_of
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events.types import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
-from ..control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from ..control.master.announcer import Author
 from ..control.model.replay import Replay
 from ..storage.format.layout import Layout
-from ..storage.stores.open_store import open_store
 from ..storage.stores.port import BlobStore, ByteRange
+from .target import ANSWER_S_MAX, Target
 
-_ANSWER_S_MAX = 10.0
 _CHECK_S_MAX = 30.0
 _JAVA_MIN = 17
 _WRITERS = 8
 _PART_BYTES = 5 << 20
 _POLL_EVENTS_MAX = 500
 _POLL_S = 0.5
-
-
-# What is examined, and how a command reaches it
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where log and bucket are, as options, environment or the local stack say; '' is nowhere."""
-
-    broker: str
-    store: str
-    prefix: str
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    s3: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-def open_log(target: Target) -> KafkaEventLog:
-    """Raises: Invalid when no broker is named or an option cannot be used."""
-    if not target.broker:
-        raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")
-    own = Settings()
-    topic = TopicSettings(own.topic_partitions, own.topic_replication, own.topic_retention_ms)
-    return KafkaEventLog(
-        KafkaSettings(target.broker, target.prefix, topic, _ANSWER_S_MAX, dict(target.kafka))
-    )
-
-
-def open_bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
-    """The store and the root of names in it; `options` come on top of the target's.
-
-    Raises: Invalid when no store is named or an option cannot be used.
-    """
-    if not target.store:
-        raise Invalid("no store: give --store or HEADGATE_STORE, or `headgate stack up`")
-    return open_store(target.store, {**target.s3, **options})
 
 
 # Checks
@@ -178,7 +140,7 @@ def _java() -> str:
 
 def _output(*argv: str) -> str:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_ANSWER_S_MAX)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=ANSWER_S_MAX)
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise Invalid(f"cannot run {argv[0]}: put a JDK on PATH or set JAVA_HOME") from exc
     return done.stderr + done.stdout
@@ -248,7 +210,7 @@ class _Broker:
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
         self._job = job
         self._opening = opening
-        self._log = opening.enter_context(closing(open_log(target)))
+        self._log = opening.enter_context(closing(target.open_log()))
         self._author = Author(job, f"doctor {os.getpid()}")
         self._place = f"{target.broker}, topic {target.prefix}.events"
 
@@ -334,7 +296,7 @@ class _Bucket:
         name, gate = f"{self._prefix}raced", threading.Barrier(_WRITERS)
 
         def write(number: int) -> bool:
-            gate.wait(_ANSWER_S_MAX)
+            gate.wait(ANSWER_S_MAX)
             try:
                 self._store.put(name, bytes([number]), f"doctor/{number}")
             except Conflict:
@@ -381,7 +343,7 @@ class _Bucket:
         return f"{found} objects listed and deleted"
 
     def _open(self, **options: str) -> tuple[BlobStore, str]:
-        store, root = open_bucket(self._target, **options)
+        store, root = self._target.open_bucket(**options)
         return self._opening.enter_context(closing(store)), root
 
     def _clear(self) -> None:
@@ -403,4 +365,4 @@ def _bucket_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[st
 
 
 def _deadline() -> Deadline:
-    return Deadline.after(_ANSWER_S_MAX)
+    return Deadline.after(ANSWER_S_MAX)

@@ -16,8 +16,8 @@ from ..control.errors import Invalid
 from ..control.master.group_master import SessionMaster
 from ..control.master.group_steps import Speaking
 from ..storage.upkeep.object_deletion import StorageRelease
-from .doctor import Target, open_bucket, open_log
 from .spelling import Spelling
+from .target import Target
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 STEP_EVENTS_MAX = 5_000
@@ -45,8 +45,8 @@ def run(target: Target, slot: str) -> None:
     logging.getLogger("headgate").addHandler(told)
     logging.getLogger("headgate").setLevel(logging.INFO)
     spare_collector()
-    store, root = open_bucket(target)
-    with closing(store), closing(open_log(target)) as log:
+    store, root = target.open_bucket()
+    with closing(store), closing(target.open_log()) as log:
         name = f"master {slot} {os.urandom(4).hex()}"
         speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
         settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)

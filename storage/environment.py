@@ -12,10 +12,11 @@ from ..control.ids import AttemptId, JobId
 from ..control.inquiry.job_view import JobWatch
 from ..control.log import EventLog, Receipt
 from ..control.master.announcer import Author
-from .contract import InputGateDeployment, Limits, PartitionInfo, ResultPartitionDeployment
+from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
 from .format.manifest import Manifest, Source, locate
 from .format.manifest_shards import StoredManifest, load_shard
+from .limits import Limits
 from .reading.gate import SegmentGate
 from .reading.range_cache import Neighbours
 from .reading.replacement import Repair

@@ -11,7 +11,7 @@ from ..control.ids import JobId, ResultId
 from ..control.inquiry import questions
 from ..control.log import EventLog
 from ..control.master.driver_master import DriverMaster, Speaker
-from .contract import Limits
+from .limits import Limits
 from .upkeep.object_deletion import StorageRelease
 
 

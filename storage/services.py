@@ -16,8 +16,9 @@ from ..control.errors import Invalid
 from ..control.log import EventLog
 from ..control.master.driver_master import Speaker
 from ..control.memory.log import MemoryEventLog
-from .contract import Limits, ShuffleEnvironmentContext, ShuffleServiceFactory
+from .contract import ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
+from .limits import Limits
 from .master import StorageMaster
 from .stores.files import FileBlobStore
 from .stores.port import BlobStore

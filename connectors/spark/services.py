@@ -15,7 +15,7 @@ from ...control.errors import Invalid
 from ...control.ids import JobId
 from ...control.kafka.log import KafkaEventLog
 from ...control.kafka.settings import KafkaSettings, TopicSettings
-from ...storage.contract import Limits
+from ...storage.limits import Limits
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
 from .settings import PREFIX, Settings

@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, group_master
 from ..devstack import stack
-from ..doctor import Target, Verdict
+from ..doctor import Verdict
+from ..target import Target
 from . import job_commands, log_commands, views
 from .options import err, out, targeted
 

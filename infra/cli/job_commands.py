@@ -22,9 +22,8 @@ from ...control.snapshots.resume import by_partition
 from ...storage.upkeep.fsck import check
 from ...storage.upkeep.fsck_repair import Mender, sound_jobs
 from ...storage.upkeep.object_deletion import StorageRelease
-from .. import doctor
-from ..doctor import Target
 from ..sweep import sweep
+from ..target import Target
 from . import views
 from .options import Job, out, targeted
 
@@ -42,9 +41,9 @@ def fsck(
     ] = False,
 ) -> None:
     """Hold the log against the bucket; exit code 1 when something is found and not mended."""
-    store, root = doctor.open_bucket(target)
+    store, root = target.open_bucket()
     named = job_id(job) if job else None
-    with closing(store), closing(doctor.open_log(target)) as log:
+    with closing(store), closing(target.open_log()) as log:
         found = check(store, root, lambda: states(log, job), named, deep)
         out.print(*views.findings(found), sep="\n")
         left = found.found
@@ -67,7 +66,7 @@ def available(
     partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
 ) -> None:
     """Can a result, or one partition of it, be read whole now? Exit code 1 when it cannot."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         found = questions.is_available(states(log, job)[0], ResultId(result), partition)
     what = f"result {result}" if partition is None else f"partition {result}/{partition}"
     out.print(f"{what} of job {job} is {'' if found else 'not '}available")
@@ -82,7 +81,7 @@ def may_release(
     host: Annotated[str, typer.Option(help="The executor's host, as `headgate events` shows it.")],
 ) -> None:
     """May an executor go without loss? Exit code 1 while attempts of the job run on its host."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         running = questions.running_on(states(log, job)[0], host)
     for attempt in running:
         out.print(f"attempt {attempt} runs on {host}")
@@ -99,7 +98,7 @@ def remove_unused(
     release: Annotated[bool, typer.Option(help="Ask for their release, not only list.")] = False,
 ) -> None:
     """Which complete results does nobody need? With --release their job's master deletes them."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         found = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
         author = Author(job_id(job), f"operator {os.urandom(4).hex()}")
         for result in found if release else ():
@@ -118,7 +117,7 @@ def run_lost(
 ) -> None:
     """State that a partition's objects are gone: the job's driver makes it again."""
     name = partition_id(partition)
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         result = next((s.results.get(name.result) for s in states(log, job)), None)
         if result is None or name.index not in result.winners:
             raise Invalid(f"job {job} has no consumable partition {partition}")
@@ -136,8 +135,8 @@ def run_sweep(target: Target, job: Job = "") -> None:
     theirs; also what jobs that have ended left behind. Results that outlive their job stay. Exit
     code 1 when a job could not be swept: the others are."""
     failed = False
-    store, root = doctor.open_bucket(target)
-    with closing(store), closing(doctor.open_log(target)) as log:
+    store, root = target.open_bucket()
+    with closing(store), closing(target.open_log()) as log:
         name = JobId(f"sweep-{os.urandom(4).hex()}")
         now_ms = time_of(log, name, Deadline.after(READ_S_MAX))
         snapshots = known(log, job)

@@ -18,8 +18,7 @@ from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read
 from ...control.model.replay import Snapshot
-from .. import doctor
-from ..doctor import Target
+from ..target import Target
 from . import views
 from .options import Job, out, targeted
 
@@ -43,7 +42,7 @@ def events(
     ] = False,
 ) -> None:
     """The log, one event a line."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         if rejected:
             for record in log.read_rejected(Deadline.after(READ_S_MAX)):
                 out.print(views.rejected_row(record))
@@ -78,7 +77,7 @@ def state(
     at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
 ) -> None:
     """What was true of a job at an offset: the facts up to there, folded."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         snapshots = known(log, job)
         records = list(read(log, job, snapshots))
     behind = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
@@ -103,7 +102,7 @@ def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
 @targeted
 def verify(target: Target, job: Job = "") -> None:
     """Derive every decision again from the facts, and compare; exit code 1 when one differs."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         snapshots = known(log, job)
         found = audit(read(log, job, snapshots), snapshots)
     out.print(*views.audit_rows(found), sep="\n")
@@ -118,7 +117,7 @@ def run_why(
     job: Annotated[str, typer.Option(help="Name of the job.")],
 ) -> None:
     """Why a partition was made, and made again: every attempt, its reason and its end."""
-    with closing(doctor.open_log(target)) as log:
+    with closing(target.open_log()) as log:
         found = why(read(log, job), partition_id(partition))
     if not found:
         raise Invalid(f"the log knows of no attempt at partition {partition} of job {job}")

@@ -14,8 +14,8 @@ from rich.segment import Segment
 
 from ...control.errors import Invalid
 from ..devstack import stack
-from ..doctor import Target
 from ..spelling import spelled
+from ..target import Target
 
 
 class Terminal(Console):

@@ -20,9 +20,10 @@ from ...control.errors import Closed, Corrupt, Lost
 from ...control.events.types import Consumed
 from ...control.ids import AttemptId, PartitionId
 from ...control.log import Receipt
-from ..contract import InputGateDeployment, Limits, PartitionInfo
+from ..contract import InputGateDeployment, PartitionInfo
 from ..format.layout import segment_number
 from ..format.segment import decode
+from ..limits import Limits
 from ..runtime import Means
 from ..streaming.channels import Channels
 from ..writing.writer import Announce

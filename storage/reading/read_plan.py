@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...control.ids import PartitionId
-from ..contract import InputGateDeployment, Limits
+from ..contract import InputGateDeployment
 from ..format.manifest import Manifest, Source
+from ..limits import Limits
 from ..stores.port import ByteRange
 
 _REQUEST_BYTES = 1 << 20  # what a store could have sent in the time that a request takes it

@@ -25,9 +25,10 @@ from ...control.events.types import (
     SegmentSummary,
 )
 from ...control.log import Receipt
-from ..contract import SEGMENT_BYTES_MAX, Limits, ResultPartitionDeployment
+from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
 from ..format.layout import Layout
 from ..format.segment import Longs, checksum, signed
+from ..limits import Limits
 from ..runtime import Means
 from ..stores.port import BlobStore
 from .encoding import Run, Segment, encode, sort

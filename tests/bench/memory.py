@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from rich.table import Table
 
 from headgate import Headgate
-from headgate.storage.contract import Limits
+from headgate.storage.limits import Limits
 from headgate.storage.writing.encoding import BATCH_BYTES
 
 from ..processes import descendants

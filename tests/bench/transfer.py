@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from rich.table import Table
 
 from headgate import Invalid
-from headgate.connectors.spark.tasks.worker import keep_memory
+from headgate.connectors.spark.tasks.interpreter import keep_memory
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     MasterSettings,
@@ -39,11 +39,12 @@ from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.master.driver_master import DriverMaster, Speaker
 from headgate.infra.devstack import stack
-from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.format.segment import Longs, decode
+from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
 from headgate.storage.stores.open_store import open_store
 from headgate.storage.stores.port import BlobStore, ByteRange

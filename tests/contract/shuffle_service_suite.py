@@ -27,13 +27,13 @@ from headgate.control.events.types import JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.contract import (
     InputGateDeployment,
-    Limits,
     ResultPartitionDeployment,
     ShuffleEnvironmentContext,
 )
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
+from headgate.storage.limits import Limits
 from headgate.storage.master import StorageMaster
 from headgate.storage.runtime import Means
 from headgate.storage.services import StorageFactory

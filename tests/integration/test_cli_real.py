@@ -18,11 +18,12 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
 from headgate.control.master.driver_master import DriverMaster, Speaker
 from headgate.infra.cli import app
 from headgate.infra.devstack import stack
-from headgate.infra.doctor import Target, open_bucket, open_log
-from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.infra.target import Target
+from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import build
+from headgate.storage.limits import Limits
 from headgate.storage.upkeep.object_deletion import StorageRelease
 
 pytestmark = pytest.mark.real
@@ -64,8 +65,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 def job(target: Target) -> Iterator[JobId]:
     """A job that has written and read one exchange and still holds it; unregistered at the end."""
     job = job_id(f"test-cli-{os.urandom(6).hex()}")
-    store, root = open_bucket(target)
-    with closing(open_log(target)) as log, closing(store):
+    store, root = target.open_bucket()
+    with closing(target.open_log()) as log, closing(store):
         log.prepare(Deadline.after(WAIT_S))
         release = StorageRelease(store, root)
         master = DriverMaster(log, release, MasterSettings(), Speaker("driver", "0"))
@@ -79,8 +80,8 @@ def job(target: Target) -> Iterator[JobId]:
 
 def exchange(master: DriverMaster, job: JobId, target: Target) -> None:
     """Three partitions are written, and every subpartition is read."""
-    store, root = open_bucket(target)
-    environment = ObjectStoreEnvironment(job, open_log(target), store, root, Limits())
+    store, root = target.open_bucket()
+    environment = ObjectStoreEnvironment(job, target.open_log(), store, root, Limits())
     with closing(environment):
         descriptor = master.register_partition_with_producer(
             job,
@@ -132,7 +133,7 @@ def test_audit_and_fsck_find_nothing(job: JobId) -> None:
 
 def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) -> None:
     """An object deleted behind our back and one put there are found in a real bucket."""
-    store, root = open_bucket(target)
+    store, root = target.open_bucket()
     with closing(store):
         names = [stat.name for stat in store.list(Layout(root, job).prefix)]
         store.delete(names[:1])
@@ -145,7 +146,7 @@ def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) 
 def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
     """What is to go and unfinished uploads go from a real bucket, what is missing is stated in the
     real log, and another job's object stays."""
-    store, root = open_bucket(target)
+    store, root = target.open_bucket()
     foreign = f"{Layout(root, JobId(f'{job}-other')).prefix}00/r1/0/1-1/0"
     with closing(store):
         names = [stat.name for stat in store.list(Layout(root, job).prefix)]
@@ -164,6 +165,6 @@ def test_doctor_finds_the_stack_fit(target: Target) -> None:
     """Real Kafka isolates and fences, MinIO creates conditionally; what was put is gone again."""
     _, lines = ran("doctor")
     assert [line for line in lines[5:] if line.split()[1] != "ok"] == []
-    store, root = open_bucket(target)
+    store, root = target.open_bucket()
     with closing(store):
         assert [stat.name for stat in store.list(f"{root}/doctor-")] == []

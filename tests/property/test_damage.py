@@ -21,10 +21,10 @@ from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import ResultState
-from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.limits import Limits
 from headgate.storage.stores.faults import (
     Effect,
     FaultPlan,

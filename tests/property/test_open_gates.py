@@ -21,8 +21,9 @@ from headgate.control.events.types import Consumed, Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import ResultState
-from headgate.storage.contract import InputGateDeployment, Limits, PartitionInfo
+from headgate.storage.contract import InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.limits import Limits
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.replacement import Repair
 from headgate.storage.runtime import Means

@@ -44,12 +44,12 @@ from headgate.control.model.state import ResultState
 from headgate.storage.contract import (
     InputGate,
     InputGateDeployment,
-    Limits,
     PartitionInfo,
     ResultPartitionDeployment,
 )
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
+from headgate.storage.limits import Limits
 from headgate.storage.runtime import Means
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.partition_updates import Fold, known

@@ -30,12 +30,13 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.decide import step
 from headgate.control.model.state import JobState, ResultState
-from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import segment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.format.segment import SegmentIndex
+from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
 from headgate.storage.writing import encoding

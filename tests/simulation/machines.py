@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from headgate.control.ids import AttemptId, ResultId
-from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
+from headgate.storage.limits import Limits
 from headgate.storage.runtime import Means
 from headgate.storage.streaming.partition_updates import Known
 

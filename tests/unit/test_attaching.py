@@ -16,7 +16,7 @@ from headgate.connectors.spark.services import Services
 from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.ids import job_id
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import Limits
+from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
 
 JOB = job_id("job")

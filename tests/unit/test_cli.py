@@ -19,15 +19,15 @@ from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverMaster, Speaker
 from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
-from headgate.infra import doctor
 from headgate.infra.cli import app
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
 from headgate.infra.devstack.stack import StackState
-from headgate.infra.doctor import Target
-from headgate.storage.contract import Limits, ResultPartitionDeployment
+from headgate.infra.target import Target
+from headgate.storage.contract import ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
+from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore, Bytes
 from headgate.storage.upkeep.object_deletion import StorageRelease
@@ -100,8 +100,8 @@ def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
     def bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
         return MemoryBlobStore(objects), "root"
 
-    monkeypatch.setattr(doctor, "open_log", lambda target: log)
-    monkeypatch.setattr(doctor, "open_bucket", bucket)
+    monkeypatch.setattr(Target, "open_log", lambda target: log)
+    monkeypatch.setattr(Target, "open_bucket", bucket)
     monkeypatch.setattr(stack, "status", lambda: None)
     for name in ("HEADGATE_BROKER", "HEADGATE_STORE", "HEADGATE_PREFIX"):
         monkeypatch.delenv(name, raising=False)
@@ -313,7 +313,7 @@ def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> N
     def unreachable(target: Target) -> EventLog:
         raise Unavailable("no [broker]\nat all")
 
-    monkeypatch.setattr(doctor, "open_log", unreachable)
+    monkeypatch.setattr(Target, "open_log", unreachable)
     assert ran("events") == (2, [], "error: no [broker] at all\n")
 
 
@@ -331,7 +331,7 @@ def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
         seen.append(target)
         return log
 
-    monkeypatch.setattr(doctor, "open_log", open_log)
+    monkeypatch.setattr(Target, "open_log", open_log)
     return seen
 
 
@@ -388,7 +388,7 @@ def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.Mo
         def put(self, name: str, body: Bytes, write_id: str) -> None:
             self._objects[name] = (bytes(body), write_id)
 
-    monkeypatch.setattr(doctor, "open_bucket", lambda target, **options: (Replacing(), "root"))
+    monkeypatch.setattr(Target, "open_bucket", lambda target, **options: (Replacing(), "root"))
     code, lines, _ = ran("doctor", "--store", "memory://b")
     verdicts = [line.split()[1] for line in lines[5:]]
     assert code == 1

@@ -12,7 +12,7 @@ from zipimport import zipimporter
 import pytest
 
 import headgate
-from headgate.connectors.spark.tasks.worker import _forget_zips
+from headgate.connectors.spark.tasks.interpreter import forget_zips
 
 NAMES_MAX = 12
 
@@ -87,7 +87,7 @@ def test_a_task_leaves_no_zip_to_look_through(
     monkeypatch.syspath_prepend(archive)
     importlib.import_module("zipped_once")
     assert str(archive) in sys.path_importer_cache
-    _forget_zips()
+    forget_zips()
     assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
     importlib.import_module("zipped_twice")
 

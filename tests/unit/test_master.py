@@ -36,10 +36,11 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
 from headgate.control.master.driver_master import DriverMaster, Speaker
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import build
+from headgate.storage.limits import Limits
 from headgate.storage.runtime import Means
 from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 from headgate.storage.stores.memory import MemoryBlobStore, Objects

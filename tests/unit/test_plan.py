@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
-from headgate.storage.contract import InputGateDeployment, Limits
+from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.limits import Limits
 from headgate.storage.reading.range_cache import Neighbours
 from headgate.storage.reading.read_plan import group_of, plan, read_on
 from headgate.storage.stores.memory import MemoryBlobStore

@@ -12,10 +12,10 @@ import pytest
 
 from headgate.control.errors import Invalid
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import build
+from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.writing import writer

@@ -9,7 +9,8 @@ import pytest
 
 from headgate.control.errors import Invalid
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import Limits, ShuffleServiceFactory
+from headgate.storage.contract import ShuffleServiceFactory
+from headgate.storage.limits import Limits
 from headgate.storage.services import (
     LOCAL_FILES,
     OBJECT_STORE,

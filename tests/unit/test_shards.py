@@ -10,11 +10,11 @@ import pytest
 from headgate.control.errors import Corrupt
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import Limits
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import manifest_shards
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
 
 JOB, RESULT = job_id("job"), ResultId("1-0001")

@@ -17,7 +17,7 @@ from pyspark import SparkContext
 
 from ....control.ids import ResultId
 from ....control.model.state import ResultState
-from ..jvm.catalyst import kill_task, put_first
+from ..jvm.scheduler import kill_task, put_first
 from .transport import Writing
 
 _LOG = logging.getLogger("headgate")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from .catalyst import NativeJob, ended_jobs, native_jobs
+from .scheduler import NativeJob, ended_jobs, native_jobs
 
 ACCOUNTED = "headgate-accounted"
 _FROM_PYTHON = re.compile(r" at (NativeMethodAccessorImpl\.java|<unknown>):\d+$")

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
-from ..jvm.catalyst import session_name
+from ..jvm.scheduler import session_name
 from .writers import saves
 
 Run = Callable[[DataFrame, bool, str], AbstractContextManager[DataFrame]]

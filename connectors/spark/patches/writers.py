@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 
-from ..jvm.catalyst import target, written_from
+from ..jvm.saves import target, written_from
 
 
 class Run(Protocol):

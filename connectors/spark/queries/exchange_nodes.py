@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from ..tasks.grouped.group_task import Call
+from ..tasks.grouped.function import Call
 from ..tasks.partial_aggregates import Merging
 from ..tasks.worker import Part
 

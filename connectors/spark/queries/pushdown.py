@@ -25,7 +25,7 @@ from pyspark.util import PythonEvalType
 
 from ..jvm.bridge import Jvm, name_of
 from ..settings import is_true
-from ..tasks.grouped.group_task import Call, Ways
+from ..tasks.grouped.function import Call, Ways
 from ..tasks.grouped.key_order import may_be_key
 from ..tasks.partial_aggregates import Merging
 from ..types import may_be_given

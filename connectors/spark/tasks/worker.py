@@ -6,15 +6,11 @@ Functions here travel by name, so that every worker runs the code that it has in
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import socket
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
-from zipimport import zipimporter
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +21,15 @@ from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
 from ....control.ids import AttemptId, JobId, PartitionId, ResultId
 from ....control.kafka.log import KafkaEventLog
 from ....control.kafka.settings import KafkaSettings
-from ....storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
+from ....storage.contract import InputGateDeployment, ResultPartitionDeployment
 from ....storage.environment import ObjectStoreEnvironment
 from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
+from ....storage.limits import Limits
 from ....storage.runtime import Means
 from ....storage.stores.open_store import open_store
 from ....storage.writing.encoding import cut
+from .interpreter import forget_zips, freeze_modules, keep_memory
 
 SUBPARTITION = "headgate_subpartition"
 
@@ -170,9 +168,6 @@ def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> It
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
 _ENVIRONMENTS_MAX = 4
-_frozen = 0
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_KEPT_BYTES = 512 << 20
 
 
 def _batch(stream: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
@@ -187,8 +182,8 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     makes room."""
     found = _ENVIRONMENTS.get(settings.key) or _make_environment(settings)
     _ENVIRONMENTS.move_to_end(settings.key)
-    _freeze()
-    _forget_zips()
+    freeze_modules()
+    forget_zips()
     return found
 
 
@@ -203,37 +198,6 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
         _ENVIRONMENTS.popitem(last=False)[1].close()
     return made
-
-
-def keep_memory() -> None:
-    """Let this process use again what it has freed, Arrow too, whose own allocator gives it back:
-    pages asked of the system anew took a quarter of a task's Python CPU. Another C library than
-    glibc is left as it is."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_ARENA_MAX, 1)  # what one thread freed serves the others too
-        pa.set_memory_pool(pa.system_memory_pool())
-
-
-def _freeze() -> None:
-    """Take what modules have brought out of the garbage collector's sight: PySpark's worker runs a
-    whole collection after every task, and going through loaded libraries took most of it."""
-    global _frozen
-    if _frozen != len(sys.modules):
-        _frozen = len(sys.modules)
-        gc.collect()
-        gc.freeze()
-
-
-def _forget_zips() -> None:
-    """Before 4.2 PySpark's worker has all that finds modules look anew before every task, and what
-    finds them in a zip, as PySpark is one, goes through all of it: 80 ms. Whoever imports from it
-    later makes another."""
-    finders = sys.path_importer_cache
-    for path in [path for path, finder in finders.items() if isinstance(finder, zipimporter)]:
-        finders.pop(path, None)
 
 
 def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np.ndarray]:

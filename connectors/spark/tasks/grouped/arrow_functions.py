@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.worker import verify_return_type
 
 from .external_groups import Groups, Sorted
-from .group_task import Function
+from .function import Function
 
 _BYTES_AT_ONCE = 1 << 18
 

@@ -3,61 +3,19 @@ the JVM before it."""
 
 from __future__ import annotations
 
-import inspect
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
-from pyspark.sql.types import StructType
-from pyspark.util import fail_on_stopiteration
 
 from ..worker import ReadTask, messages
 from .external_groups import Groups, Side, Sorted, gathered
+from .function import Call, Function, load_function
 from .key_order import as_one
 from .stored_columns import given
 
 _ROWS_AT_ONCE = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """What a session's settings say of how functions take rows and give them back."""
-
-    zone: str
-    by_name: bool
-    safely: bool
-    decimals_from_ints: bool
-    nullable_ints: bool
-    batch_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What to call: a function as PySpark has pickled it, whether it is for pandas, and whether it
-    takes a group batch by batch; which of the columns that are read it is given on each side, how
-    many of the first are keys, and under which names and types it takes all of them."""
-
-    function: bytes
-    in_pandas: bool
-    by_batch: bool
-    keys: int
-    columns: tuple[tuple[int, ...], ...]
-    schemas: tuple[bytes, ...]
-    ways: Ways
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function as a task has it."""
-
-    call: Callable[..., Any]
-    takes_key: bool
-    by_batch: bool
-    returned: StructType
-    ways: Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +42,7 @@ class GroupTask:
             for read, columns in zip(self.reads, call.columns, strict=True)
         ]
         groups = map(_Given(call).groups, gathered(sides, limits.group_bytes, call.by_batch))
-        for table in _results_of(call)(_function(call), groups):
+        for table in _results_of(call)(load_function(call), groups):
             yield from table.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
 
 
@@ -97,13 +55,6 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
     from . import arrow_functions
 
     return arrow_functions.results
-
-
-def _function(call: Call) -> Function:
-    function, returned = pickle.loads(call.function)
-    takes_key = len(inspect.getfullargspec(function).args) != len(call.schemas)
-    checked = fail_on_stopiteration(function)
-    return Function(checked, takes_key, call.by_batch, returned, call.ways)
 
 
 def _schema(schema: bytes) -> pa.Schema:

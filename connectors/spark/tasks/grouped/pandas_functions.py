@@ -21,7 +21,7 @@ from pyspark.worker import verify_pandas_result, verify_return_type
 
 from .column_copies import copied
 from .external_groups import Groups, Sorted
-from .group_task import Function, Ways
+from .function import Function, Ways
 from .key_order import Longs, as_one, indices, numbers
 
 _WINDOW_BYTES = 32 << 20
