@@ -26,7 +26,7 @@ from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events.types import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
-from ..control.master.announcer import Author
+from ..control.master.announcer import Announcer
 from ..control.model.replay import Replay
 from ..storage.format.layout import Layout
 from ..storage.stores.port import BlobStore, ByteRange
@@ -43,7 +43,7 @@ _POLL_S = 0.5
 # Checks
 
 
-class Verdict(Enum):
+class CheckVerdict(Enum):
     OK = "ok"
     HINT = "hint"
     WRONG = "wrong"
@@ -51,9 +51,9 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     says: str
     took_ms: int = 0
 
@@ -68,7 +68,7 @@ class Hint:
 Check = Callable[[], str | Hint]
 
 
-def examine(target: Target) -> Iterator[Outcome]:
+def examine(target: Target) -> Iterator[CheckOutcome]:
     """Every check in turn; one that is wrong skips those after it of the same broker or bucket."""
     for name, check in _MACHINE.items():
         yield _examined(name, check)
@@ -79,20 +79,22 @@ def examine(target: Target) -> Iterator[Outcome]:
             with ExitStack() as opening:
                 yield from _in_turn(checks(target, job, opening))
         else:
-            yield Outcome(group, Verdict.SKIPPED, "none named: sessions use the embedded one")
+            yield CheckOutcome(
+                group, CheckVerdict.SKIPPED, "none named: sessions use the embedded one"
+            )
 
 
-def _in_turn(checks: Mapping[str, Check]) -> Iterator[Outcome]:
+def _in_turn(checks: Mapping[str, Check]) -> Iterator[CheckOutcome]:
     failed = ""
     for name, check in checks.items():
-        outcome = Outcome(name, Verdict.SKIPPED, f"after {failed}")
+        outcome = CheckOutcome(name, CheckVerdict.SKIPPED, f"after {failed}")
         if not failed:
             outcome = _examined(name, check)
-            failed = name if outcome.verdict is Verdict.WRONG else ""
+            failed = name if outcome.verdict is CheckVerdict.WRONG else ""
         yield outcome
 
 
-def _examined(name: str, check: Check) -> Outcome:
+def _examined(name: str, check: Check) -> CheckOutcome:
     """Run a check in a thread of its own: one that hangs is given up, and ends with the process."""
     answer: Future[str | Hint] = Future()
 
@@ -105,19 +107,19 @@ def _examined(name: str, check: Check) -> Outcome:
     start = SYSTEM_CLOCK.monotonic_s()
     threading.Thread(target=run, name=f"doctor {name}", daemon=True).start()
     verdict, says = _judged(answer)
-    return Outcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
+    return CheckOutcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
 
 
-def _judged(answer: Future[str | Hint]) -> tuple[Verdict, str]:
+def _judged(answer: Future[str | Hint]) -> tuple[CheckVerdict, str]:
     try:
         found = answer.result(_CHECK_S_MAX)
     except TimeoutError:
-        return Verdict.WRONG, f"no answer within {_CHECK_S_MAX:g} s"
+        return CheckVerdict.WRONG, f"no answer within {_CHECK_S_MAX:g} s"
     except Exception as exc:
-        return Verdict.WRONG, str(exc) if isinstance(exc, HeadgateError) else repr(exc)
+        return CheckVerdict.WRONG, str(exc) if isinstance(exc, HeadgateError) else repr(exc)
     if isinstance(found, Hint):
-        return Verdict.HINT, found.says
-    return Verdict.OK, found
+        return CheckVerdict.HINT, found.says
+    return CheckVerdict.OK, found
 
 
 # This machine
@@ -211,7 +213,7 @@ class _Broker:
         self._job = job
         self._opening = opening
         self._log = opening.enter_context(closing(target.open_log()))
-        self._author = Author(job, f"doctor {os.getpid()}")
+        self._author = Announcer(job, f"doctor {os.getpid()}")
         self._place = f"{target.broker}, topic {target.prefix}.events"
 
     def reach(self) -> str:

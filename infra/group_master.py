@@ -13,9 +13,9 @@ from contextlib import closing
 from ..control.clock import SYSTEM_CLOCK
 from ..control.contract import MasterSettings
 from ..control.errors import Invalid
-from ..control.master.group_master import SessionMaster
-from ..control.master.group_steps import Speaking
-from ..storage.upkeep.object_deletion import StorageRelease
+from ..control.master.group_master import GroupMaster
+from ..control.master.group_steps import MasterIdentity
+from ..storage.upkeep.object_deletion import ObjectDeleter
 from .spelling import Spelling
 from .target import Target
 
@@ -48,9 +48,9 @@ def run(target: Target, slot: str) -> None:
     store, root = target.open_bucket()
     with closing(store), closing(target.open_log()) as log:
         name = f"master {slot} {os.urandom(4).hex()}"
-        speaking = Speaking(slot, name, SYSTEM_CLOCK, target.store)
+        speaking = MasterIdentity(slot, name, SYSTEM_CLOCK, target.store)
         settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
-        master = SessionMaster(log, StorageRelease(store, root), settings, speaking)
+        master = GroupMaster(log, ObjectDeleter(store, root), settings, speaking)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: master.stop())
         master.run()

@@ -18,8 +18,8 @@ from ..control.events.types import LeaseExpired, Tick
 from ..control.ids import JobId, ResultId
 from ..control.inquiry.neglected import Neglected
 from ..control.log import EventLog
-from ..control.master.announcer import Author
-from ..control.master.thread import JobLoop
+from ..control.master.announcer import Announcer
+from ..control.master.thread import JobMasterThread
 from ..control.model.decide import decide
 from ..control.model.state import JobState
 from ..control.snapshots.resume import forget
@@ -68,8 +68,8 @@ def sweep(
     if is_over(found.state):
         gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
         return Swept(found.job, forgotten=gone, came_back=not gone)
-    author = Author(found.job, f"sweep {os.urandom(4).hex()}")
-    loop = JobLoop(_Heir(found.job), log, storage, settings, author)
+    author = Announcer(found.job, f"sweep {os.urandom(4).hex()}")
+    loop = JobMasterThread(_Heir(found.job), log, storage, settings, author)
     loop.start()
     with closing(loop):
         loop.wait_until_read("LeaseExpired")

@@ -13,7 +13,7 @@ from ..control.events.types import Produced, SegmentSummary
 from ..control.ids import AttemptId, JobId
 from .format.manifest import Manifest
 from .format.segment import Longs
-from .runtime import Means
+from .runtime import Runtime
 
 SEGMENT_BYTES_MAX = 1 << 30  # Arrow's columns of text and an index have no more than 31 and 32 bits
 
@@ -91,7 +91,7 @@ class ShuffleEnvironmentContext:
     """What a factory makes a job's environment in a process from."""
 
     job: JobId
-    means: Means = field(default_factory=Means)
+    means: Runtime = field(default_factory=Runtime)
 
 
 class ShuffleEnvironment(Protocol):

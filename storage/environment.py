@@ -9,24 +9,24 @@ from weakref import WeakSet
 
 from ..control.events.types import Fact, SegmentSummary
 from ..control.ids import AttemptId, JobId
-from ..control.inquiry.job_view import JobWatch
+from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog, Receipt
-from ..control.master.announcer import Author
+from ..control.master.announcer import Announcer
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
 from .format.manifest import Manifest, Source, locate
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
-from .reading.range_cache import Neighbours
-from .reading.replacement import Repair
-from .runtime import Means
+from .reading.range_cache import RangeCache
+from .reading.replacement import Replacement
+from .runtime import Runtime
 from .stores.port import BlobStore
 from .streaming.channels import Channels
-from .streaming.partition_updates import LogTidings
+from .streaming.partition_updates import LogUpdates
 from .writing.writer import SegmentWriter
 
-_MEANS = Means()
+_MEANS = Runtime()
 
 
 class ObjectStoreEnvironment:
@@ -39,7 +39,7 @@ class ObjectStoreEnvironment:
         store: BlobStore,
         root: str,
         limits: Limits,
-        means: Means = _MEANS,
+        means: Runtime = _MEANS,
     ) -> None:
         self._job = job
         self._log = log
@@ -48,17 +48,17 @@ class ObjectStoreEnvironment:
         self._limits = limits
         self._means = means
         self._shard: tuple[str, Manifest] | None = None
-        self._neighbours = Neighbours(
+        self._neighbours = RangeCache(
             store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
         )
-        self._watch = JobWatch(log, job)
+        self._watch = JobView(log, job)
         self._waiting: WeakSet[SegmentGate] = WeakSet()
         self._lock = Lock()
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
-        author = Author(self._job, f"task {deployment.attempt}", self._means.clock)
+        author = Announcer(self._job, f"task {deployment.attempt}", self._means.clock)
         writer = SegmentWriter(
             deployment,
             self._store,
@@ -72,17 +72,17 @@ class ObjectStoreEnvironment:
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
         result = deployment.manifest.result
-        author = Author(self._job, f"reader {result}/{deployment.task}", self._means.clock)
+        author = Announcer(self._job, f"reader {result}/{deployment.task}", self._means.clock)
         tidings = None
         if deployment.unknown and deployment.position is not None:
-            tidings = LogTidings(self._log, self._job, deployment, self._means.clock)
+            tidings = LogUpdates(self._log, self._job, deployment, self._means.clock)
         announce = partial(self._announce, author)
         gate = SegmentGate(
             deployment,
             self._neighbours,
             self._limits,
             Channels(deployment, self._locate, tidings),
-            Repair(deployment, self._watch, self._locate, announce, self._means),
+            Replacement(deployment, self._watch, self._locate, announce, self._means),
             announce,
             self._means,
         )
@@ -116,5 +116,5 @@ class ObjectStoreEnvironment:
     def _locate(self, attempt: AttemptId, segment: SegmentSummary, subpartitions: int) -> Source:
         return locate(attempt, segment, self._layout, subpartitions, self._store)
 
-    def _announce(self, author: Author, fact: Fact) -> Receipt:
+    def _announce(self, author: Announcer, fact: Fact) -> Receipt:
         return self._log.append(author.fact(fact))

@@ -10,9 +10,9 @@ from ..control.events.types import PromoteRequested, ReleaseRequested, StopTrack
 from ..control.ids import JobId, ResultId
 from ..control.inquiry import questions
 from ..control.log import EventLog
-from ..control.master.driver_master import DriverMaster, Speaker
+from ..control.master.driver_master import DriverIdentity, DriverMaster
 from .limits import Limits
-from .upkeep.object_deletion import StorageRelease
+from .upkeep.object_deletion import ObjectDeleter
 
 
 class StorageMaster(DriverMaster):
@@ -22,8 +22,8 @@ class StorageMaster(DriverMaster):
         self,
         settings: MasterSettings,
         log: EventLog,
-        storage: StorageRelease,
-        speaker: Speaker,
+        storage: ObjectDeleter,
+        speaker: DriverIdentity,
         limits: Limits,
     ) -> None:
         super().__init__(log, storage, settings, speaker)

@@ -18,7 +18,7 @@ def threads(parallel: int, name: str) -> Executor:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class Runtime:
     """`pool` makes the executor that some work runs on: so many at once, under a name."""
 
     wait_s: float = 60.0

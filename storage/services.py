@@ -14,7 +14,7 @@ from pathlib import Path
 from ..control.contract import ShuffleMasterContext
 from ..control.errors import Invalid
 from ..control.log import EventLog
-from ..control.master.driver_master import Speaker
+from ..control.master.driver_master import DriverIdentity
 from ..control.memory.log import MemoryEventLog
 from .contract import ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
@@ -22,7 +22,7 @@ from .limits import Limits
 from .master import StorageMaster
 from .stores.files import FileBlobStore
 from .stores.port import BlobStore
-from .upkeep.object_deletion import StorageRelease
+from .upkeep.object_deletion import ObjectDeleter
 
 OBJECT_STORE = "object-store"
 LOCAL_FILES = "local-files"
@@ -41,8 +41,8 @@ class StorageFactory:
     address: str = ""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> StorageMaster:
-        storage = StorageRelease(self.open_store(), self.root)
-        speaker = Speaker(context.speaker, context.version, self.address)
+        storage = ObjectDeleter(self.open_store(), self.root)
+        speaker = DriverIdentity(context.speaker, context.version, self.address)
         return StorageMaster(context.settings, self.open_log(), storage, speaker, self.limits)
 
     def create_shuffle_environment(
@@ -70,7 +70,7 @@ class _SharedLog(MemoryEventLog):
         """The master and the environments of a process use one: it goes with the last of them."""
 
 
-class Services:
+class ServicesByName:
     """The factories that a process may choose from, each made when it is first chosen."""
 
     def __init__(

@@ -17,13 +17,13 @@ from ...control import __version__
 from ...control.contract import MasterSettings
 from ...control.errors import Invalid
 from ...control.ids import JobId, ResultId, job_id
-from ...control.master.driver_master import Speaker
+from ...control.master.driver_master import DriverIdentity
 from ...storage.master import StorageMaster
-from ...storage.upkeep.object_deletion import StorageRelease
-from .exchanges.exchange import Exchanger, Means
-from .exchanges.rerun import Repairs
+from ...storage.upkeep.object_deletion import ObjectDeleter
+from .exchanges.exchange import Exchanger, JobContext
+from .exchanges.rerun import Reruns
 from .jvm.catalyst import CatalystDoor, open_door
-from .services import Services, StartLocal, open_services
+from .services import JobServices, StartLocal, open_services
 from .session import Headgate
 from .settings import Settings, is_true, read_settings
 from .tasks.shipping import cause, probe, ship
@@ -35,7 +35,7 @@ _LOG = logging.getLogger("headgate")
 class _JobContext:
     """What the master may ask of this driver."""
 
-    def __init__(self, job: JobId, application: str, repairs: Repairs) -> None:
+    def __init__(self, job: JobId, application: str, repairs: Reruns) -> None:
         self.job_id = job
         self.application = application
         self._repairs = repairs
@@ -73,20 +73,20 @@ def default_job(application: str) -> str:
     return f"{application}-{crc32(driver.encode()):08x}"
 
 
-def _register(spark: SparkSession, settings: Settings, services: Services) -> Headgate:
+def _register(spark: SparkSession, settings: Settings, services: JobServices) -> Headgate:
     worker = services.worker
-    release = StorageRelease(services.store, worker.root)
-    speaker = Speaker(f"driver {os.urandom(4).hex()}", __version__, worker.store)
+    release = ObjectDeleter(services.store, worker.root)
+    speaker = DriverIdentity(f"driver {os.urandom(4).hex()}", __version__, worker.store)
     chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
     master = StorageMaster(chosen, services.log, release, speaker, worker.limits)
-    repairs = Repairs(
+    repairs = Reruns(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )
     try:
         master.start()
         master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
         epoch = master.state(worker.job).epoch
-        means = Means(master, services.store, worker, settings, epoch, repairs)
+        means = JobContext(master, services.store, worker, settings, epoch, repairs)
         return Headgate(Exchanger(spark, means, _door(spark, settings)), services)
     except BaseException:
         master.close()

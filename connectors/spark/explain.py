@@ -10,11 +10,13 @@ from pyspark.sql import DataFrame
 from ...storage.format.segment import Longs
 from .jvm.caches import Cache
 from .queries.exchange_nodes import Shuffle
-from .queries.runner import Done, Offload, Offloaded
+from .queries.runner import FinishedExchange, FinishedQuery, QueryRunner
 from .report import ResultReport
 
 
-def planned(query: Offload, df: DataFrame, fillings: Iterable[tuple[Offload, Cache]]) -> str:
+def planned(
+    query: QueryRunner, df: DataFrame, fillings: Iterable[tuple[QueryRunner, Cache]]
+) -> str:
     """A query of which nothing has run, and what fills the caches that it is the first to read."""
     plan = query.plan(df)
     lines = [_told_before(query, shuffle) for shuffle in plan.shuffles]
@@ -24,7 +26,7 @@ def planned(query: Offload, df: DataFrame, fillings: Iterable[tuple[Offload, Cac
     return _page(plan.root.toString(), lines)
 
 
-def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
+def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> str:
     """A query whose exchanges are done, and what reading them has cost until now."""
     found = {report.result: report for report in reports}
     lines = [_told(done, found[done.written.descriptor.result]) for done in query.exchanges]
@@ -34,7 +36,7 @@ def ran(query: Offloaded, reports: Iterable[ResultReport]) -> str:
     return _page(query.plan, lines)
 
 
-def _told_before(query: Offload, shuffle: Shuffle) -> str:
+def _told_before(query: QueryRunner, shuffle: Shuffle) -> str:
     if reason := query.refusal(shuffle):
         return f"{shuffle.label}: stays in Spark: {reason}"
     caller = shuffle.caller
@@ -42,7 +44,7 @@ def _told_before(query: Offload, shuffle: Shuffle) -> str:
     return f"{shuffle.label}: runs here{', with the function over it' if called else ''}"
 
 
-def _told(done: Done, report: ResultReport) -> str:
+def _told(done: FinishedExchange, report: ResultReport) -> str:
     return (
         f"{done.label}: {report.result}, {report.partitions} x {report.subpartitions}, "
         f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {report.puts} PUT, "

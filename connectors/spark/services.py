@@ -43,7 +43,7 @@ StartLocal = Callable[[], LocalServices]
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class JobServices:
     log: KafkaEventLog
     store: BlobStore
     worker: WorkerSettings
@@ -67,7 +67,7 @@ class Services:
 
 def open_services(
     settings: Settings, job: JobId, local: StartLocal, master: str, readers: int
-) -> Services:
+) -> JobServices:
     """Reach the broker and the store, within one deadline for both.
 
     Raises:
@@ -83,7 +83,7 @@ def open_services(
         store, _ = open_store(worker.store, dict(worker.s3))
         opening.callback(store.close)
         store.check(deadline)
-        return Services(log, store, worker, opening.pop_all())
+        return JobServices(log, store, worker, opening.pop_all())
 
 
 def _describe(

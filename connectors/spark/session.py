@@ -22,19 +22,19 @@ from ...control.inquiry.history import Made, why
 from ...control.snapshots.resume import follow_all
 from . import explain
 from .exchanges.answers import Answers
-from .exchanges.exchange import Exchanger, Written
+from .exchanges.exchange import Exchanger, StoredExchange
 from .exchanges.in_use import InUse
-from .exchanges.lifetimes import Gone, Kept, Results
+from .exchanges.lifetimes import Lifetimes, NoReader, Results
 from .exchanges.transport import Batches
 from .grouped import Grouped
 from .jvm.caches import Cache, Reader
 from .jvm.catalyst import CatalystDoor
-from .jvm.spark_shuffles import Unseen, accounted
+from .jvm.spark_shuffles import SparkShuffleCounter, accounted
 from .patches import actions
-from .queries.planner import PlanDoor, Query, open_plans
-from .queries.runner import Offload, Offloaded
+from .queries.planner import Planner, Query, open_plans
+from .queries.runner import FinishedQuery, QueryRunner
 from .report import JobReport, ResultReport, job_report
-from .services import Services
+from .services import JobServices
 
 _LOG = logging.getLogger("headgate")
 _EVENTS_MAX = 500
@@ -44,23 +44,25 @@ _POLL_S = 0.5
 class Headgate:
     """Hands exchanges of one Spark session to Kafka and object storage."""
 
-    def __init__(self, exchanger: Exchanger, services: Services) -> None:
+    def __init__(self, exchanger: Exchanger, services: JobServices) -> None:
         self._exchanger = exchanger
         self._services = services
         self._in_use = InUse(exchanger.means.epoch)
-        self._written: weakref.WeakKeyDictionary[DataFrame, Written] = weakref.WeakKeyDictionary()
-        self._offloaded: weakref.WeakKeyDictionary[DataFrame, Offloaded]
+        self._written: weakref.WeakKeyDictionary[DataFrame, StoredExchange] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._offloaded: weakref.WeakKeyDictionary[DataFrame, FinishedQuery]
         self._offloaded = weakref.WeakKeyDictionary()
         self._native: Counter[str] = Counter()
-        self._kept = Kept(self._release)
+        self._kept = Lifetimes(self._release)
         self._filling = threading.Lock()
         self._closed = self._ended = False
-        self._unseen: Unseen | None = None
+        self._unseen: SparkShuffleCounter | None = None
         self._answers: Answers | None = None
         self._runs: actions.Runs | None = None
         if exchanger.means.settings.sql_enabled:
             self._plans()
-            self._unseen = Unseen(exchanger.spark)
+            self._unseen = SparkShuffleCounter(exchanger.spark)
             self._answers = Answers(self._forget)
             self._runs = actions.Runs(self._running, self._asking, self._keeping)
             actions.enter(exchanger.spark, self._runs)
@@ -288,12 +290,12 @@ class Headgate:
             self._exchanger.means.master.release_partition_externally(descriptor)
             self._exchanger.means.repairs.forget(descriptor.result)
 
-    def _offload(self, query: Offload, df: DataFrame) -> DataFrame:
+    def _offload(self, query: QueryRunner, df: DataFrame) -> DataFrame:
         frame, done = self._run(query, df)
         self._offloaded[frame] = done
         return frame
 
-    def _run(self, query: Offload, asked: Query) -> tuple[DataFrame, Offloaded]:
+    def _run(self, query: QueryRunner, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         self._services.require_whole_log()
         frame, done = query.run(asked)
         self._native.update(reason for _, reason in done.refused)
@@ -314,7 +316,7 @@ class Headgate:
                 self._exchanger.drop(one)
             raise
 
-    def _fill(self, query: Offload, asked: Query) -> list[str]:
+    def _fill(self, query: QueryRunner, asked: Query) -> list[str]:
         """Run the exchanges of the caches that a query is the first to read; why some are Spark's
         own."""
         self._kept.sweep()
@@ -335,7 +337,7 @@ class Headgate:
                         self._kept.add(cache.fill(self._door(), frame), done.results)
         return reasons
 
-    def _fillings(self, query: Offload, asked: Query) -> Iterator[tuple[Offload, Cache]]:
+    def _fillings(self, query: QueryRunner, asked: Query) -> Iterator[tuple[QueryRunner, Cache]]:
         """The caches that are to be filled for a query, each behind those that it reads."""
         for cache in query.empty_caches(asked):
             filling = self._query()
@@ -389,7 +391,7 @@ class Headgate:
                 self.release(out)
         except HeadgateError as exc:
             _LOG.warning("what a query has stored stays until a later one: %s", exc)
-            self._kept.add(Gone(), self._offloaded[out].results)
+            self._kept.add(NoReader(), self._offloaded[out].results)
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
@@ -432,10 +434,10 @@ class Headgate:
         self._native.update(reasons)
         return df, filled + reasons
 
-    def _query(self) -> Offload:
-        return Offload(self._exchanger, self._plans(), self._in_use.name)
+    def _query(self) -> QueryRunner:
+        return QueryRunner(self._exchanger, self._plans(), self._in_use.name)
 
-    def _plans(self) -> PlanDoor:
+    def _plans(self) -> Planner:
         return open_plans(self._exchanger.spark, self._door())
 
     def _door(self) -> CatalystDoor:
@@ -449,7 +451,7 @@ class Headgate:
     def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
         return self._written_of(df).descriptor
 
-    def _written_of(self, df: DataFrame) -> Written:
+    def _written_of(self, df: DataFrame) -> StoredExchange:
         self._require_open()
         if (written := self._written.get(df)) is None:
             raise Invalid(

@@ -26,7 +26,7 @@ _PAUSE_S = 0.02
 T = TypeVar("T")
 
 
-class JobWatch:
+class JobView:
     def __init__(self, log: EventLog, job: JobId) -> None:
         self._log = log
         self._ledger = Ledger(job)

@@ -11,7 +11,7 @@ from ..ids import JobId
 from ..model.replay import Derived
 
 
-class Author:
+class Announcer:
     """Gives the events of one speaker their envelope; ids do not repeat within a speaker, who
     brings `numbers` when more than one author speaks for him."""
 

@@ -17,9 +17,9 @@ from ..errors import HeadgateError, OutcomeUnknown, Retryable
 from ..events.types import Decision, Deleted, Recorded, Released, Superseded
 from ..ids import AttemptId, ResultId, in_parts
 from ..log import EventLog
-from ..model.ledger import Answer
+from ..model.ledger import Decided
 from ..model.state import JobState, ResultState
-from .announcer import Author
+from .announcer import Announcer
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 class Deletion:
     """Work that may run in any thread, also while the master goes on with its steps."""
 
-    author: Author
+    author: Announcer
     result: ResultState
     attempts: tuple[AttemptId, ...]
     orders: Orders
@@ -76,7 +76,7 @@ class Orders:
     """One job's orders to delete. `failed` may be shared by many, and filled by any thread; all
     else belongs to the thread of the steps."""
 
-    def __init__(self, author: Author, failed: deque[Deletion]) -> None:
+    def __init__(self, author: Announcer, failed: deque[Deletion]) -> None:
         self.failed = failed
         self._author = author
         self._handed_out: set[AttemptId] = set()
@@ -96,7 +96,7 @@ class Orders:
         """Whatever was ordered to go and is not known to be gone, for a master that starts."""
         return self._hand_out(state, state.results)
 
-    def following(self, state: JobState, answers: Iterable[Answer]) -> tuple[Deletion, ...]:
+    def following(self, state: JobState, answers: Iterable[Decided]) -> tuple[Deletion, ...]:
         """What newly settled decisions order, and what was taken back."""
         results = {name for a in answers for d in a.decisions for name in _ordered(d)}
         results |= self._again

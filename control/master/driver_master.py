@@ -29,13 +29,13 @@ from ..ids import JobId, ResultId
 from ..log import EventLog
 from ..model.state import JobState, ResultState
 from ..snapshots.resume import begin
-from .announcer import Author
-from .heartbeats import Heart
-from .thread import JobLoop
+from .announcer import Announcer
+from .heartbeats import HeartbeatThread
+from .thread import JobMasterThread
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class DriverIdentity:
     """Who speaks for the driver: a name that no other driver has, the version it runs, and where
     its objects are."""
 
@@ -48,15 +48,19 @@ class DriverMaster:
     """Implements the `ShuffleMaster` contract over an event log."""
 
     def __init__(
-        self, log: EventLog, storage: PartitionStorage, settings: MasterSettings, speaker: Speaker
+        self,
+        log: EventLog,
+        storage: PartitionStorage,
+        settings: MasterSettings,
+        speaker: DriverIdentity,
     ) -> None:
         self._log = log
         self._storage = storage
         self._settings = settings
         self._speaker = speaker
-        self._loops: dict[JobId, JobLoop] = {}
+        self._loops: dict[JobId, JobMasterThread] = {}
         self._epochs: dict[JobId, int] = {}
-        self._hearts: dict[JobId, Heart] = {}
+        self._hearts: dict[JobId, HeartbeatThread] = {}
 
     def start(self) -> None:
         """Nothing runs before the first job is registered."""
@@ -72,8 +76,8 @@ class DriverMaster:
         self._drop(job)
         deadline = Deadline.after(self._settings.wait_ms / 1000)
         begin(self._log, job, deadline, is_new=context.application == job)
-        author = Author(job, self._speaker.name)
-        loop = JobLoop(context, self._log, self._storage, self._settings, author)
+        author = Announcer(job, self._speaker.name)
+        loop = JobMasterThread(context, self._log, self._storage, self._settings, author)
         self._loops[job] = loop
         loop.start()
         mode, speaker = self._settings.mode, self._speaker
@@ -90,7 +94,7 @@ class DriverMaster:
         self._epochs[job] = accepted[0].epoch
         if self._settings.lease_ms:
             lease_ms = self._settings.lease_ms
-            heart = Heart(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
+            heart = HeartbeatThread(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
             self._hearts[job] = heart
             heart.start()
 
@@ -146,7 +150,7 @@ class DriverMaster:
         self._loop(job_id)
         return self._epochs[job_id]
 
-    def _loop(self, job_id: JobId) -> JobLoop:
+    def _loop(self, job_id: JobId) -> JobMasterThread:
         found = self._loops.get(job_id)
         if found is None:
             raise Invalid(f"job {job_id} is not registered with this master")

@@ -20,7 +20,7 @@ from ..errors import Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable
 from ..ids import JobId
 from ..log import EventLog
 from .deletions import Clearing, Deletion
-from .group_steps import SessionSteps, Speaking
+from .group_steps import GroupSteps, MasterIdentity
 from .silence import MASTERS
 
 _LOG = logging.getLogger(__name__)
@@ -29,13 +29,13 @@ _PAUSE_S = 0.5
 _DELETERS = 4
 
 
-class SessionMaster:
+class GroupMaster:
     def __init__(
         self,
         log: EventLog,
         storage: PartitionStorage,
         settings: MasterSettings,
-        speaking: Speaking,
+        speaking: MasterIdentity,
     ) -> None:
         self._log = log
         self._storage = storage
@@ -63,7 +63,7 @@ class SessionMaster:
     def _join(self, deleter: ThreadPoolExecutor) -> None:
         waiting: WeakSet[Future[None]] = WeakSet()
         try:
-            steps = SessionSteps(self._log, self._speaking, self._settings)
+            steps = GroupSteps(self._log, self._speaking, self._settings)
             lookout = Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
             with closing(steps):
                 while not self._stopping.is_set():
@@ -91,7 +91,7 @@ class SessionMaster:
 class Lookout:
     """Looks now and then what time has brought; who was heard is asked beside the steps."""
 
-    def __init__(self, steps: SessionSteps, look_s: float, clock: Clock) -> None:
+    def __init__(self, steps: GroupSteps, look_s: float, clock: Clock) -> None:
         self._steps = steps
         self._look_s = look_s
         self._clock = clock

@@ -28,10 +28,10 @@ from ..model.replay import Derived, Snapshot
 from ..model.state import JobState
 from ..snapshots.records import Standing
 from ..snapshots.resume import take_up_partition
-from ..snapshots.schedule import Keeper
-from .announcer import Author
+from ..snapshots.schedule import SnapshotSchedule
+from .announcer import Announcer
 from .deletions import Clearing, Deletion
-from .job_decider import Case
+from .job_decider import JobDecider
 from .silence import MASTERS, LogTime
 
 _LOG = logging.getLogger(__name__)
@@ -52,9 +52,9 @@ class _Held:
     oldest: int
     standings: dict[JobId, Standing]
     outdated: tuple[JobId, ...] = ()
-    jobs: dict[JobId, Case] = field(default_factory=dict)
+    jobs: dict[JobId, JobDecider] = field(default_factory=dict)
     ignored: set[JobId] = field(default_factory=set)
-    touched: dict[JobId, Case] = field(default_factory=dict)
+    touched: dict[JobId, JobDecider] = field(default_factory=dict)
     recovered: bool = False
 
     def needed(self, position: int, but: Collection[JobId]) -> int:
@@ -62,7 +62,7 @@ class _Held:
         others = (case.keeper.unsaved for job, case in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
-    def alive(self) -> dict[JobId, Case]:
+    def alive(self) -> dict[JobId, JobDecider]:
         """Return the jobs for which there may be something to do as time goes by: not those that
         have ended, before the log has forgotten them."""
         return {
@@ -73,7 +73,7 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaking:
+class MasterIdentity:
     """In whose name a master speaks: its slot, a name that no other start of it has, and where it
     can delete objects."""
 
@@ -84,8 +84,8 @@ class Speaking:
     numbers: Iterator[int] = field(default_factory=count)
 
 
-class SessionSteps:
-    def __init__(self, log: EventLog, speaking: Speaking, settings: MasterSettings) -> None:
+class GroupSteps:
+    def __init__(self, log: EventLog, speaking: MasterIdentity, settings: MasterSettings) -> None:
         """Join the group of masters.
 
         Raises:
@@ -207,18 +207,20 @@ class SessionSteps:
         if case.observe(placed.recorded):
             held.touched[event.job] = case
 
-    def _case(self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int) -> Case:
+    def _case(
+        self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int
+    ) -> JobDecider:
         speaking = self._speaking
-        author = Author(job, speaking.name, speaking.clock, speaking.numbers)
+        author = Announcer(job, speaking.name, speaking.clock, speaking.numbers)
         standing = held.standings.pop(job, Standing())
         now_ms = author.now_ms()
-        keeper = Keeper(self._settings, self._identity, standing, position, now_ms)
-        return Case(author, speaking.store, self._failed, keeper, snapshot)
+        keeper = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
+        return JobDecider(author, speaking.store, self._failed, keeper, snapshot)
 
     def _recovered(self) -> Iterator[_Held]:
         return (held for held in self._held.values() if held.recovered)
 
-    def _say(self, case: Case, fact: Fact) -> None:
+    def _say(self, case: JobDecider, fact: Fact) -> None:
         """Nobody waits for it: what is not in the log is said again."""
         try:
             self._log.append(case.author.fact(fact))
@@ -258,12 +260,12 @@ class SessionSteps:
             said = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
             _LOG.warning("slot %s %s: %s", self._speaking.slot, said, exc)
 
-    def _due(self) -> Iterator[tuple[int, Case, Derived]]:
+    def _due(self) -> Iterator[tuple[int, JobDecider, Derived]]:
         for number, held in self._held.items():
             for case in held.touched.values():
                 yield from ((number, case, one) for one in case.unwritten(self._step_events_max))
 
-    def _write(self, due: tuple[tuple[int, Case, Derived], ...]) -> None:
+    def _write(self, due: tuple[tuple[int, JobDecider, Derived], ...]) -> None:
         """One transaction. A refusal may come while another job's decision is written, or with the
         commit: the jobs are tried one by one then, and one that is refused alone is given up."""
         positions = {number: self._membership.position(number) for number, *_ in due}
@@ -308,14 +310,16 @@ class SessionSteps:
                 held.jobs.pop(job, None)
         held.outdated = ()
 
-    def _ended(self, held: _Held) -> list[tuple[JobId, Keeper]]:
+    def _ended(self, held: _Held) -> list[tuple[JobId, SnapshotSchedule]]:
         """Jobs that have ended, and of which the log holds nothing any more; and those of another
         log: one that has begun in this log writes over what stands of it instead."""
         touched = held.touched.items()
         ended = [(job, case.keeper) for job, case in touched if case.is_forgotten(held.oldest)]
         for job in held.outdated:
             if (standing := held.standings.get(job)) is not None:
-                ended.append((job, Keeper(self._settings, self._identity, standing, 0, 0)))
+                ended.append(
+                    (job, SnapshotSchedule(self._settings, self._identity, standing, 0, 0))
+                )
         return ended
 
     def _keep_batch(
@@ -325,7 +329,7 @@ class SessionSteps:
         again when it is looked after next. So is a job whose snapshot the log does not take, which
         shows when each is tried alone."""
         needed, now_ms = held.needed(position, batch), self._speaking.clock.now_ms()
-        written: dict[Keeper, tuple[StateRecord, ...]] = {}
+        written: dict[SnapshotSchedule, tuple[StateRecord, ...]] = {}
         for job, snapshot in batch.items():
             case = held.jobs[job]
             try:
@@ -341,7 +345,9 @@ class SessionSteps:
                 self._insist(self._keep_batch, held, {job: snapshot}, position, number)
 
     def _keep(
-        self, written: Mapping[Keeper, tuple[StateRecord, ...]], positions: Mapping[int, int]
+        self,
+        written: Mapping[SnapshotSchedule, tuple[StateRecord, ...]],
+        positions: Mapping[int, int],
     ) -> Invalid | None:
         """One transaction. Return why the log does not take it, if that is so."""
         if not any(written.values()):

@@ -21,7 +21,7 @@ _PERIOD_S_MAX = 300.0
 _ANSWER_S_MAX = 5.0
 
 
-class Heart:
+class HeartbeatThread:
     """Beats for one job until it is stopped, its driver speaks no more, or nobody hears it."""
 
     def __init__(

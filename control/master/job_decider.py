@@ -15,21 +15,21 @@ from ..model.decide import decide
 from ..model.ledger import Ledger
 from ..model.replay import Derived, Snapshot
 from ..model.state import is_fenced
-from ..snapshots.schedule import Keeper, is_over
-from .announcer import Author
+from ..snapshots.schedule import SnapshotSchedule, is_over
+from .announcer import Announcer
 from .deletions import Clearing, Deletion, Orders
-from .silence import Watch, minds_time
+from .silence import SilenceTimer, minds_time
 
 _LOG = logging.getLogger(__name__)
 
 
-class Case:
+class JobDecider:
     def __init__(
         self,
-        author: Author,
+        author: Announcer,
         store: str,
         failed: deque[Deletion],
-        keeper: Keeper,
+        keeper: SnapshotSchedule,
         snapshot: Snapshot | None,
     ) -> None:
         self.author = author
@@ -42,7 +42,7 @@ class Case:
         self._elsewhere = False
         self._fresh = True
         self._abandoned = False
-        self._watch = Watch()
+        self._watch = SilenceTimer()
         if snapshot is not None:
             self._start = snapshot.position
             # Nobody knows what a former master still had to delete.

@@ -18,11 +18,11 @@ from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
 from ..events.types import JobRegistered, LeaseExpired, Recorded
 from ..log import Decisions, EventLog
-from ..model.ledger import Answer, Ledger
+from ..model.ledger import Decided, Ledger
 from ..model.state import JobState
 from ..snapshots.resume import Start, take_up
-from ..snapshots.schedule import Keeper
-from .announcer import Author
+from ..snapshots.schedule import SnapshotSchedule
+from .announcer import Announcer
 from .deletions import Deletion, Orders
 from .term import Term
 
@@ -36,7 +36,7 @@ class Outcome:
     state: JobState | None
     undecided: int = 0
     may_part: bool = False
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[Decided, ...] = ()
     deletions: tuple[Deletion, ...] = ()
 
 
@@ -46,7 +46,7 @@ class JobSteps:
 
     def __init__(
         self,
-        author: Author,
+        author: Announcer,
         decisions: Decisions | None,
         start: Start,
         settings: MasterSettings,
@@ -64,14 +64,16 @@ class JobSteps:
         self._ledger = Ledger(author.job, start.snapshot)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
-        self._keeper = Keeper(settings, start.log, start.standing, position, author.now_ms())
+        self._keeper = SnapshotSchedule(
+            settings, start.log, start.standing, position, author.now_ms()
+        )
         self._failed: deque[Deletion] = deque()
         self._orders = Orders(author, self._failed)
-        self._answers: list[Answer] = []
+        self._answers: list[Decided] = []
 
     @classmethod
     def open(
-        cls, log: EventLog, author: Author, settings: MasterSettings, term: Term | None = None
+        cls, log: EventLog, author: Announcer, settings: MasterSettings, term: Term | None = None
     ) -> Self:
         """Fence the predecessor, then start from its newest snapshot, or from the oldest event.
 
@@ -97,7 +99,7 @@ class JobSteps:
     def follow(
         cls,
         log: EventLog,
-        author: Author,
+        author: Announcer,
         settings: MasterSettings,
         term: Term | None = None,
         known: int | None = None,
@@ -205,13 +207,13 @@ class JobSteps:
         return True
 
     def _ordered(
-        self, state: JobState, answers: tuple[Answer, ...], recovering: bool
+        self, state: JobState, answers: tuple[Decided, ...], recovering: bool
     ) -> tuple[Deletion, ...]:
         for _ in range(len(self._failed)):
             self._orders.take_back(self._failed.popleft())
         return self._orders.all(state) if recovering else self._orders.following(state, answers)
 
-    def _settle(self) -> tuple[Answer, ...]:
+    def _settle(self) -> tuple[Decided, ...]:
         answers = self._ledger.settle()
         for one in answers:
             if one.by == self._author.by:

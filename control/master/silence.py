@@ -41,7 +41,7 @@ class LogTime:
 
 
 @dataclass(slots=True)
-class Watch:
+class SilenceTimer:
     """A driver's silence. One that was silent for its lease is given another half, for it may be
     that nobody could be heard."""
 

@@ -16,7 +16,7 @@ from ..errors import Fenced, Lost, Unavailable
 from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Recorded
 from ..ids import JobId
 from ..log import EventLog, Follower
-from ..model.ledger import Answer
+from ..model.ledger import Decided
 from ..model.state import JobState
 from ..snapshots.resume import take_up
 
@@ -65,7 +65,7 @@ class Term:
         if body.epoch == self.epoch > 0:
             self._end(recorded, f"the lease of job {recorded.event.job} has ended: {body.reason}")
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: Decided) -> None:
         """Take in what was decided on a fact."""
         for decision in answer.decisions:
             if isinstance(decision, JobAccepted) and answer.by == self.by:

@@ -24,7 +24,7 @@ from ..events.types import Decision, Fact, Tick
 from ..log import EventLog
 from ..model.decide import decide
 from ..model.state import JobState
-from .announcer import Author
+from .announcer import Announcer
 from .deletions import Deletion
 from .per_job import JobSteps, Outcome
 from .silence import LogTime, minds_time, time_of
@@ -48,14 +48,14 @@ class _Asked:
     at: int
 
 
-class JobLoop:
+class JobMasterThread:
     def __init__(
         self,
         context: JobShuffleContext,
         log: EventLog,
         storage: PartitionStorage,
         settings: MasterSettings,
-        author: Author,
+        author: Announcer,
     ) -> None:
         self._context = context
         self._log = log

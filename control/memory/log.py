@@ -18,7 +18,7 @@ from ..events.types import Event, Recorded
 from ..ids import JobId
 from ..log import Holder, Rejected, job_of, partition_of
 from .group import MemoryGroup, MemoryMembership
-from .partitions import Entry, MemoryTransactions, Partition, decoded, event_of
+from .partitions import LogEntry, MemoryTransactions, Partition, decoded, event_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class MemoryEventLog:
     def _put(self, key: JobId, header: str | None, record: bytes) -> int:
         self._check_open()
         with self._changed:
-            offset = self._partition(key).put(Entry(header, record, at_ms=self._clock.now_ms()))
+            offset = self._partition(key).put(LogEntry(header, record, at_ms=self._clock.now_ms()))
             self._changed.notify_all()
             return offset
 
@@ -208,7 +208,7 @@ class MemoryFollower:
             self._take(offset, entries[offset], found)
         return self._position > start
 
-    def _take(self, offset: int, entry: Entry, found: list[Recorded]) -> None:
+    def _take(self, offset: int, entry: LogEntry, found: list[Recorded]) -> None:
         if not entry.readable or entry.job not in (None, self._job):
             return
         if (event := decoded(entry, offset)) is None:

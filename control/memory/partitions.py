@@ -31,7 +31,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One offset: a record, or with `record` None the marker that ends a step."""
 
     job: str | None
@@ -48,11 +48,11 @@ class Entry:
 class Partition:
     number: int
     first: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     open_steps: list[Step] = field(default_factory=list)
     state: dict[str, bytes] = field(default_factory=dict)
 
-    def put(self, entry: Entry) -> int:
+    def put(self, entry: LogEntry) -> int:
         self.entries.append(entry)
         return len(self.entries) - 1
 
@@ -77,7 +77,7 @@ class Partition:
     def end_step(self, step: Step, fate: Fate) -> None:
         step.fate = fate
         self.open_steps.remove(step)
-        self.put(Entry(None, None))
+        self.put(LogEntry(None, None))
 
 
 class MemoryTransactions:
@@ -108,7 +108,7 @@ class MemoryTransactions:
             if number not in self._steps:
                 self._steps[number] = Step(len(partition.entries))
                 partition.open_steps.append(self._steps[number])
-            partition.put(Entry(decision.job, record, self._steps[number]))
+            partition.put(LogEntry(decision.job, record, self._steps[number]))
 
     def keep(self, record: StateRecord) -> None:
         with self._changed:
@@ -151,7 +151,7 @@ class MemoryTransactions:
             raise Fenced(f"somebody else decides for {self._what} now")
 
 
-def decoded(entry: Entry, offset: int) -> Event | None:
+def decoded(entry: LogEntry, offset: int) -> Event | None:
     try:
         return event_of(entry)
     except Corrupt as exc:
@@ -159,7 +159,7 @@ def decoded(entry: Entry, offset: int) -> Event | None:
         return None
 
 
-def event_of(entry: Entry) -> Event:
+def event_of(entry: LogEntry) -> Event:
     """The event of a record.
 
     Raises:

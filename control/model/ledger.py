@@ -18,7 +18,7 @@ from .state import JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Decided:
     """What was decided on a settled fact: nothing, when nothing follows from it."""
 
     cause: str
@@ -28,7 +28,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Unsettled:
-    answer: Answer
+    answer: Decided
     state: JobState
     decisions: int  # how many must be committed, from the first of the log on
 
@@ -51,7 +51,7 @@ class Ledger:
         if event.basis is not None:
             self._written = max(0, self._written - 1)
             return
-        answer = Answer(event.id, event.by, tuple([one.decision for one in derived]))
+        answer = Decided(event.id, event.by, tuple([one.decision for one in derived]))
         needed = replay.decisions + len(replay.due)
         self._unsettled.append(_Unsettled(answer, replay.state, needed))
 
@@ -84,10 +84,10 @@ class Ledger:
         assert self._written == len(self._replay.due), "what is due stands in the log"
         return self._replay.snapshot(position)
 
-    def settle(self) -> tuple[Answer, ...]:
+    def settle(self) -> tuple[Decided, ...]:
         """Bring the state up to the last settled fact; the answers that are new."""
         committed = self._replay.decisions + self._written
-        answers: list[Answer] = []
+        answers: list[Decided] = []
         while self._unsettled and self._unsettled[0].decisions <= committed:
             fact = self._unsettled.popleft()
             self.state = fact.state

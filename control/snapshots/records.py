@@ -20,7 +20,7 @@ from ..log import StateRecord
 from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
 from ..model.state import JobState, ResultState
-from . import format
+from . import container
 
 FORMAT = 1
 PART_BYTES = 500 * 1024
@@ -70,13 +70,13 @@ def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...]
     records: list[StateRecord] = []
     standing = {name: before.results[name] for name in results if name in before.results}
     for name in before.changed(snapshot.state):
-        body = format.pack(results[name], _NOTES)
+        body = container.pack(results[name], _NOTES)
         parts = _cut(_key(job, name), body)
         records += parts
         standing[name] = results[name], Entry(name, len(parts), crc32(body))
     entries = tuple(standing[name][1] for name in results)
     head = replace(snapshot, state=replace(snapshot.state, results=PersistentMap()))
-    written = _cut(job, format.pack(Index(head, entries), _NOTES))
+    written = _cut(job, container.pack(Index(head, entries), _NOTES))
     keys = {part.key for part in written}
     keys.update(key for entry in entries for key in _keys(_key(job, entry.result), entry.parts))
     gone = [StateRecord(key, None) for key in sorted(before.keys - keys)]
@@ -94,7 +94,7 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     Raises:
         Corrupt: they are none, or of a newer format.
     """
-    index = format.unpack(_joined(job, stored)[0], Index, _check_notes)
+    index = container.unpack(_joined(job, stored)[0], Index, _check_notes)
     standing: dict[ResultId, tuple[ResultState, Entry]] = {}
     if len({entry.result for entry in index.entries}) < len(index.entries):
         raise Corrupt(f"the state of job {job} names a result twice")
@@ -102,7 +102,7 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
         body, checksum = _joined(_key(job, entry.result), stored)
         if checksum != entry.checksum:
             raise Corrupt(f"the state of result {entry.result} is of another snapshot")
-        standing[entry.result] = format.unpack(body, ResultState, _check_notes), entry
+        standing[entry.result] = container.unpack(body, ResultState, _check_notes), entry
     results = PersistentMap({name: result for name, (result, _) in standing.items()})
     state = replace(index.head.state, results=results)
     if state.job != job:

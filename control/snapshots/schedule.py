@@ -33,7 +33,7 @@ class _Kept:
     at_ms: int
 
 
-class Keeper:
+class SnapshotSchedule:
     """What it hands out counts as kept when it is told so, after the step that carries it."""
 
     def __init__(

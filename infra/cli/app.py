@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, group_master
 from ..devstack import stack
-from ..doctor import Verdict
+from ..doctor import CheckVerdict
 from ..target import Target
 from . import job_commands, log_commands, views
 from .options import err, out, targeted
@@ -66,7 +66,7 @@ def run_doctor(target: Target) -> None:
     wrong = 0
     for outcome in doctor.examine(target):
         out.print(views.check_row(outcome))
-        wrong += outcome.verdict is Verdict.WRONG
+        wrong += outcome.verdict is CheckVerdict.WRONG
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -16,12 +16,12 @@ from ...control.ids import JobId, ResultId, job_id, partition_id
 from ...control.inquiry import questions
 from ...control.inquiry.neglected import neglected
 from ...control.inquiry.reading import READ_S_MAX, known, read, read_news, states
-from ...control.master.announcer import Author
+from ...control.master.announcer import Announcer
 from ...control.master.silence import time_of
 from ...control.snapshots.resume import by_partition
 from ...storage.upkeep.fsck import check
-from ...storage.upkeep.fsck_repair import Mender, sound_jobs
-from ...storage.upkeep.object_deletion import StorageRelease
+from ...storage.upkeep.fsck_repair import FsckRepair, sound_jobs
+from ...storage.upkeep.object_deletion import ObjectDeleter
 from ..sweep import sweep
 from ..target import Target
 from . import views
@@ -48,7 +48,7 @@ def fsck(
         out.print(*views.findings(found), sep="\n")
         left = found.found
         if repair:
-            mender = Mender(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
+            mender = FsckRepair(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
             snapshots = known(log, job)
             records = read(log, job, snapshots)
             mended = mender.mend(found, sound_jobs(records, target.store, snapshots))
@@ -100,7 +100,7 @@ def remove_unused(
     """Which complete results does nobody need? With --release their job's master deletes them."""
     with closing(target.open_log()) as log:
         found = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
-        author = Author(job_id(job), f"operator {os.urandom(4).hex()}")
+        author = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         for result in found if release else ():
             asked = author.fact(ReleaseRequested(result, "unused"))
             log.append(asked).offset(Deadline.after(READ_S_MAX))
@@ -122,7 +122,7 @@ def run_lost(
         if result is None or name.index not in result.winners:
             raise Invalid(f"job {job} has no consumable partition {partition}")
         attempt = result.winners[name.index]
-        author = Author(job_id(job), f"operator {os.urandom(4).hex()}")
+        author = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = author.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
     out.print(f"attempt {attempt} is stated as lost, at offset {offset}")
@@ -149,7 +149,7 @@ def run_sweep(target: Target, job: Job = "") -> None:
                 continue
             settings = MasterSettings(mode=found.mode)
             try:
-                row = views.swept_row(sweep(log, StorageRelease(store, root), found, settings))
+                row = views.swept_row(sweep(log, ObjectDeleter(store, root), found, settings))
             except HeadgateError as exc:
                 failed, row = True, views.unswept_row(found, exc)
             out.print(row)

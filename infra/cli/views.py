@@ -27,9 +27,9 @@ from ...control.inquiry.neglected import Neglected
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Findings, Kind
-from ...storage.upkeep.fsck_repair import Mended
+from ...storage.upkeep.fsck_repair import Repaired
 from ..devstack.stack import StackState
-from ..doctor import Outcome, Verdict
+from ..doctor import CheckOutcome, CheckVerdict
 from ..spelling import spelled
 from ..sweep import Swept
 
@@ -49,10 +49,10 @@ _STYLES = {
 
 
 _VERDICTS = {
-    Verdict.OK: ("✓", "green"),
-    Verdict.HINT: ("·", "yellow"),
-    Verdict.WRONG: ("✗", "bold red"),
-    Verdict.SKIPPED: ("-", "dim"),
+    CheckVerdict.OK: ("✓", "green"),
+    CheckVerdict.HINT: ("·", "yellow"),
+    CheckVerdict.WRONG: ("✗", "bold red"),
+    CheckVerdict.SKIPPED: ("-", "dim"),
 }
 
 
@@ -337,7 +337,7 @@ def findings(found: Findings) -> Iterator[Text]:
     yield Text.assemble((word, f"bold {style}"), f": {stored}{flight}")
 
 
-def mended(done: Mended) -> Iterator[Text]:
+def mended(done: Repaired) -> Iterator[Text]:
     """What a repair did, and what it left alone."""
     for one in done.left[:_FINDINGS_SHOWN]:
         yield Text.assemble((f"{'left alone':<18}", "yellow"), one.name)
@@ -388,7 +388,7 @@ def unswept_row(found: Neglected, error: HeadgateError) -> Text:
     return Text(f"job {found.job}: not swept: {error}", "red")
 
 
-def check_row(outcome: Outcome) -> Text:
+def check_row(outcome: CheckOutcome) -> Text:
     mark, style = _VERDICTS[outcome.verdict]
     took = f"{outcome.took_ms:,} ms" if outcome.took_ms else ""
     verdict = (f"{mark} {outcome.verdict.value:<8}", style)

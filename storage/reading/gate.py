@@ -24,12 +24,12 @@ from ..contract import InputGateDeployment, PartitionInfo
 from ..format.layout import segment_number
 from ..format.segment import decode
 from ..limits import Limits
-from ..runtime import Means
+from ..runtime import Runtime
 from ..streaming.channels import Channels
 from ..writing.writer import Announce
-from .range_cache import Neighbours
+from .range_cache import RangeCache
 from .read_plan import Slice, plan, read_on
-from .replacement import Repair
+from .replacement import Replacement
 
 
 class SegmentGate:
@@ -38,12 +38,12 @@ class SegmentGate:
     def __init__(
         self,
         deployment: InputGateDeployment,
-        neighbours: Neighbours,
+        neighbours: RangeCache,
         limits: Limits,
         channels: Channels,
-        repair: Repair,
+        repair: Replacement,
         announce: Announce,
-        means: Means,
+        means: Runtime,
     ) -> None:
         self._deployment = deployment
         self._schema = deployment.schema.serialize().to_pybytes()

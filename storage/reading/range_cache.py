@@ -13,7 +13,7 @@ from threading import Lock
 from ..stores.port import BlobStore, ByteRange
 
 
-class Neighbours:
+class RangeCache:
     def __init__(self, store: BlobStore, bytes_max: int, fetchers: Executor) -> None:
         self._store = store
         self._bytes_max = bytes_max

@@ -9,25 +9,25 @@ from __future__ import annotations
 from ...control.errors import Corrupt, Lost
 from ...control.events.types import Lost as LostFact
 from ...control.events.types import Produced
-from ...control.inquiry.job_view import JobWatch
+from ...control.inquiry.job_view import JobView
 from ...control.model.state import JobState, ResultState
 from ..contract import InputGateDeployment
-from ..runtime import Means
+from ..runtime import Runtime
 from ..streaming.channels import Locate
 from ..writing.writer import Announce
 from .read_plan import Slice, alone
 
 
-class Repair:
+class Replacement:
     """Serves one gate."""
 
     def __init__(
         self,
         deployment: InputGateDeployment,
-        watch: JobWatch,
+        watch: JobView,
         locate: Locate,
         announce: Announce,
-        means: Means,
+        means: Runtime,
     ) -> None:
         self._deployment = deployment
         self._watch = watch

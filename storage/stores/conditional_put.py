@@ -17,7 +17,7 @@ from .port import BlobStore, Bytes, byte_view, checked_name, checked_write_id
 from .retries import Retrier, Tries
 
 
-class Answer(Enum):
+class PutAnswer(Enum):
     """What came back for one create."""
 
     CREATED = "created"
@@ -26,7 +26,7 @@ class Answer(Enum):
     SILENT = "silent"  # the answer was lost; the object may or may not be there
 
 
-class Verdict(Enum):
+class PutVerdict(Enum):
     DONE = "done"
     AGAIN = "again"
     TAKEN = "taken"
@@ -41,7 +41,7 @@ class Stored:
 
 
 class PutSteps(Protocol):
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         """Try once to create the object.
 
         Raises:
@@ -60,13 +60,13 @@ class SteppedBlobStore(BlobStore, PutSteps, Protocol):
     """A store whose steps can be wrapped."""
 
 
-def settle(answer: Answer, found: Stored | None, mine: Stored) -> Verdict:
+def settle(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
     """What an answer means, given what a look found afterwards."""
-    if answer is Answer.CREATED:
-        return Verdict.DONE
-    if answer is Answer.BUSY or found is None:
-        return Verdict.AGAIN
-    return Verdict.DONE if found == mine else Verdict.TAKEN
+    if answer is PutAnswer.CREATED:
+        return PutVerdict.DONE
+    if answer is PutAnswer.BUSY or found is None:
+        return PutVerdict.AGAIN
+    return PutVerdict.DONE if found == mine else PutVerdict.TAKEN
 
 
 def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str) -> None:
@@ -82,25 +82,27 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
         except Retryable as error:
             failure = error
         else:
-            if answer is Answer.CREATED:
+            if answer is PutAnswer.CREATED:
                 retrier.refund()
                 return
-            doubt = doubt or answer is Answer.SILENT
+            doubt = doubt or answer is PutAnswer.SILENT
             if _finished(steps, retrier, name, answer, mine):
                 return
         if not tries.again(failure):
             raise _given_up(name, tries.count, doubt, failure) from failure
 
 
-def _finished(steps: PutSteps, retrier: Retrier, name: str, answer: Answer, mine: Stored) -> bool:
-    found = None if answer is Answer.BUSY else _look(steps, retrier, name, answer)
+def _finished(
+    steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer, mine: Stored
+) -> bool:
+    found = None if answer is PutAnswer.BUSY else _look(steps, retrier, name, answer)
     verdict = settle(answer, found, mine)
-    if verdict is Verdict.TAKEN:
+    if verdict is PutVerdict.TAKEN:
         raise Conflict(f"object {name} is held by {found}, this write is {mine}")
-    return verdict is Verdict.DONE
+    return verdict is PutVerdict.DONE
 
 
-def _look(steps: PutSteps, retrier: Retrier, name: str, answer: Answer) -> Stored | None:
+def _look(steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer) -> Stored | None:
     try:
         return retrier.run(name, lambda: steps.look(name))
     except Retryable as error:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ...control.errors import HeadgateError
-from .conditional_put import Answer, SteppedBlobStore, Stored, put
+from .conditional_put import PutAnswer, SteppedBlobStore, Stored, put
 from .port import BlobStat, ByteRange, Bytes, PendingUpload, exact
 from .request_meter import RequestCounts
 from .retries import Retrier, RetrySettings
@@ -95,13 +95,13 @@ class FaultyBlobStore:
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)
 
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         fault = self._meet(Operation.CREATE)
         if fault is not None and fault.effect is Effect.LOSE_REQUEST:
-            return Answer.SILENT
+            return PutAnswer.SILENT
         answer = self._inner.create(name, body, write_id)
         lost = fault is not None and fault.effect is Effect.LOSE_ANSWER
-        return Answer.SILENT if lost or self._loses_first(name) else answer
+        return PutAnswer.SILENT if lost or self._loses_first(name) else answer
 
     def look(self, name: str) -> Stored | None:
         self._meet(Operation.LOOK)

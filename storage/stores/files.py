@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 
 from ...control.clock import Deadline
 from ...control.errors import Closed, HeadgateError, Invalid, Lost, Unavailable
-from .conditional_put import Answer, Stored, put
+from .conditional_put import PutAnswer, Stored, put
 from .port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from .request_meter import RequestCounts, RequestMeter
 from .retries import Retrier, RetrySettings
@@ -59,7 +59,7 @@ class FileBlobStore:
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)
 
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._open()
         self._meter.put(len(body))
         try:
@@ -74,7 +74,7 @@ class FileBlobStore:
             if isinstance(error, FileExistsError):
                 return self._taken(name)
             raise _translated(error, name) from error
-        return Answer.CREATED
+        return PutAnswer.CREATED
 
     def look(self, name: str) -> Stored | None:
         self._open()
@@ -171,10 +171,10 @@ class FileBlobStore:
         with _locked(file):
             _in_directory(link, lambda: os.symlink(target, link))
 
-    def _taken(self, name: str) -> Answer:
+    def _taken(self, name: str) -> PutAnswer:
         if (self._root / name).is_dir():
             raise Invalid(f"object name {name} is also a directory of objects; no file can hold it")
-        return Answer.EXISTS
+        return PutAnswer.EXISTS
 
     def _links_to(self, name: str, file: Path) -> bool:
         try:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from ...control.clock import Deadline
 from ...control.errors import Closed, Lost
-from .conditional_put import Answer, Stored, put
+from .conditional_put import PutAnswer, Stored, put
 from .port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from .request_meter import RequestCounts, RequestMeter
 from .retries import Retrier, RetrySettings
@@ -40,7 +40,7 @@ class MemoryBlobStore:
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)
 
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._open()
         self._meter.put(len(body))
         whole = body.obj if isinstance(body.obj, bytes) else None
@@ -48,7 +48,7 @@ class MemoryBlobStore:
         entry = (kept, write_id)
         # one atomic step of the dict: no lock, and one winner among racing threads
         won = self._objects.setdefault(name, entry) is entry
-        return Answer.CREATED if won else Answer.EXISTS
+        return PutAnswer.CREATED if won else PutAnswer.EXISTS
 
     def look(self, name: str) -> Stored | None:
         self._open()

@@ -120,7 +120,7 @@ class _Channel:
         return f"attempt {chosen} announced {len(self.attempts[chosen].segments)} segments so far"
 
 
-class Tidings(Protocol):
+class PartitionUpdates(Protocol):
     """Where channels hear of partitions, besides being told."""
 
     def hear(self, timeout_s: float) -> list[PartitionInfo]:
@@ -135,7 +135,10 @@ class Tidings(Protocol):
 
 class Channels:
     def __init__(
-        self, deployment: InputGateDeployment, locate: Locate, tidings: Tidings | None = None
+        self,
+        deployment: InputGateDeployment,
+        locate: Locate,
+        tidings: PartitionUpdates | None = None,
     ) -> None:
         self._deployment = deployment
         self._locate = locate

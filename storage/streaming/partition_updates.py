@@ -37,7 +37,7 @@ _EVENTS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartitions:
     """The partitions that are whole, those that are not, and what is known of the latter."""
 
     manifest: Manifest
@@ -47,7 +47,7 @@ class Known:
 
 def known(
     descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
-) -> Known:
+) -> KnownPartitions:
     """What readers of a result that is not complete can be given now."""
     whole = [index for index, name in state.winners.items() if state.attempts[name] is not None]
     unknown = tuple(
@@ -64,10 +64,10 @@ def known(
         for name in state.winners.values()
         if state.attempts[name] is None
     )
-    return Known(gather(descriptor, state, sorted(whole), layout, store), unknown, told)
+    return KnownPartitions(gather(descriptor, state, sorted(whole), layout, store), unknown, told)
 
 
-class LogTidings:
+class LogUpdates:
     """Implements `Tidings`; opens the log at the first question, for a gate asks when it waits."""
 
     def __init__(

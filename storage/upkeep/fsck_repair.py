@@ -18,7 +18,7 @@ from ...control.events.types import Lost as LostFact
 from ...control.ids import AttemptId, JobId
 from ...control.inquiry.audit import Snapshots, audit
 from ...control.log import EventLog
-from ...control.master.announcer import Author
+from ...control.master.announcer import Announcer
 from ..format.layout import Layout
 from ..format.segment import checksum
 from ..stores.port import BlobStat, BlobStore, PendingUpload
@@ -26,7 +26,7 @@ from .fsck import Finding, Findings, Remedy
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class Repaired:
     """How many objects were deleted, uploads aborted, and attempts stated as lost; `left` are the
     findings that nothing was done about."""
 
@@ -54,7 +54,7 @@ def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Mender:
+class FsckRepair:
     """`by` is a name that no other speaker has."""
 
     store: BlobStore
@@ -63,7 +63,7 @@ class Mender:
     by: str
     wait_s: float
 
-    def mend(self, found: Findings, sound: Collection[JobId]) -> Mended:
+    def mend(self, found: Findings, sound: Collection[JobId]) -> Repaired:
         """Do what each finding's remedy says, for the jobs that `sound_jobs` vouches for.
 
         Raises:
@@ -81,7 +81,7 @@ class Mender:
         done = {(one.kind, one.name, one.upload) for one in (*gone, *stated)}
         left = [one for one in found.found if (one.kind, one.name, one.upload) not in done]
         lost = len({one.attempt for one in stated})
-        return Mended(len(objects), len(uploads), lost, tuple(left))
+        return Repaired(len(objects), len(uploads), lost, tuple(left))
 
     def _is_under_its_job(self, finding: Finding) -> bool:
         job = finding.job
@@ -94,7 +94,7 @@ class Mender:
     def _state(self, findings: Iterable[Finding]) -> list[Finding]:
         """State each attempt once: all of its objects are made again together."""
         stated: list[Finding] = []
-        authors: dict[JobId, Author] = {}
+        authors: dict[JobId, Announcer] = {}
         said: set[tuple[JobId, AttemptId]] = set()
         for one in findings:
             evidence = self._evidence(one)
@@ -103,7 +103,7 @@ class Mender:
             stated.append(one)
             if (one.job, one.attempt) not in said:
                 said.add((one.job, one.attempt))
-                author = authors.setdefault(one.job, Author(one.job, self.by))
+                author = authors.setdefault(one.job, Announcer(one.job, self.by))
                 fact = author.fact(LostFact(one.attempt, one.name, evidence))
                 self.log.append(fact).offset(Deadline.after(self.wait_s))
         return stated

@@ -12,7 +12,7 @@ from ..format.layout import Layout
 from ..stores.port import BlobStore
 
 
-class StorageRelease:
+class ObjectDeleter:
     """Implements `PartitionStorage`, the master's only way to touch objects."""
 
     def __init__(self, store: BlobStore, root: str) -> None:

@@ -29,7 +29,7 @@ from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
 from ..format.layout import Layout
 from ..format.segment import Longs, checksum, signed
 from ..limits import Limits
-from ..runtime import Means
+from ..runtime import Runtime
 from ..stores.port import BlobStore
 from .encoding import Run, Segment, encode, sort
 from .fingerprint import Fingerprint
@@ -50,7 +50,7 @@ class SegmentWriter:
         layout: Layout,
         limits: Limits,
         announce: Announce,
-        means: Means,
+        means: Runtime,
     ) -> None:
         self._deployment = deployment
         self._store = store

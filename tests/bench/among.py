@@ -24,13 +24,13 @@ from headgate.control.events import codec
 from headgate.control.events.types import Consumed, JobRegistered
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.audit import fold
-from headgate.control.inquiry.job_view import JobWatch
+from headgate.control.inquiry.job_view import JobView
 from headgate.control.inquiry.neglected import neglected
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.records import produce
 from headgate.control.kafka.settings import KafkaSettings, TopicSettings
-from headgate.control.master.announcer import Author
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.model.replay import Snapshot
 from headgate.control.model.state import JobState, ResultState
 from headgate.control.snapshots import records
@@ -96,7 +96,7 @@ def fill(log: KafkaEventLog, events: int) -> None:
     producer, each = log._clients.producer(), events // OTHERS
     for number in range(OTHERS):
         job = JobId(f"other-{number}")
-        author, place = Author(job, "bench"), log._clients.place(job)
+        author, place = Announcer(job, "bench"), log._clients.place(job)
         registered = JobRegistered("per-job", "0", "bench")
         log.append(author.fact(registered)).offset(Deadline.after(LIMIT_S))
         fact = author.fact(Consumed(ResultId("1-0000"), 0, 1, 1, 50_000, 1 << 20, 8))
@@ -129,22 +129,24 @@ def measured(settings: KafkaSettings, name: str) -> dict[str, float]:
     wide = MasterSettings(wait_ms=int(LIMIT_S * 1000))
     with closing(KafkaEventLog(settings)) as log:
         log.prepare(Deadline.after(LIMIT_S))
-        driver = DriverMaster(log, Untouched(), wide, Speaker("driver", "0"))
+        driver = DriverMaster(log, Untouched(), wide, DriverIdentity("driver", "0"))
         with closing(driver):
             began_s = time.perf_counter()
             driver.register_job(Context(job))
             took_s["a driver to begin its job"] = time.perf_counter() - began_s
-        with closing(DriverMaster(log, Untouched(), wide, Speaker("named", "0"))) as named:
+        with closing(DriverMaster(log, Untouched(), wide, DriverIdentity("named", "0"))) as named:
             began_s = time.perf_counter()
             named.register_job(Context(JobId(f"{name}-named"), "bench"))
             took_s["the first driver of a job with a name of its own"] = (
                 time.perf_counter() - began_s
             )
-        with closing(DriverMaster(log, Untouched(), wide, Speaker("next", "0"))) as successor:
+        with closing(
+            DriverMaster(log, Untouched(), wide, DriverIdentity("next", "0"))
+        ) as successor:
             began_s = time.perf_counter()
             successor.register_job(Context(job))
             took_s["the next driver to take it over"] = time.perf_counter() - began_s
-    with closing(KafkaEventLog(settings)) as log, closing(JobWatch(log, job)) as watch:
+    with closing(KafkaEventLog(settings)) as log, closing(JobView(log, job)) as watch:
         began_s = time.perf_counter()
         watch.state(Deadline.after(LIMIT_S))
         took_s["a task's first look at it"] = time.perf_counter() - began_s

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 from rich.table import Table
 
-from headgate.connectors.spark.queries.scan_places import Places
+from headgate.connectors.spark.queries.scan_places import ScanPlaces
 
 from .places import attached
 
@@ -43,7 +43,7 @@ def run(spark: SparkSession, rounds: int) -> Table:
 
     with (
         attached(spark, "real") as (hg, _),
-        patch.multiple(Places, scan=timed(Places.scan), check=timed(Places.check)),
+        patch.multiple(ScanPlaces, scan=timed(ScanPlaces.scan), check=timed(ScanPlaces.check)),
     ):
         for _ in range(rounds + _WARM):
             checked_ms.append(0.0)

@@ -32,7 +32,7 @@ from headgate.control.events.types import (
     SegmentSummary,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.model.ledger import Ledger
 from headgate.storage.format.segment import SegmentIndex
 
@@ -86,7 +86,7 @@ class Core:
         self.offset = 0
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
         self.events: Counter[str] = Counter()
-        self._author = Author(job, "master")
+        self._author = Announcer(job, "master")
 
     def take(self, record: bytes) -> None:
         """A fact, and then what is decided on it, as the log brings it back."""
@@ -118,7 +118,7 @@ def by_type() -> Table:
 
 
 def records_of(job: JobId, bodies: list[Fact]) -> list[bytes]:
-    author = Author(job, "driver")
+    author = Announcer(job, "driver")
     return [codec.encode(author.fact(body)) for body in bodies]
 
 

@@ -38,8 +38,8 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
-from headgate.control.master.announcer import Author
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState, ResultState
 from headgate.infra import group_master
@@ -143,7 +143,7 @@ def on_kafka(
 
 
 def _fill(log: KafkaEventLog, bodies: list[list[Fact]]) -> None:
-    authors = [Author(JobId(f"job-{number}"), "driver") for number in range(len(bodies))]
+    authors = [Announcer(JobId(f"job-{number}"), "driver") for number in range(len(bodies))]
     receipts = []
     for turn in zip(*bodies, strict=True):
         for author, body in zip(authors, turn, strict=True):
@@ -181,28 +181,28 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
         return taken
 
 
-def _steps(log: KafkaEventLog) -> SessionSteps:
+def _steps(log: KafkaEventLog) -> GroupSteps:
     """Those of a master that may decide in every partition."""
     settings = MasterSettings(step_events_max=group_master.STEP_EVENTS_MAX)
-    steps = SessionSteps(log, Speaking("0", "bench", SYSTEM_CLOCK, ""), settings)
+    steps = GroupSteps(log, MasterIdentity("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
         steps.step(0.1)
     group_master.spare_collector()
     return steps
 
 
-def _rests(steps: SessionSteps, facts: int) -> bool:
+def _rests(steps: GroupSteps, facts: int) -> bool:
     """So many facts are read, and every decision on them is committed and read back."""
     replays = _replays(steps)
     return sum(one.facts for one in replays) == facts and not any(one.due for one in replays)
 
 
-def _replays(steps: SessionSteps) -> list[Replay]:
+def _replays(steps: GroupSteps) -> list[Replay]:
     cases = (case for held in steps._held.values() for case in held.jobs.values())
     return [case.ledger._replay for case in cases]
 
 
-def _taken(steps: SessionSteps, began_s: float, began_cpu_s: float) -> Taken:
+def _taken(steps: GroupSteps, began_s: float, began_cpu_s: float) -> Taken:
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     return Taken(sum(one.facts + one.decisions for one in _replays(steps)), took_s, cpu_s)
 

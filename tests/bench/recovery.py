@@ -40,11 +40,11 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings, TopicSettings
 from headgate.control.log import Receipt
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.per_job import JobSteps
 from headgate.control.model.replay import Derived, Replay
 from headgate.control.snapshots.records import Standing
-from headgate.control.snapshots.schedule import Keeper
+from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.infra.devstack import stack
 
 MAPS, REDUCERS, ALIVE = 1_000, 200, 10
@@ -91,8 +91,8 @@ class Scribe:
     def __init__(self, log: KafkaEventLog) -> None:
         self._log = log
         self._decisions = log.open_decisions(JOB)
-        self._author = Author(JOB, "bench")
-        self._keeper = Keeper(MasterSettings(), "", Standing(), 0, 0)
+        self._author = Announcer(JOB, "bench")
+        self._keeper = SnapshotSchedule(MasterSettings(), "", Standing(), 0, 0)
         self._replay = Replay(JOB)
         self._last: Receipt | None = None
         self.events = 0
@@ -170,7 +170,7 @@ def measured(log: KafkaEventLog, events: int) -> tuple[str, ...]:
     with closing(log):
         state_bytes = sum(map(len, log.read_state(JOB, Deadline.after(LIMIT_S)).values()))
         began_s = time.perf_counter()
-        with closing(JobSteps.open(log, Author(JOB, "next"), MasterSettings())) as steps:
+        with closing(JobSteps.open(log, Announcer(JOB, "next"), MasterSettings())) as steps:
             first = steps._follower.position()
             while (outcome := steps.step(1.0)).state is None:
                 pass

@@ -37,7 +37,7 @@ from headgate.control.contract import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.infra.devstack import stack
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
@@ -50,7 +50,7 @@ from headgate.storage.stores.open_store import open_store
 from headgate.storage.stores.port import BlobStore, ByteRange
 from headgate.storage.stores.s3.clients import hot_client
 from headgate.storage.stores.s3.settings import s3_settings
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 from headgate.storage.writing.encoding import Segment, encode, sort
 
 PARTITIONS = 8
@@ -240,8 +240,8 @@ def opened() -> Iterator[Job]:
     store, _ = open_store(f"s3://{found.bucket}/{ROOT}", options)
     log = KafkaEventLog(KafkaSettings(found.bootstrap))
     log.prepare(Deadline.after(15))
-    speaker = Speaker(f"bench {os.getpid()}", "0")
-    master = DriverMaster(log, StorageRelease(store, ROOT), MasterSettings(), speaker)
+    speaker = DriverIdentity(f"bench {os.getpid()}", "0")
+    master = DriverMaster(log, ObjectDeleter(store, ROOT), MasterSettings(), speaker)
     context = _Context(job_id(f"transfer-{os.getpid()}"))
     master.register_job(context)
     shuffle = ObjectStoreEnvironment(context.job_id, log, store, ROOT, LIMITS)

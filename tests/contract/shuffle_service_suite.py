@@ -35,7 +35,7 @@ from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.limits import Limits
 from headgate.storage.master import StorageMaster
-from headgate.storage.runtime import Means
+from headgate.storage.runtime import Runtime
 from headgate.storage.services import StorageFactory
 from headgate.storage.streaming.partition_updates import known
 
@@ -80,7 +80,7 @@ class Service:
         return master
 
     def environment(self, job: JobId) -> ObjectStoreEnvironment:
-        context = ShuffleEnvironmentContext(job, Means(WAIT_S))
+        context = ShuffleEnvironmentContext(job, Runtime(WAIT_S))
         environment = self.factory.create_shuffle_environment(context)
         self.made.callback(environment.close)
         return environment

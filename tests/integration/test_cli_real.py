@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings, PartitionDescriptor, ProducerDescriptor
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId, job_id
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.infra.cli import app
 from headgate.infra.devstack import stack
 from headgate.infra.target import Target
@@ -24,7 +24,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import build
 from headgate.storage.limits import Limits
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 pytestmark = pytest.mark.real
 
@@ -68,8 +68,8 @@ def job(target: Target) -> Iterator[JobId]:
     store, root = target.open_bucket()
     with closing(target.open_log()) as log, closing(store):
         log.prepare(Deadline.after(WAIT_S))
-        release = StorageRelease(store, root)
-        master = DriverMaster(log, release, MasterSettings(), Speaker("driver", "0"))
+        release = ObjectDeleter(store, root)
+        master = DriverMaster(log, release, MasterSettings(), DriverIdentity("driver", "0"))
         master.start()
         master.register_job(Context(job))
         exchange(master, job, target)

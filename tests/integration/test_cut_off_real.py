@@ -15,10 +15,10 @@ from headgate.control.errors import Fenced
 from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog
-from headgate.control.master.announcer import Author
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.storage.stores.files import FileBlobStore
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from ..link import Link
 from .test_masters_real import LIMIT_S, Context, events_of, log, wait_for
@@ -37,8 +37,8 @@ def link(log: KafkaEventLog) -> Iterator[Link]:
 
 
 def driver(log: KafkaEventLog, folder: Path, name: str) -> DriverMaster:
-    release = StorageRelease(FileBlobStore(folder), "")
-    return DriverMaster(log, release, MasterSettings(60_000), Speaker(name, "0"))
+    release = ObjectDeleter(FileBlobStore(folder), "")
+    return DriverMaster(log, release, MasterSettings(60_000), DriverIdentity(name, "0"))
 
 
 @pytest.mark.timeout(180)
@@ -56,7 +56,7 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     asked = PartitionDescriptor(result, 500, 1, "", "")
     first.register_partition_with_producer(job, asked, ProducerDescriptor(0, 500)).result(LIMIT_S)
 
-    tasks = Author(job, "tasks")
+    tasks = Announcer(job, "tasks")
     for number in range(4_000):
         attempt = AttemptId(PartitionId(result, number % 500), 1, number)
         log.append(tasks.fact(Produced(attempt, (SegmentSummary(0, 4, 1, 0, b""),))))

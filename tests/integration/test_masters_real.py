@@ -31,14 +31,14 @@ from headgate.control.events.types import AttemptStarted, Fact, Produced, Record
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.log import partition_of
-from headgate.control.master.announcer import Author
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.model.replay import Replay
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.infra.devstack import stack
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.files import FileBlobStore
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 pytestmark = pytest.mark.real
 
@@ -190,10 +190,10 @@ class Run:
         self.log, self.job = log, job
         self.store = FileBlobStore(masters.folder / "store")
         self.layout = Layout("", job)
-        release = StorageRelease(self.store, "")
+        release = ObjectDeleter(self.store, "")
         settings = MasterSettings(int(LIMIT_S * 1000), mode=mode, lease_ms=lease_ms)
-        self.driver = DriverMaster(log, release, settings, Speaker(f"driver of {job}", "0"))
-        self.tasks = Author(job, f"tasks of {job}")
+        self.driver = DriverMaster(log, release, settings, DriverIdentity(f"driver of {job}", "0"))
+        self.tasks = Announcer(job, f"tasks of {job}")
         self.driver.register_job(Context(job))
 
     def register(self, partitions: int, result: ResultId = RESULT) -> ShuffleDescriptor:

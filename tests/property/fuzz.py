@@ -23,7 +23,7 @@ from headgate.control.events import codec
 from headgate.control.ids import JobId
 from headgate.control.model.replay import Snapshot
 from headgate.control.model.state import ResultState
-from headgate.control.snapshots import format
+from headgate.control.snapshots import container
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 from headgate.storage.format import manifest_shards, segment
@@ -90,7 +90,7 @@ def _snapshot_readers() -> Iterator[Reader]:
     for key, kind in ((JOB, snapshots.Index), (f"{JOB}/{RESULTS[0]}", ResultState)):
 
         def parse(raw: bytes, kind: type[object] = kind) -> object:
-            return format.unpack(raw, kind, lambda notes: None)
+            return container.unpack(raw, kind, lambda notes: None)
 
         yield Reader(f"sealed snapshot {key}", parse, [stored[key][frame_bytes:]])
     for key in stored:

@@ -9,7 +9,7 @@ import fastavro
 import pytest
 
 from headgate.control.errors import Corrupt
-from headgate.control.snapshots import format, records
+from headgate.control.snapshots import container, records
 
 from .fuzz import Reader, fuzz, readers
 
@@ -39,7 +39,7 @@ def test_a_few_bytes_never_say_much(item: object) -> None:
     number = b"\x80\x94\xeb\xdc\x03"  # 500,000,000
     body = number + b"\x00"
     with pytest.raises(Corrupt, match="none of ours"):
-        format.unpack(
+        container.unpack(
             head + b"\x02" + bytes([2 * len(body)]) + body + sync,
             records.Index,
             lambda notes: None,
@@ -61,4 +61,4 @@ def test_foreign_forms_are_refused(codec: str, depth: int, why: str) -> None:
     out = io.BytesIO()
     fastavro.writer(out, kind, [value], codec=codec)
     with pytest.raises(Corrupt, match=why):
-        format.unpack(out.getvalue(), records.Index, lambda notes: None)
+        container.unpack(out.getvalue(), records.Index, lambda notes: None)

@@ -39,7 +39,7 @@ from headgate.storage.format.segment import checksum
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import PendingUpload
 from headgate.storage.upkeep.fsck import Finding, Findings, Kind, Remedy, check
-from headgate.storage.upkeep.fsck_repair import Mended, Mender, sound_jobs
+from headgate.storage.upkeep.fsck_repair import FsckRepair, Repaired, sound_jobs
 
 JOB, NEIGHBOUR, UNKNOWN = JobId("j"), JobId("j2"), JobId("jj")
 RESULTS = (ResultId("r1"), ResultId("r2"))
@@ -131,9 +131,9 @@ class World:
     def state(self) -> JobState:
         return next(state for state in self.states() if state.job == JOB)
 
-    def repair(self, job: JobId | None = JOB, sound: Collection[JobId] = (JOB,)) -> Mended:
+    def repair(self, job: JobId | None = JOB, sound: Collection[JobId] = (JOB,)) -> Repaired:
         found = check(self.store, ROOT, self.states, job, True)
-        return Mender(self.store, ROOT, self.log, "fsck", 5.0).mend(found, sound)
+        return FsckRepair(self.store, ROOT, self.log, "fsck", 5.0).mend(found, sound)
 
     def stated(self) -> list[Lost]:
         bodies = [one.event.body for one in self.log.read_all(Deadline.after(5.0))]
@@ -234,7 +234,7 @@ def test_what_is_missing_is_stated_with_its_evidence() -> None:
     """An attempt is stated once, with an object that is gone; the state that follows orders it to
     be made again."""
     world = World(WON, [FIRST])
-    assert world.repair() == Mended(0, 0, 1, ())
+    assert world.repair() == Repaired(0, 0, 1, ())
     assert world.stated() == [Lost(ATTEMPTS[0], SECOND, "404, found by fsck")]
     assert world.state.results[RESULTS[0]].reproducing == {0}
 
@@ -253,7 +253,7 @@ def test_what_has_come_back_is_not_lost() -> None:
     world = World(WON, [FIRST])
     found = check(world.store, ROOT, world.states, JOB)
     world.objects[SECOND] = (BODY, "w")
-    mended = Mender(world.store, ROOT, world.log, "fsck", 5.0).mend(found, [JOB])
+    mended = FsckRepair(world.store, ROOT, world.log, "fsck", 5.0).mend(found, [JOB])
     assert [one.kind for one in mended.left] == [Kind.MISSING]
     assert world.stated() == []
 
@@ -275,8 +275,10 @@ def test_a_name_outside_of_its_job_is_never_touched() -> None:
         for upload in ("", "u")
     ]
     before = dict(world.objects), set(world.store.pending)
-    mended = Mender(world.store, ROOT, world.log, "fsck", 5.0).mend(Findings(tuple(forged)), [JOB])
-    assert mended == Mended(0, 0, 0, tuple(forged))
+    mended = FsckRepair(world.store, ROOT, world.log, "fsck", 5.0).mend(
+        Findings(tuple(forged)), [JOB]
+    )
+    assert mended == Repaired(0, 0, 0, tuple(forged))
     assert before == (world.objects, world.store.pending)
 
 

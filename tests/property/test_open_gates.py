@@ -25,8 +25,8 @@ from headgate.storage.contract import InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.limits import Limits
 from headgate.storage.reading.gate import SegmentGate
-from headgate.storage.reading.replacement import Repair
-from headgate.storage.runtime import Means
+from headgate.storage.reading.replacement import Replacement
+from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.channels import Channels
 from headgate.storage.streaming.partition_updates import known
@@ -56,7 +56,7 @@ def written() -> tuple[Objects, dict[AttemptId, Produced]]:
     """Two attempts at every partition, each of several segments."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Means(5.0))
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Runtime(5.0))
     said = {}
     for partition in range(PARTITIONS):
         for task in range(2):
@@ -102,8 +102,8 @@ class Reader:
     ) -> SegmentGate:
         deployment = self.deployment(early, first, count)
         channels = Channels(deployment, self.environment._locate, Told(told))
-        means, made = Means(wait_s), self.environment
-        repair = Repair(deployment, made._watch, made._locate, self.announce, means)
+        means, made = Runtime(wait_s), self.environment
+        repair = Replacement(deployment, made._watch, made._locate, self.announce, means)
         return SegmentGate(
             deployment, made._neighbours, LIMITS, channels, repair, self.announce, means
         )
@@ -133,7 +133,7 @@ class Confirmed:
 def reading() -> Iterator[Reader]:
     objects, _ = written()
     store = MemoryBlobStore(dict(objects))
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Means(0.3))
+    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Runtime(0.3))
     try:
         yield Reader(environment)
     finally:

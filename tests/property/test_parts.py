@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headgate.connectors.spark.queries.adaptive import (
-    Adapting,
+    AdaptiveSettings,
     check_parts,
     parts_of,
     pieces,
@@ -22,7 +22,7 @@ from headgate.connectors.spark.queries.adaptive import (
 from headgate.connectors.spark.tasks.worker import Part
 from headgate.control.errors import Corrupt
 
-ADAPTING = Adapting(True, 100, 10, 2, math.inf, 5.0, -1)
+ADAPTING = AdaptiveSettings(True, 100, 10, 2, math.inf, 5.0, -1)
 SIZES = st.lists(st.integers(0, 300), min_size=1, max_size=8)
 PARTITIONS = 4
 

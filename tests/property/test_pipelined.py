@@ -37,7 +37,7 @@ from headgate.control.events.types import (
 from headgate.control.events.types import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import ResultState
@@ -50,7 +50,7 @@ from headgate.storage.contract import (
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
 from headgate.storage.limits import Limits
-from headgate.storage.runtime import Means
+from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.partition_updates import Fold, known
 from headgate.storage.writing.writer import SegmentWriter
@@ -112,13 +112,13 @@ class World:
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.author = Author(JOB, "driver")
+        self.author = Announcer(JOB, "driver")
         self.replay = Replay(JOB)
         self.follower = self.log.follow(JOB)
         self.decisions = self.log.open_decisions(JOB)
         store = MemoryBlobStore(self.objects)
         self.shuffle = ObjectStoreEnvironment(
-            JOB, Watched(self), store, "root", LIMITS, Means(20.0)
+            JOB, Watched(self), store, "root", LIMITS, Runtime(20.0)
         )
         registered = ResultRegistered(
             RESULT, PARTITIONS, SUBPARTITIONS, "", "", pipelined=self.pipelined

@@ -14,7 +14,7 @@ from headgate.control.contract import MasterSettings
 from headgate.control.errors import Conflict, Fenced
 from headgate.control.events.types import AttemptFailed, Fact, JobUnregistered, ReleaseRequested
 from headgate.control.ids import JobId
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 
 from ..unit.log_doubles import STEP_EVENTS_MAX, FaultyLog
@@ -57,16 +57,16 @@ class World:
 
     log: MemoryEventLog = field(default_factory=lambda: MemoryEventLog(2))
     storage: Storage = field(default_factory=Storage)
-    steps: list[tuple[SessionSteps, Interrupted]] = field(default_factory=list)
-    of_slot: dict[str, tuple[SessionSteps, Interrupted]] = field(default_factory=dict)
-    stepping: list[SessionSteps] = field(default_factory=list)
+    steps: list[tuple[GroupSteps, Interrupted]] = field(default_factory=list)
+    of_slot: dict[str, tuple[GroupSteps, Interrupted]] = field(default_factory=dict)
+    stepping: list[GroupSteps] = field(default_factory=list)
     said: dict[JobId, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 0))
     starts: count[int] = field(default_factory=count)
 
     def join(self, slot: str) -> None:
         log = Interrupted(self.log)
-        speaking = Speaking(slot, f"master {slot} {next(self.starts)}", CLOCK, "")
-        self.of_slot[slot] = SessionSteps(log, speaking, SETTINGS), log
+        speaking = MasterIdentity(slot, f"master {slot} {next(self.starts)}", CLOCK, "")
+        self.of_slot[slot] = GroupSteps(log, speaking, SETTINGS), log
         self.steps.append(self.of_slot[slot])
 
     def say(self, job: JobId) -> None:

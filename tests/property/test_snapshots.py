@@ -19,7 +19,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import StateRecord
 from headgate.control.model.replay import Derived, Replay, Snapshot
 from headgate.control.model.state import JobState
-from headgate.control.snapshots import format
+from headgate.control.snapshots import container
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 
@@ -197,10 +197,10 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
         kept: int
         added: int
 
-    body = format.pack(Before(3, "x"), {})
-    assert After(3) == format.unpack(body, After, lambda notes: None)
+    body = container.pack(Before(3, "x"), {})
+    assert After(3) == container.unpack(body, After, lambda notes: None)
     with pytest.raises(Corrupt, match="no Demanding"):
-        format.unpack(body, Demanding, lambda notes: None)
+        container.unpack(body, Demanding, lambda notes: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +256,9 @@ def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
     """A number where a text belongs is found when it is read, and not when it is used."""
     outer = Outer(7, "7", {7: "7"}, {7}, (Inner(7), None), Inner(7), {7: "7"})
     older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
-    assert outer == format.unpack(format.pack(older, {}), Outer, lambda notes: None)
+    assert outer == container.unpack(container.pack(older, {}), Outer, lambda notes: None)
     with pytest.raises(Corrupt, match="not as Outer has it"):
-        format.unpack(format.pack(foreign, {}), Outer, lambda notes: None)
+        container.unpack(container.pack(foreign, {}), Outer, lambda notes: None)
 
 
 @pytest.mark.parametrize(("first", "needed"), [(8, 0), (-1, 0), (3, 8), (3, -1)])

@@ -22,8 +22,8 @@ from headgate.control.model.state import JobState, ResultState
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.format.segment import checksum
-from headgate.storage.streaming.partition_updates import Known, known
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.streaming.partition_updates import KnownPartitions, known
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .cluster import Cluster, Run, Task
 from .machines import Exchange, Executor, World
@@ -258,7 +258,7 @@ class Application:
             return [partial(self._late_reader, exchange, part) for part in parts]
         return [partial(self._reader, exchange, found, position, part) for part in parts]
 
-    def _known(self, exchange: Exchange) -> tuple[Known, int]:
+    def _known(self, exchange: Exchange) -> tuple[KnownPartitions, int]:
         """What is known of a result, and from where on the log tells the rest."""
         result = self._result(exchange)
         found = known(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
@@ -267,7 +267,7 @@ class Application:
     def _reader(
         self,
         exchange: Exchange,
-        found: Known,
+        found: KnownPartitions,
         position: int,
         part: range,
         executor: Executor,
@@ -358,7 +358,7 @@ class Application:
         self._voice.leave()
         closed = self._voice.wait(_all_deleted, "every object to be deleted")
         if closed.closed is not None:
-            StorageRelease(self._store, ROOT).sweep(closed)
+            ObjectDeleter(self._store, ROOT).sweep(closed)
 
     def _check_failed(self) -> None:
         if self._voice.state.failed is not None:

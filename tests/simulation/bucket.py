@@ -7,7 +7,7 @@ from functools import partial
 
 from headgate.control.clock import Clock, Deadline
 from headgate.control.errors import Unavailable
-from headgate.storage.stores.conditional_put import Answer, Stored
+from headgate.storage.stores.conditional_put import PutAnswer, Stored
 from headgate.storage.stores.faults import FaultyBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStat, ByteRange, Bytes, PendingUpload
@@ -52,18 +52,18 @@ class _Door:
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         raise AssertionError("puts are made of steps")
 
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._turn(f"put {name}")
         kept = memoryview(bytes(body))
         if self._bucket.chaos.strikes("put arrives late"):
             delay_ms = 20_000.0 * self._bucket.scheduler.random.random()
             self._bucket.scheduler.later(delay_ms, partial(self._arrive, name, kept, write_id))
-            return Answer.SILENT
+            return PutAnswer.SILENT
         answer = self._create(name, kept, write_id)
         self._turn(f"{answer.value} {name}")
         return answer
 
-    def _create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def _create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         """What the store does when the request is there."""
         answer = self._inner.create(name, body, write_id)
         self._bucket.scheduler.note(f"{answer.value} {name}")

@@ -13,8 +13,8 @@ from headgate.storage.contract import InputGateDeployment, ResultPartitionDeploy
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.manifest import Manifest
 from headgate.storage.limits import Limits
-from headgate.storage.runtime import Means
-from headgate.storage.streaming.partition_updates import Known
+from headgate.storage.runtime import Runtime
+from headgate.storage.streaming.partition_updates import KnownPartitions
 
 from .broker import Broker, SimLog
 from .bucket import Bucket
@@ -76,7 +76,7 @@ class Executor:
             world.bucket.client(clock),
             ROOT,
             LIMITS,
-            Means(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
+            Runtime(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
         )
 
     def work(self, run: Callable[[Executor, int], object], number: int) -> object:
@@ -157,7 +157,7 @@ class Executor:
         manifest: Manifest,
         part: range,
         task: int,
-        known: Known | None = None,
+        known: KnownPartitions | None = None,
         position: int = 0,
     ) -> list[Row]:
         """A reader task, given what was known at a position of the log; a gate that has come to its

@@ -8,14 +8,14 @@ from headgate.control.clock import Deadline
 from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.errors import Conflict, Corrupt, Fenced, Lost, OutcomeUnknown, Retryable
 from headgate.control.ids import JobId
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Clearing, Deletion
 from headgate.control.master.group_master import Lookout
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.per_job import JobSteps
 from headgate.control.master.silence import MASTERS
 from headgate.control.master.term import Term
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .broker import SimLog
 from .machines import WAIT_S, World
@@ -35,11 +35,11 @@ class Master:
         self.slot = slot
         self._clock = SimClock(world.scheduler, process)
         self._log = SimLog(world.broker, process)
-        self._storage = StorageRelease(world.bucket.client(self._clock), ROOT)
+        self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
-        self._author = Author(JOB, process.name, self._clock)
+        self._author = Announcer(JOB, process.name, self._clock)
         self._term = Term(process.name)
-        self._speaking = Speaking(slot, process.name, self._clock, "")
+        self._speaking = MasterIdentity(slot, process.name, self._clock, "")
 
     def run(self) -> None:
         """Decide; whatever fails for a while is begun again."""
@@ -67,7 +67,7 @@ class Master:
 
     def _decide_session(self) -> None:
         settings = self._settings((2, 5, 20))
-        with closing(SessionSteps(self._log, self._speaking, settings)) as steps:
+        with closing(GroupSteps(self._log, self._speaking, settings)) as steps:
             lookout = Lookout(steps, settings.look_ms / 1000, self._clock)
             while True:
                 self._delete(steps.step(POLL_S))

@@ -16,7 +16,7 @@ from headgate.control.ids import AttemptId, JobId
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import EventLog
 from headgate.control.master import per_job
-from headgate.control.master.silence import Watch
+from headgate.control.master.silence import SilenceTimer
 from headgate.control.master.term import Term
 from headgate.control.memory.group import MemoryMembership
 from headgate.control.memory.log import MemoryEventLog
@@ -35,7 +35,7 @@ from headgate.storage.reading import gate
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice
 from headgate.storage.stores import conditional_put
-from headgate.storage.stores.conditional_put import Answer, Stored, Verdict
+from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored
 from headgate.storage.streaming import partition_updates
 from headgate.storage.streaming.channels import Channels, _Announced, _Channel
 from headgate.storage.writing import writer
@@ -129,8 +129,8 @@ def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """No answer to a put is taken for a yes."""
     settle = conditional_put.settle
 
-    def trusting(answer: Answer, found: Stored | None, mine: Stored) -> Verdict:
-        return Verdict.DONE if answer is Answer.SILENT else settle(answer, found, mine)
+    def trusting(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
+        return PutVerdict.DONE if answer is PutAnswer.SILENT else settle(answer, found, mine)
 
     patch.setattr(conditional_put, "settle", trusting)
 
@@ -204,7 +204,7 @@ def forget_the_time(patch: pytest.MonkeyPatch) -> None:
 
 def forget_who_was_heard(patch: pytest.MonkeyPatch) -> None:
     """A session master takes a driver for silent that it has heard."""
-    patch.setattr(Watch, "hear", lambda self, at_ms: None)
+    patch.setattr(SilenceTimer, "hear", lambda self, at_ms: None)
 
 
 def read_on_from_another_attempt(patch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from headgate.control.contract import SESSION, MasterSettings
 from headgate.control.events.types import LeaseExpired
 from headgate.control.ids import JobId
 from headgate.control.inquiry.neglected import Neglected, neglected
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.per_job import JobSteps, Outcome
 from headgate.control.master.silence import time_of
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import read_snapshots
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .broker import SimLog
 from .machines import WAIT_S, World
@@ -32,9 +32,9 @@ class Sweeper:
         self._mode = world.mode
         self._clock = SimClock(world.scheduler, process)
         self._log = SimLog(world.broker, process)
-        self._storage = StorageRelease(world.bucket.client(self._clock), ROOT)
+        self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
-        self._author = Author(JOB, process.name, self._clock)
+        self._author = Announcer(JOB, process.name, self._clock)
 
     def run(self) -> None:
         """Raises:

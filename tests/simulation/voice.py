@@ -20,7 +20,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import Follower
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.model.ledger import Ledger
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import begin, take_up
@@ -53,7 +53,7 @@ class Voice:
         self._process = process
         self._name = process.name
         self._clock = SimClock(world.scheduler, process)
-        self._author = Author(job, process.name, self._clock)
+        self._author = Announcer(job, process.name, self._clock)
         self._ledger = Ledger(job)
         self._answers: dict[str, tuple[Decision, ...]] = {}
         self._follower: Follower | None = None

@@ -15,7 +15,7 @@ from headgate.control.ids import JobId
 from headgate.control.inquiry.audit import audit, fold
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import read_snapshots
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .application import Application, JobHasFailed
 from .broker import OTHER, Broker
@@ -107,7 +107,7 @@ class Operator:
             self._settle()
         if not all(job.finished for job in self._beside):
             self.world.oracle.violated("a job beside it has come to no end")
-        storage = StorageRelease(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
+        storage = ObjectDeleter(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
         self.left = sum(storage.sweep(one) for one in _folded(self.world) if one.job == JOB)
 
     def _settle(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headgate import Headgate
-from headgate.connectors.spark.services import Services
+from headgate.connectors.spark.services import JobServices
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import AttemptStarted, Recorded
 from headgate.control.inquiry.audit import fold
@@ -75,7 +75,7 @@ def attempts_of(events: list[Recorded]) -> Counter[int]:
     return Counter(b.attempt.partition.index for b in bodies if isinstance(b, AttemptStarted))
 
 
-def findings(services: Services, events: list[Recorded]) -> Findings:
+def findings(services: JobServices, events: list[Recorded]) -> Findings:
     """The bucket held against the log of one job."""
     states = fold(events)
     store, root = open_store(services.worker.store, dict(services.worker.s3))

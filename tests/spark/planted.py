@@ -17,8 +17,8 @@ import pytest
 from headgate.connectors.spark.jvm.bridge import Jvm, name_of
 from headgate.connectors.spark.queries import adaptive, planner, runner, scan_places
 from headgate.connectors.spark.queries.exchange_nodes import Group, Mark, Plan, Shuffle
-from headgate.connectors.spark.queries.planner import PlanDoor
-from headgate.connectors.spark.queries.scan_places import Places, Scan
+from headgate.connectors.spark.queries.planner import Planner
+from headgate.connectors.spark.queries.scan_places import Scan, ScanPlaces
 from headgate.connectors.spark.tasks.worker import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -32,7 +32,7 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
     """Leave out the product's own checks of its plans, so that wrong rows come of a bug."""
 
     def fill(
-        self: Places, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()
+        self: ScanPlaces, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()
     ) -> Any:
         planned = self.replace(plan, [(join, scan_places._skewed(join)) for join in cut])
         return self.replace(planned, [(node, scan.reads) for node, scan in scans])
@@ -41,7 +41,7 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
         return mapping(self, self.first_of_each(items))
 
     mapping = Jvm.mapping
-    patch.setattr(Places, "fill", fill)
+    patch.setattr(ScanPlaces, "fill", fill)
     patch.setattr(Jvm, "mapping", first_of_each)
     patch.setattr(runner, "check_parts", lambda *_: None)
 
@@ -54,19 +54,19 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
     def apart(alike: Iterable[Sequence[Shuffle]]) -> list[Group]:
         return list(dict.fromkeys(one.group for same in alike for one in same))
 
-    def hashed(self: PlanDoor, shuffle: Shuffle) -> Any:
+    def hashed(self: Planner, shuffle: Shuffle) -> Any:
         stated = partitioning(self, shuffle)
         if not shuffle.parts or name_of(stated) != "CoalescedHashPartitioning":
             return stated
         return shuffle.partitioning.copy(shuffle.partitioning.expressions(), len(shuffle.parts))
 
-    def prepared(self: PlanDoor, plan: Any) -> Any:
+    def prepared(self: Planner, plan: Any) -> Any:
         return self._query(self._stage(plan)).executedPlan()
 
-    partitioning = PlanDoor._partitioning
+    partitioning = Planner._partitioning
     patch.setattr(runner, "_cut_as_one", apart)
-    patch.setattr(PlanDoor, "_partitioning", hashed)
-    patch.setattr(PlanDoor, "_executed", prepared)
+    patch.setattr(Planner, "_partitioning", hashed)
+    patch.setattr(Planner, "_executed", prepared)
 
 
 def swap_parts(patch: pytest.MonkeyPatch) -> None:
@@ -84,10 +84,10 @@ def swap_parts(patch: pytest.MonkeyPatch) -> None:
 
 def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
     """An exchange takes the rows of one that differs in nothing but its filters."""
-    begin = PlanDoor.begin
-    known: WeakKeyDictionary[PlanDoor, dict[str, Mark]] = WeakKeyDictionary()
+    begin = Planner.begin
+    known: WeakKeyDictionary[Planner, dict[str, Mark]] = WeakKeyDictionary()
 
-    def blind(self: PlanDoor, shuffle: Shuffle) -> bool:
+    def blind(self: Planner, shuffle: Shuffle) -> bool:
         text = _NUMBER.sub("", str(shuffle.node.canonicalized().toString()))
         is_first = begin(self, shuffle)
         assert shuffle.mark is not None
@@ -99,21 +99,21 @@ def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
         shuffle.mark = alike
         return False
 
-    patch.setattr(PlanDoor, "begin", blind)
+    patch.setattr(Planner, "begin", blind)
 
 
 def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
     """An exchange of few rows is planned again as an empty relation."""
-    place = PlanDoor._place
+    place = Planner._place
 
-    def hasty(self: PlanDoor, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
+    def hasty(self: Planner, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         mark = shuffle.mark
         assert mark is not None
         if not 0 < mark.rows <= _FEW:
             return place(self, shuffle, physical)
         return shuffle.origin, self._door.relation(shuffle.origin.output())
 
-    patch.setattr(PlanDoor, "_place", hasty)
+    patch.setattr(Planner, "_place", hasty)
 
 
 def take_no_groups_for_no_rows(patch: pytest.MonkeyPatch) -> None:
@@ -137,9 +137,9 @@ def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
 def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
     """Planned again, a left join keeps all rows of the side that turned out small enough to be
     broadcast."""
-    plan = PlanDoor._plan
+    plan = Planner._plan
 
-    def turned(self: PlanDoor, logical: Any) -> Plan:
+    def turned(self: Planner, logical: Any) -> Plan:
         if not any(mark.rows >= 0 for mark in self._marks.values()):
             return plan(self, logical)
         kind = self._jvm.only(_RIGHT_OUTER)
@@ -152,7 +152,7 @@ def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
         ]
         return plan(self, self._places.replace(logical, joins))
 
-    patch.setattr(PlanDoor, "_plan", turned)
+    patch.setattr(Planner, "_plan", turned)
 
 
 def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:

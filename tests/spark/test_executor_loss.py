@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from headgate import Corrupt, Headgate, attach
 from headgate.connectors.spark.exchanges import transport
-from headgate.connectors.spark.exchanges.exchange import Exchanger, Written
+from headgate.connectors.spark.exchanges.exchange import Exchanger, StoredExchange
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping
 from headgate.connectors.spark.tasks.worker import MapTask
@@ -108,7 +108,7 @@ def test_all_executors_killed_after_each_stage(
     expected = query.collect()
     write, killed = Exchanger.write, []
 
-    def write_and_kill(*given: Any) -> Written:
+    def write_and_kill(*given: Any) -> StoredExchange:
         written = write(*given)
         killed.append(kill_executors(spark))
         return written
@@ -304,9 +304,9 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     """Two attempts at every partition run side by side, as speculation has it on two hosts, and
     both produce: one of each pair is read, the other superseded and deleted."""
     df = orders(spark)
-    writes = transport.PrivateRoad.writes
+    writes = transport.JvmTransport.writes
 
-    def twice(road: transport.PrivateRoad, task: MapTask) -> transport.Writing:
+    def twice(road: transport.JvmTransport, task: MapTask) -> transport.Writing:
         one = writes(road, task)
 
         def run() -> list[int]:
@@ -318,7 +318,7 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
         return transport.Writing(one.partitions, run, one.again)
 
     with monkeypatch.context() as patched:
-        patched.setattr(transport.PrivateRoad, "writes", twice)
+        patched.setattr(transport.JvmTransport, "writes", twice)
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     seen = kinds(recorded(hg))

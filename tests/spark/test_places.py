@@ -12,8 +12,8 @@ from headgate import Headgate, attach
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.queries.adaptive import parts_of
 from headgate.connectors.spark.queries.exchange_nodes import Group
-from headgate.connectors.spark.queries.planner import PlanDoor
-from headgate.connectors.spark.queries.runner import Offload
+from headgate.connectors.spark.queries.planner import Planner
+from headgate.connectors.spark.queries.runner import QueryRunner
 from headgate.control.errors import Corrupt
 
 from .entered import detached, left
@@ -36,26 +36,26 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
     """Put back the fault that TPC-DS found: equal places are cut by the group that each is in."""
-    patch.setattr(PlanDoor, "alike", lambda self, shuffles: [[one] for one in shuffles])
+    patch.setattr(Planner, "alike", lambda self, shuffles: [[one] for one in shuffles])
 
 
 def each_side_by_itself(patch: pytest.MonkeyPatch) -> None:
-    def cut(self: Offload, group: Group) -> None:
+    def cut(self: QueryRunner, group: Group) -> None:
         for one in group.shuffles:
             sizes = [self._done(one).written.sizes]
             (one.parts,) = parts_of(sizes, self._plans.adapting, [{}])
 
-    patch.setattr(Offload, "_cut", cut)
+    patch.setattr(QueryRunner, "_cut", cut)
 
 
 def columns_of_another(patch: pytest.MonkeyPatch) -> None:
-    scans = Offload._scans
+    scans = QueryRunner._scans
 
-    def swapped(self: Offload, inputs: Any) -> dict[Any, Any]:
+    def swapped(self: QueryRunner, inputs: Any) -> dict[Any, Any]:
         found = scans(self, inputs)
         return dict(zip(found, reversed(found.values()), strict=True))
 
-    patch.setattr(Offload, "_scans", swapped)
+    patch.setattr(QueryRunner, "_scans", swapped)
 
 
 def a_part_is_lost(patch: pytest.MonkeyPatch) -> None:

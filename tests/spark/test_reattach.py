@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from headgate import attach
 from headgate.connectors.spark import attach as attaching
-from headgate.connectors.spark.services import Services
+from headgate.connectors.spark.services import JobServices
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.ids import JobId
@@ -122,7 +122,7 @@ def test_the_next_driver_reads_what_a_killed_one_wrote(
         spark.stop()
 
 
-def assert_nothing_stays(services: Services) -> None:
+def assert_nothing_stays(services: JobServices) -> None:
     """Neither object nor upload; the log explains itself, and so does the last snapshot."""
     worker = services.worker
     with closing(KafkaEventLog(worker.kafka)) as log:

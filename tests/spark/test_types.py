@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
-from headgate.connectors.spark.exchanges.transport import PrivateRoad
+from headgate.connectors.spark.exchanges.transport import JvmTransport
 from headgate.connectors.spark.tasks.worker import Frames
 from headgate.connectors.spark.types import carried_schema, stored_schema
 
@@ -212,6 +212,6 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
     road = hg._exchanger._road(df, 1, ("id",))
-    assert isinstance(road, PrivateRoad)
+    assert isinstance(road, JvmTransport)
     frames: RDD[Any] = RDD(road._batches, spark.sparkContext, Frames())
     assert max(frames.map(lambda frame: frame.size).collect()) < 20 << 20

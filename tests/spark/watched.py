@@ -42,9 +42,9 @@ class Watched:
         self._seen: set[str] = set()
         self.reached: Counter[str] = Counter()
         self._watch(patch, runner, "parts_of", self._parts)
-        self._watch(patch, planner.PlanDoor, "alike", self._alike)
-        self._watch(patch, planner.PlanDoor, "plan_again", self._again)
-        self._watch(patch, planner.PlanDoor, "begin", self._begun)
+        self._watch(patch, planner.Planner, "alike", self._alike)
+        self._watch(patch, planner.Planner, "plan_again", self._again)
+        self._watch(patch, planner.Planner, "begin", self._begun)
 
     def end(self) -> frozenset[str]:
         """Count a query that has been asked, and return what it has reached."""

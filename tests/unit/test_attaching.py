@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError
 from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
 from headgate.connectors.spark.jvm import catalyst
-from headgate.connectors.spark.services import Services
+from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.ids import job_id
 from headgate.control.memory.log import MemoryEventLog
@@ -33,7 +33,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     """Whatever fails once the job is registered, neither the master's threads nor its log stay."""
     log: Any = MemoryEventLog()
     worker: Any = SimpleNamespace(job=JOB, root="root", store="memory:", limits=Limits())
-    services = Services(log, MemoryBlobStore(), worker, ExitStack())
+    services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
     monkeypatch.setattr(attach, "open_door", lambda _: None)
     monkeypatch.setattr(attach, step, fail)
     with pytest.raises(RuntimeError, match="no door"):

@@ -15,7 +15,7 @@ from headgate.control.errors import Fenced, Unavailable
 from headgate.control.events.types import Fact, JobAccepted, JobUnregistered, PromoteRequested
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, Follower, StateRecord
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.per_job import JobSteps
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def crowded() -> MemoryEventLog:
     """A log in which others have done much."""
     log = MemoryEventLog(1)
-    other = Author(JobId("other"), "somebody")
+    other = Announcer(JobId("other"), "somebody")
     for _ in range(100):
         log.append(other.fact(REGISTERED))
     return log
@@ -60,10 +60,10 @@ def test_a_new_job_is_not_looked_for_among_others(open_steps: Callable[..., JobS
     assert 100 <= at
     assert {} == read_snapshots(log, None, Deadline.after(1.0))
     state_facts(log, replace(REGISTERED, mode=""), by="first")
-    log.append(Author(JobId("other"), "somebody").fact(REGISTERED))
+    log.append(Announcer(JobId("other"), "somebody").fact(REGISTERED))
     begin(log, JOB, Deadline.after(1.0))
     assert (kept, at) == (standing(log), position(log))
-    with closing(open_steps(log, Author(JOB, "second"), OFTEN)) as steps:
+    with closing(open_steps(log, Announcer(JOB, "second"), OFTEN)) as steps:
         assert at == steps._follower.position()
 
 
@@ -75,7 +75,7 @@ def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
     snapshot = read_snapshots(log, JOB, Deadline.after(1.0))[JOB]
     assert events(log)[0].offset == snapshot.first < snapshot.position
     assert audited(log).state == state
-    with closing(JobSteps.follow(log, Author(JOB, "driver"), OFTEN, known=0)) as steps:
+    with closing(JobSteps.follow(log, Announcer(JOB, "driver"), OFTEN, known=0)) as steps:
         assert snapshot.first == steps._follower.position()
 
 
@@ -174,7 +174,7 @@ def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
 def test_a_job_may_begin_behind_a_step_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
     """Somebody else's transaction hides the end of the log: what was kept behind it belongs to this
     log all the same."""
-    log, other = crowded(), Author(JobId("other"), "somebody")
+    log, other = crowded(), Announcer(JobId("other"), "somebody")
     with closing(log.open_decisions(other.job)) as theirs:
         theirs.begin()
         theirs.write(other.decision(Derived(0, 0, "0", JobAccepted(1))))

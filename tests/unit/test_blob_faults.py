@@ -16,7 +16,7 @@ from headgate.control.errors import (
     Throttled,
     Unavailable,
 )
-from headgate.storage.stores.conditional_put import Answer, Stored, Verdict, settle
+from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored, settle
 from headgate.storage.stores.faults import (
     Effect,
     FaultPlan,
@@ -44,18 +44,18 @@ def faulty(*faults: PlannedFault, tries_max: int = 6) -> tuple[FaultyBlobStore, 
 @pytest.mark.parametrize(
     ("answer", "found", "expected"),
     [
-        (Answer.CREATED, None, Verdict.DONE),
-        (Answer.BUSY, None, Verdict.AGAIN),
-        (Answer.EXISTS, MINE, Verdict.DONE),
-        (Answer.EXISTS, OTHER, Verdict.TAKEN),
-        (Answer.EXISTS, Stored("mine", 4), Verdict.TAKEN),
-        (Answer.EXISTS, None, Verdict.AGAIN),
-        (Answer.SILENT, MINE, Verdict.DONE),
-        (Answer.SILENT, OTHER, Verdict.TAKEN),
-        (Answer.SILENT, None, Verdict.AGAIN),
+        (PutAnswer.CREATED, None, PutVerdict.DONE),
+        (PutAnswer.BUSY, None, PutVerdict.AGAIN),
+        (PutAnswer.EXISTS, MINE, PutVerdict.DONE),
+        (PutAnswer.EXISTS, OTHER, PutVerdict.TAKEN),
+        (PutAnswer.EXISTS, Stored("mine", 4), PutVerdict.TAKEN),
+        (PutAnswer.EXISTS, None, PutVerdict.AGAIN),
+        (PutAnswer.SILENT, MINE, PutVerdict.DONE),
+        (PutAnswer.SILENT, OTHER, PutVerdict.TAKEN),
+        (PutAnswer.SILENT, None, PutVerdict.AGAIN),
     ],
 )
-def test_settle(answer: Answer, found: Stored | None, expected: Verdict) -> None:
+def test_settle(answer: PutAnswer, found: Stored | None, expected: PutVerdict) -> None:
     """Every answer with every finding has one meaning."""
     assert expected == settle(answer, found, MINE)
 

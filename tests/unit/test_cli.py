@@ -16,7 +16,7 @@ from headgate.control.errors import Unavailable
 from headgate.control.events.types import AttemptFailed, Event, JobAccepted, JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.infra.cli import app
@@ -30,7 +30,7 @@ from headgate.storage.format.layout import Layout
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore, Bytes
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 JOB, RESULT = JobId("j"), ResultId("r1")
 PARTITIONS, SUBPARTITIONS = 3, 4
@@ -64,7 +64,9 @@ def exchange(
     """One exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
     settings = settings or MasterSettings()
-    master = DriverMaster(log, StorageRelease(store, "root"), settings, Speaker("d", "0", place))
+    master = DriverMaster(
+        log, ObjectDeleter(store, "root"), settings, DriverIdentity("d", "0", place)
+    )
     master.start()
     master.register_job(Context())
     environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())

@@ -22,7 +22,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import ResultState
 
@@ -97,7 +97,7 @@ class SlowStorage(OrderedStorage):
 def stored(log: EventLog, results: int) -> DriverMaster:
     """A driver whose job has so many results of one partition each."""
     storage = SlowStorage(log)
-    driver = DriverMaster(log, storage, SETTINGS, Speaker("driver", "0"))
+    driver = DriverMaster(log, storage, SETTINGS, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     for number in range(results):
         name = ResultId(f"r{number}")

@@ -41,7 +41,7 @@ from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettin
 from headgate.control.kafka.records import Place
 from headgate.control.kafka.settings import OWNED
 from headgate.control.kafka.transactions import KafkaTransactions
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.storage.stores.s3.settings import s3_settings
 
 _ADDRESS = "http://me:hunter2@host"
@@ -322,7 +322,7 @@ def test_a_producer_that_an_error_has_ended_is_replaced(
     log = KafkaEventLog(KafkaSettings(NOWHERE))
     monkeypatch.setattr(log._clients, "_make", make)
     monkeypatch.setattr(log._clients, "_partitions", 1)
-    fact = Author(JobId("job"), "tests").fact(JobUnregistered("closed"))
+    fact = Announcer(JobId("job"), "tests").fact(JobUnregistered("closed"))
     with closing(log):
         with pytest.raises(Unavailable):
             log.append(fact) if call == "append" else log.beat(fact.job)

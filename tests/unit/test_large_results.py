@@ -25,7 +25,7 @@ from headgate.control.events.types import (
     TrackingStopped,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Orders
 from headgate.control.model.apply import apply
 from headgate.control.model.decide import step
@@ -67,7 +67,7 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
     assert all(map(fits, decisions))
     named = [one for told in decisions if isinstance(told, Released) for one in told.attempts]
     assert [attempt(index) for index in range(PARTITIONS)] == named
-    deletions = Orders(Author(JOB, "master", SYSTEM_CLOCK), deque()).all(state)
+    deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), deque()).all(state)
     for deletion in deletions:
         gone = Deleted(RESULT, deletion.attempts, len(deletion.attempts))
         assert fits(gone)

@@ -39,12 +39,12 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import Decisions, EventLog
 from headgate.control.master import thread as loop_module
-from headgate.control.master.announcer import Author
-from headgate.control.master.thread import JobLoop
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.thread import JobMasterThread
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState, ResultState
-from headgate.control.snapshots.schedule import Keeper
+from headgate.control.snapshots.schedule import SnapshotSchedule
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 
@@ -131,9 +131,9 @@ def looping(
     by: str = "driver",
     job: Job | None = None,
     settings: MasterSettings = SETTINGS,
-) -> Iterator[JobLoop]:
-    author = Author(JOB, by)
-    found = JobLoop(job or Job(), log, storage or OrderedStorage(log), settings, author)
+) -> Iterator[JobMasterThread]:
+    author = Announcer(JOB, by)
+    found = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, author)
     found.start()
     try:
         yield found
@@ -158,7 +158,7 @@ def produced(partition: int, task: int, epoch: int = 1) -> Produced:
 
 
 def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:
-    author = Author(JOB, by)
+    author = Announcer(JOB, by)
     for fact in facts:
         log.append(author.fact(fact)).offset(Deadline.after(1.0))
 
@@ -200,11 +200,11 @@ def test_half_decided_facts_are_decided_by_the_next_master() -> None:
         decisions = half.open_decisions(JOB)
         decisions.begin()
         for one in due[:count]:
-            decisions.write(Author(JOB, "dead").decision(one))
+            decisions.write(Announcer(JOB, "dead").decision(one))
         decisions.commit(0)
         decisions.begin()
         for one in due[count:]:
-            decisions.write(Author(JOB, "dead").decision(one))
+            decisions.write(Announcer(JOB, "dead").decision(one))
         with looping(half) as loop:
             assert loop.wait_for(complete, "completion")
         assert len(due) == audited(half).decisions
@@ -235,7 +235,7 @@ def test_a_second_master_fences_the_first() -> None:
     assert audited(log).state.epoch == 2
 
 
-def wait_into(loop: JobLoop, waiting: Future[object]) -> None:
+def wait_into(loop: JobMasterThread, waiting: Future[object]) -> None:
     try:
         waiting.set_result(loop.wait_for(complete, "completion"))
     except HeadgateError as exc:
@@ -247,7 +247,7 @@ def test_a_question_that_the_predecessor_answered_is_answered(
 ) -> None:
     """A fact asked while the former master still decides gets the decision that it made, unless
     that lies behind a snapshot: so a driver asks when it has read the log."""
-    monkeypatch.setattr(Keeper, "is_due", lambda *_: False)
+    monkeypatch.setattr(SnapshotSchedule, "is_due", lambda *_: False)
     log = MemoryEventLog()
     late = FaultyLog(log)
     late.may_open.clear()

@@ -34,19 +34,19 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog
-from headgate.control.master.driver_master import DriverMaster, Speaker
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import build
 from headgate.storage.limits import Limits
-from headgate.storage.runtime import Means
+from headgate.storage.runtime import Runtime
 from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
 from headgate.storage.stores.retries import RetrySettings
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import (
@@ -90,8 +90,8 @@ class Stack:
     def master(
         self, log: EventLog | None = None, store: BlobStore | None = None
     ) -> Iterator[DriverMaster]:
-        release = StorageRelease(store or self.store, "root")
-        speaker = Speaker(f"driver {next(self.drivers)}", "0")
+        release = ObjectDeleter(store or self.store, "root")
+        speaker = DriverIdentity(f"driver {next(self.drivers)}", "0")
         master = DriverMaster(log or self.inner, release, SETTINGS, speaker)
         master.start()
         try:
@@ -103,7 +103,7 @@ class Stack:
     def environment(self, log: EventLog | None = None) -> Iterator[ObjectStoreEnvironment]:
         """An executor's; its log is wrapped, for whoever closes an environment closes its log."""
         shared = log or FaultyLog(self.inner)
-        environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, Means(0.3))
+        environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, Runtime(0.3))
         try:
             yield environment
         finally:

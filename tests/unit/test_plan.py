@@ -14,7 +14,7 @@ from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.limits import Limits
-from headgate.storage.reading.range_cache import Neighbours
+from headgate.storage.reading.range_cache import RangeCache
 from headgate.storage.reading.read_plan import group_of, plan, read_on
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import ByteRange
@@ -56,7 +56,7 @@ def asked_for(whole: Manifest, limits: Limits) -> list[int]:
             return memoryview(b"")
 
     with ThreadPoolExecutor(1) as fetchers:
-        held = Neighbours(Store(), limits.cache_bytes, fetchers)
+        held = RangeCache(Store(), limits.cache_bytes, fetchers)
         for at in range(whole.count):
             one = deployment(whole, at)
             for piece in chain(plan(one, limits), read_on(one, limits)):

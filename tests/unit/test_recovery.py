@@ -25,7 +25,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog, StateRecord
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.per_job import JobSteps, Outcome
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
@@ -70,7 +70,7 @@ LIFE: tuple[Fact, ...] = (
 def opened(
     log: EventLog, settings: MasterSettings = OFTEN, clock: StoppedClock | None = None
 ) -> JobSteps:
-    return JobSteps.open(log, Author(JOB, "master", clock or StoppedClock()), settings)
+    return JobSteps.open(log, Announcer(JOB, "master", clock or StoppedClock()), settings)
 
 
 def last_state(outcomes: Sequence[Outcome]) -> JobState:
@@ -178,7 +178,7 @@ def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
         drive(steps, log, OrderedStorage(log))
         first = position(log)
         assert first == len(log._partitions[0].entries) > len(LIFE)
-        log.append(Author(JobId("other"), "somebody", clock).fact(REGISTERED))
+        log.append(Announcer(JobId("other"), "somebody", clock).fact(REGISTERED))
         drive(steps, log, OrderedStorage(log))
         assert first == position(log)
         clock.at_ms += after_ms
@@ -307,7 +307,7 @@ def test_a_snapshot_of_another_log_is_passed_over(
     live(old, LIFE, 100)
     carry_state(old, log)
     for number in range(grown):
-        log.append(Author(JobId("other"), f"somebody {number}").fact(REGISTERED))
+        log.append(Announcer(JobId("other"), f"somebody {number}").fact(REGISTERED))
     with caplog.at_level(logging.WARNING):
         state = live(log, OPENING, 100)
     assert "which is another" in caplog.text
@@ -320,7 +320,7 @@ def test_what_is_gone_behind_a_snapshot_is_said(caplog: pytest.LogCaptureFixture
     log = MemoryEventLog(1)
     live(log, LIFE, 100)
     start = position(log)
-    log.append(Author(JobId("other"), "somebody").fact(REGISTERED))
+    log.append(Announcer(JobId("other"), "somebody").fact(REGISTERED))
     log.expire(JOB, start + 1)
     with caplog.at_level(logging.WARNING):
         assert start + 1 == position(log)

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from headgate import Headgate, Invalid, Unavailable
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.exchange import Exchanger
-from headgate.connectors.spark.exchanges.lifetimes import Gone, Kept
-from headgate.connectors.spark.exchanges.rerun import Repairs
+from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
+from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.settings import Settings
 from headgate.control.contract import ShuffleDescriptor
@@ -50,7 +50,7 @@ class Master:
 
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
-    repairs = Repairs(context, lambda _: None)
+    repairs = Reruns(context, lambda _: None)
     means: Any = SimpleNamespace(epoch=1, settings=Settings(), master=master, repairs=repairs)
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
     return Headgate(Exchanger(context, means, DOOR), services)
@@ -84,9 +84,9 @@ def test_an_exchange_whose_release_failed_is_known() -> None:
 def test_what_nobody_reads_is_released_by_a_later_sweep() -> None:
     """A sweep that fails has not forgotten what it was to release, nor what was behind it."""
     master = Master(1)
-    kept = Kept(lambda results: master.release_partition_externally(results[0]))
-    kept.add(Gone(), (FIRST,))
-    kept.add(Gone(), (SECOND,))
+    kept = Lifetimes(lambda results: master.release_partition_externally(results[0]))
+    kept.add(NoReader(), (FIRST,))
+    kept.add(NoReader(), (SECOND,))
     kept.sweep()
     assert [] == master.released
     assert {FIRST.result, SECOND.result} == kept.results

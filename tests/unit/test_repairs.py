@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from headgate.connectors.spark.exchanges import rerun
-from headgate.connectors.spark.exchanges.rerun import Repairs
+from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.exchanges.transport import Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import ResultRegistered
@@ -29,7 +29,7 @@ class Driver:
         self.runs = 0
         self.missing = frozenset({1})
         context = SimpleNamespace(setLocalProperty=lambda *_: None)
-        self.repairs = Repairs(cast(SparkContext, context), lambda _: self.state())
+        self.repairs = Reruns(cast(SparkContext, context), lambda _: self.state())
         self.repairs.keep(RESULT, Writing(2, lambda: [], self.again))
 
     def again(self, partitions: list[int]) -> None:

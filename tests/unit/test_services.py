@@ -14,21 +14,21 @@ from headgate.storage.limits import Limits
 from headgate.storage.services import (
     LOCAL_FILES,
     OBJECT_STORE,
-    Services,
+    ServicesByName,
     StorageFactory,
     local_files,
 )
 from headgate.storage.stores.memory import MemoryBlobStore
 
 
-def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> Services:
+def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> ServicesByName:
     def note(name: str, make: Callable[[], ShuffleServiceFactory]) -> ShuffleServiceFactory:
         made.append(name)
         return make()
 
     limits = Limits()
     in_memory = StorageFactory(MemoryEventLog, MemoryBlobStore, "", limits)
-    return Services(
+    return ServicesByName(
         {
             OBJECT_STORE: lambda: note(OBJECT_STORE, lambda: in_memory),
             LOCAL_FILES: lambda: note(LOCAL_FILES, lambda: local_files(tmp_path, limits)),

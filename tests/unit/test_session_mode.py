@@ -23,14 +23,14 @@ from headgate.control.events.types import JobRegistered, ReleaseRequested
 from headgate.control.ids import AttemptId, JobId
 from headgate.control.log import EventLog
 from headgate.control.master import group_master as session_module
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Clearing, Deletion
-from headgate.control.master.driver_master import DriverMaster, Speaker
-from headgate.control.master.group_master import SessionMaster
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.group_master import GroupMaster
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState, ResultState
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, OPENING, RESULT, Job, bodies, events, in_a_hurry, produced
@@ -53,10 +53,10 @@ def mastering(
     stack: Stack, log: EventLog | None = None, slot: str = "one", look_ms: int = 5_000
 ) -> Iterator[list[object]]:
     """A session master in a thread; what it ended with, when it ended by itself."""
-    speaking = Speaking(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
+    speaking = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
     settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
-    storage = StorageRelease(stack.store, "root")
-    master = SessionMaster(log or stack.inner, storage, settings, speaking)
+    storage = ObjectDeleter(stack.store, "root")
+    master = GroupMaster(log or stack.inner, storage, settings, speaking)
     ended: list[object] = []
 
     def run() -> None:
@@ -77,8 +77,8 @@ def mastering(
 @contextmanager
 def driving(stack: Stack, mode: str = SESSION, wait_ms: int = WAIT_MS) -> Iterator[DriverMaster]:
     settings = MasterSettings(wait_ms, STEP_EVENTS_MAX, mode)
-    speaker = Speaker(f"driver {next(stack.drivers)}", "0")
-    master = DriverMaster(stack.inner, StorageRelease(stack.store, "root"), settings, speaker)
+    speaker = DriverIdentity(f"driver {next(stack.drivers)}", "0")
+    master = DriverMaster(stack.inner, ObjectDeleter(stack.store, "root"), settings, speaker)
     master.start()
     try:
         yield master
@@ -131,16 +131,18 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
     """A master that joins again gets every order again: what waited for a thread is forgotten, also
     where it joins ten times while the store is slow. What runs may run once more."""
     log, storage = MemoryEventLog(1), SlowStorage()
-    orders, joined = Counter[SessionSteps](), list[SessionSteps]()
+    orders, joined = Counter[GroupSteps](), list[GroupSteps]()
     jobs = [JobId(f"job-{number}") for number in range(20)]
     for job in jobs:
-        author = Author(job, "driver")
+        author = Announcer(job, "driver")
         registered = JobRegistered(SESSION, "0", "tests")
         for one in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
             log.append(author.fact(one))
 
-    class Flapping(SessionSteps):
-        def __init__(self, log: EventLog, speaking: Speaking, settings: MasterSettings) -> None:
+    class Flapping(GroupSteps):
+        def __init__(
+            self, log: EventLog, speaking: MasterIdentity, settings: MasterSettings
+        ) -> None:
             joined.append(self)
             super().__init__(log, speaking, settings)
 
@@ -151,9 +153,9 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
             orders[self] += len(found)
             return found
 
-    monkeypatch.setattr(session_module, "SessionSteps", Flapping)
-    speaking = Speaking("one", "master one", SYSTEM_CLOCK, "")
-    master = SessionMaster(log, storage, MasterSettings(WAIT_MS), speaking)
+    monkeypatch.setattr(session_module, "GroupSteps", Flapping)
+    speaking = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
+    master = GroupMaster(log, storage, MasterSettings(WAIT_MS), speaking)
     thread = threading.Thread(target=master.run)
     thread.start()
     await_true(lambda: len(joined) > 10 and orders[joined[10]] == len(jobs))

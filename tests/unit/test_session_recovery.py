@@ -27,8 +27,8 @@ from headgate.control.ids import JobId
 from headgate.control.inquiry.audit import audit
 from headgate.control.log import EventLog, Grant, StateRecord
 from headgate.control.master import group_steps
-from headgate.control.master.announcer import Author
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.per_job import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
@@ -37,7 +37,7 @@ from headgate.control.model.state import JobState
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import read_snapshots
-from headgate.control.snapshots.schedule import Keeper
+from headgate.control.snapshots.schedule import SnapshotSchedule
 
 from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
 from .test_loop import JOB, RESULT, attempt, in_a_hurry, looping, produced
@@ -64,15 +64,15 @@ END = JobUnregistered("closed")
 class Read:
     """A master, and from where on it has read the only partition."""
 
-    steps: SessionSteps
+    steps: GroupSteps
     starts: list[int] = field(default_factory=list)
 
     def granted(self, grant: Grant) -> int:
-        self.starts.append(SessionSteps.granted(self.steps, grant))
+        self.starts.append(GroupSteps.granted(self.steps, grant))
         return self.starts[-1]
 
 
-def watched(steps: SessionSteps) -> Read:
+def watched(steps: GroupSteps) -> Read:
     found = Read(steps)
     steps.granted = found.granted  # type: ignore[method-assign]
     return found
@@ -139,7 +139,7 @@ def test_a_job_that_no_snapshot_has_is_not_passed_by(monkeypatch: pytest.MonkeyP
     ones are not needed twice."""
     log = MemoryEventLog(1)
     with monkeypatch.context() as without:
-        without.setattr(Keeper, "is_due", lambda keeper, one, _: one.state.job == JOBS[0])
+        without.setattr(SnapshotSchedule, "is_due", lambda keeper, one, _: one.state.job == JOBS[0])
         state_facts(log, JOBS[5], LIFE[0], by="small")
         first = events(log, JOBS[5])[0].offset
         live(log, LIFE, JOBS[0], said="large")
@@ -159,8 +159,8 @@ def test_time_brings_a_snapshot_too(is_time: bool, retention_ms: int) -> None:
     the log forgets, so that a later master reads no more than that."""
     clock, log = StoppedClock(), MemoryEventLog(1, retention_ms=retention_ms)
     after_ms = NEVER.snapshot_ms if retention_ms < 0 else retention_ms // 4
-    speaking = Speaking("one", "master", clock, "")
-    with closing(SessionSteps(log, speaking, NEVER)) as steps:
+    speaking = MasterIdentity("one", "master", clock, "")
+    with closing(GroupSteps(log, speaking, NEVER)) as steps:
         state_facts(log, JOBS[0], OPENING[0])
         drive(log, Storage(), steps)
         state_facts(log, JOBS[0], *OPENING[1:])
@@ -181,7 +181,7 @@ def test_many_jobs_are_kept_at_once(
     monkeypatch.setattr(group_steps, "_KEPT_MAX", at_once)
     clock, log = StoppedClock(), MemoryEventLog(1)
     faulty = FaultyLog(log)
-    with closing(SessionSteps(faulty, Speaking("one", "master", clock, ""), NEVER)) as steps:
+    with closing(GroupSteps(faulty, MasterIdentity("one", "master", clock, ""), NEVER)) as steps:
         for job in JOBS[:3]:
             state_facts(log, job, *OPENING)
         drive(faulty, Storage(), steps)
@@ -217,7 +217,7 @@ def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
     """It holds the partition for ever, and asks now and then what has gone."""
     clock = StoppedClock(10**12)
     log = MemoryEventLog(1, clock)
-    with closing(SessionSteps(log, Speaking("one", "master", clock, ""), OFTEN)) as steps:
+    with closing(GroupSteps(log, MasterIdentity("one", "master", clock, ""), OFTEN)) as steps:
         drive(log, Storage(), steps)
         for job in JOBS[:2]:
             state_facts(log, job, *LIFE, clock=clock)
@@ -286,7 +286,7 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
     whole = audited(log, JOBS[0]).state
     for before in (0, 1, snapshot.position):
         log.expire(JOBS[0], before)
-        author = Author(JOBS[0], "driver", CLOCK)
+        author = Announcer(JOBS[0], "driver", CLOCK)
         with closing(JobSteps.follow(log, author, OFTEN, known=0)) as steps:
             assert (snapshot.position if before else 0) == steps._follower.position()
             states = [steps.step(0.0).state for _ in range(30)]
@@ -296,7 +296,7 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
 def test_a_successor_is_seen_behind_a_snapshot() -> None:
     """A driver that was cut off until the log had lost its successor's first words is fenced."""
     log, term = MemoryEventLog(1), Term("driver")
-    author = Author(JOBS[0], "driver", CLOCK)
+    author = Announcer(JOBS[0], "driver", CLOCK)
     log.append(author.fact(LIFE[0]))
     live(log, LIFE[1:], JOBS[0], said="early")
     with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
@@ -314,7 +314,7 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
 def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
     """Nobody decides in its place that would fence it: it reads what is said of it."""
     log, term = MemoryEventLog(1), Term("driver")
-    author = Author(JOBS[0], "driver", CLOCK)
+    author = Announcer(JOBS[0], "driver", CLOCK)
     log.append(author.fact(LIFE[0]))
     live(log, (), said="")
     with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
@@ -327,7 +327,7 @@ def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
 def test_a_life_that_began_anew_is_anothers() -> None:
     """A driver whose log was lost finds its job there at an earlier epoch, and is fenced."""
     old, new, term = MemoryEventLog(1), MemoryEventLog(1), Term("driver")
-    author = Author(JOBS[0], "driver", CLOCK)
+    author = Announcer(JOBS[0], "driver", CLOCK)
     live(old, LIFE, JOBS[0], said="former")
     old.append(author.fact(LIFE[0]))
     live(old, (), said="")

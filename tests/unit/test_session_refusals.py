@@ -14,7 +14,7 @@ from headgate.control.events.types import Event, JobAccepted
 from headgate.control.ids import JobId
 from headgate.control.log import StateRecord, job_of
 from headgate.control.master import group_steps
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
 from headgate.control.model.replay import Snapshot
@@ -69,7 +69,7 @@ def test_many_jobs_are_forgotten_some_at_a_time(
     monkeypatch.setattr(group_steps, "_KEPT_MAX", 1)
     faulty = FaultyLog(log if outdated else old)
     state_facts(faulty, JobId("next"), *OPENING)
-    with closing(SessionSteps(faulty, Speaking("one", "master", CLOCK, ""), NEVER)) as steps:
+    with closing(GroupSteps(faulty, MasterIdentity("one", "master", CLOCK, ""), NEVER)) as steps:
         drive(faulty, Storage(), steps)
     assert faulty.calls["commit"] >= len(JOBS)
     assert all({} == standing(faulty, job) for job in JOBS)

@@ -37,8 +37,8 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog, partition_of
-from headgate.control.master.announcer import Author
-from headgate.control.master.group_steps import SessionSteps, Speaking
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
 from headgate.control.model import replay
@@ -82,19 +82,19 @@ class Storage:
 def state_facts(
     log: EventLog, job: JobId, *facts: Fact, by: str = "task", clock: Clock = CLOCK
 ) -> None:
-    author = Author(job, by, clock)
+    author = Announcer(job, by, clock)
     for one in facts:
         log.append(author.fact(one)).offset(Deadline.after(1.0, CLOCK))
 
 
 def joined(
     log: EventLog, slot: str = "one", start: int = 0, settings: MasterSettings = SETTINGS
-) -> SessionSteps:
-    speaking = Speaking(slot, f"master {slot} {start}", CLOCK, "memory://here/")
-    return SessionSteps(log, speaking, settings)
+) -> GroupSteps:
+    speaking = MasterIdentity(slot, f"master {slot} {start}", CLOCK, "memory://here/")
+    return GroupSteps(log, speaking, settings)
 
 
-def drive(log: EventLog, storage: Storage, *masters: SessionSteps, steps: int = STEPS) -> None:
+def drive(log: EventLog, storage: Storage, *masters: GroupSteps, steps: int = STEPS) -> None:
     for _ in range(steps):
         for master in masters:
             for deletion in master.step(0.0):
@@ -176,7 +176,7 @@ def test_partitions_move_between_masters(evicted: bool) -> None:
             assert one.states.keys() & two.states.keys() == set()
 
 
-def master_has_all(master: SessionSteps, job: JobId) -> bool:
+def master_has_all(master: GroupSteps, job: JobId) -> bool:
     return master.states[job].results[RESULT].complete
 
 

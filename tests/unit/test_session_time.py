@@ -25,9 +25,9 @@ from headgate.control.events.types import (
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.master import silence, thread
-from headgate.control.master.driver_master import DriverMaster, Speaker
-from headgate.control.master.group_steps import SessionSteps, Speaking
-from headgate.control.master.silence import MASTERS, Watch
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
+from headgate.control.master.silence import MASTERS, SilenceTimer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
 
@@ -105,10 +105,10 @@ class World:
         self.log = MemoryEventLog(2, self.clock)
 
     @contextmanager
-    def master(self, log: EventLog | None = None, ahead_ms: int = 0) -> Iterator[SessionSteps]:
+    def master(self, log: EventLog | None = None, ahead_ms: int = 0) -> Iterator[GroupSteps]:
         clock = Ahead(self.clock, ahead_ms)
-        speaking = Speaking("one", f"master {self.clock.at_ms}", clock, "")
-        with closing(SessionSteps(log or self.log, speaking, self.settings)) as steps:
+        speaking = MasterIdentity("one", f"master {self.clock.at_ms}", clock, "")
+        with closing(GroupSteps(log or self.log, speaking, self.settings)) as steps:
             drive(self.log, self.storage, steps)
             yield steps
 
@@ -116,7 +116,7 @@ class World:
         by = f"driver {self.clock.at_ms}"
         state_facts(self.log, JOBS[0], *facts, by=by, clock=self.clock)
 
-    def look(self, steps: SessionSteps, beat: bool = True) -> bool:
+    def look(self, steps: GroupSteps, beat: bool = True) -> bool:
         """What a master does now and then; whether it asked who was heard."""
         asks = steps.look()
         if asks:
@@ -304,7 +304,7 @@ def test_who_could_not_be_heard_has_time_to_be() -> None:
 
 
 def test_without_a_lease_nobody_is_late() -> None:
-    watch = Watch()
+    watch = SilenceTimer()
     watch.hear(1)
     assert not watch.is_due(0, 10**15)
     assert 0 == watch.silent_ms(0, 10**15)
@@ -352,7 +352,7 @@ def test_a_master_looks_by_itself() -> None:
     stack = Stack()
     registered = JobRegistered(SESSION, "0", "tests", lease_ms=300)
     settings = MasterSettings(2_000, STEP_EVENTS_MAX, SESSION, lease_ms=300)
-    driver = DriverMaster(stack.inner, Storage(), settings, Speaker("driver", "0"))
+    driver = DriverMaster(stack.inner, Storage(), settings, DriverIdentity("driver", "0"))
     with mastering(stack, look_ms=20):
         driver.register_job(Job())
         state_facts(stack.inner, JOBS[0], registered, *LIVED[1:], clock=SYSTEM_CLOCK)
@@ -366,7 +366,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     """A promoted result goes when its time is over, while its driver is its master."""
     log, storage = MemoryEventLog(), Storage()
     settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
-    driver = DriverMaster(log, storage, settings, Speaker("driver", "0"))
+    driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     over_ms = SYSTEM_CLOCK.now_ms() + 200
     promoted = PromoteRequested(RESULT, over_ms)
@@ -395,7 +395,10 @@ def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) ->
 
     log = NoBeats()
     driver = DriverMaster(
-        log, Storage(), MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20), Speaker("driver", "0")
+        log,
+        Storage(),
+        MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20),
+        DriverIdentity("driver", "0"),
     )
     driver.register_job(Job())
     state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, 2**60), clock=SYSTEM_CLOCK)
@@ -418,7 +421,10 @@ def test_a_driver_whose_clock_is_days_off_deletes_in_time(
     there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()
     driver = DriverMaster(
-        log, storage, MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20), Speaker("driver", "0")
+        log,
+        storage,
+        MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20),
+        DriverIdentity("driver", "0"),
     )
     driver.register_job(Job())
     over_ms = there.at_ms + DAY_MS

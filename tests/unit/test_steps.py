@@ -23,7 +23,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
-from headgate.control.master.announcer import Author
+from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion
 from headgate.control.master.per_job import JobSteps, Outcome
 from headgate.control.master.term import Term
@@ -68,7 +68,7 @@ STEPS = 12
 
 
 def opened(log: EventLog, by: str = "master") -> JobSteps:
-    return JobSteps.open(log, Author(JOB, by, CLOCK), SETTINGS)
+    return JobSteps.open(log, Announcer(JOB, by, CLOCK), SETTINGS)
 
 
 def drive(steps: JobSteps, log: EventLog, storage: OrderedStorage) -> list[Outcome]:
@@ -130,7 +130,7 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
 def test_answers_are_the_authors_own() -> None:
     """A step answers what its own author has asked, once, and nothing that others have."""
     log = MemoryEventLog()
-    author = Author(JOB, "driver", CLOCK)
+    author = Announcer(JOB, "driver", CLOCK)
     own = author.fact(REGISTERED)
     with closing(JobSteps.open(log, author, SETTINGS)) as steps:
         state_facts(log, REGISTERED, by="another")
@@ -223,7 +223,7 @@ def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
     settings = replace(SETTINGS, snapshot_events=1)
 
     def go_on(by: str, *facts: Fact) -> None:
-        with closing(JobSteps.open(log, Author(JOB, by, CLOCK), settings)) as steps:
+        with closing(JobSteps.open(log, Announcer(JOB, by, CLOCK), settings)) as steps:
             for fact in facts:
                 state_facts(log, fact)
                 drive(steps, log, storage)
@@ -240,10 +240,10 @@ def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
 
     go_on("first", *OPENING, produced(0, 1))
     slow = Slow(log)
-    steps = JobSteps.open(slow, Author(JOB, "third", CLOCK), settings)
+    steps = JobSteps.open(slow, Announcer(JOB, "third", CLOCK), settings)
     with closing(steps), pytest.raises(Lost):
         drive(steps, log, storage)
-    with closing(JobSteps.open(slow, Author(JOB, "third", CLOCK), settings)) as steps:
+    with closing(JobSteps.open(slow, Announcer(JOB, "third", CLOCK), settings)) as steps:
         assert drive(steps, log, storage)[-1].state is not None
 
 
@@ -251,7 +251,7 @@ def test_a_driver_whose_lease_has_ended_is_over() -> None:
     """It may have been asleep, and would go on with a job that is closed; an earlier driver's lease
     is no concern of its."""
     log, term = MemoryEventLog(), Term("driver")
-    author = Author(JOB, "driver", CLOCK)
+    author = Announcer(JOB, "driver", CLOCK)
     with closing(JobSteps.open(log, author, SETTINGS, term)) as steps:
         for epoch in (1, 2):
             log.append(author.fact(REGISTERED))
@@ -274,7 +274,7 @@ def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced(fact: Fact) ->
     settings, terms = replace(SETTINGS, snapshot_events=1), (Term("first"), Term("second"))
 
     def taken_up(term: Term) -> JobSteps:
-        return JobSteps.open(log, Author(JOB, term.by, CLOCK), settings, term)
+        return JobSteps.open(log, Announcer(JOB, term.by, CLOCK), settings, term)
 
     with closing(taken_up(terms[0])) as first:
         state_facts(log, *OPENING, by="first")

@@ -11,7 +11,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.state import JobState, ResultState
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
-from headgate.storage.upkeep.object_deletion import StorageRelease
+from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 JOB = JobId("job")
 LAYOUT = Layout("root", JOB)
@@ -49,7 +49,7 @@ LEFT = (
 def test_what_the_job_left_behind_goes(name: str) -> None:
     """Whatever was written for a released result, or under an epoch that is over, is swept."""
     objects: Objects = {name: (b"", "")}
-    assert 1 == StorageRelease(MemoryBlobStore(objects), "root").sweep(CLOSED)
+    assert 1 == ObjectDeleter(MemoryBlobStore(objects), "root").sweep(CLOSED)
     assert {} == objects
 
 
@@ -57,5 +57,5 @@ def test_what_the_job_left_behind_goes(name: str) -> None:
 def test_what_others_need_stays(name: str) -> None:
     """A driver that sweeps late finds what its successor writes, and what outlives the job."""
     objects: Objects = {name: (b"", "")}
-    assert 0 == StorageRelease(MemoryBlobStore(objects), "root").sweep(CLOSED)
+    assert 0 == ObjectDeleter(MemoryBlobStore(objects), "root").sweep(CLOSED)
     assert {name} == objects.keys()

@@ -29,9 +29,9 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.log import EventLog, Receipt
 from headgate.control.master import heartbeats
-from headgate.control.master.announcer import Author
-from headgate.control.master.driver_master import DriverMaster, Speaker
-from headgate.control.master.heartbeats import Heart
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.heartbeats import HeartbeatThread
 from headgate.control.master.per_job import JobSteps
 from headgate.control.master.silence import time_of
 from headgate.control.memory.log import MemoryEventLog
@@ -101,7 +101,7 @@ class World:
 
     def live(self, *facts: Fact, settings: MasterSettings = SETTINGS) -> None:
         """A driver that states facts and decides on them, and is gone without a word."""
-        author = Author(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
+        author = Announcer(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
         with closing(JobSteps.open(self.log, author, settings)) as steps:
             for fact in facts:
                 self.log.append(author.fact(fact))
@@ -201,14 +201,14 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
     events a sweep still finds it when its time is over, and the next driver of that name neither
     speaks under the same epoch nor deletes it."""
     over_ms = world.clock.at_ms + 1_000
-    driver = DriverMaster(world.log, world.storage, SETTINGS, Speaker("first", "0"))
+    driver = DriverMaster(world.log, world.storage, SETTINGS, DriverIdentity("first", "0"))
     driver.register_job(Job())
     state_facts(world.log, *LIVED[1:], *OTHER)
     state_facts(world.log, *[PromoteRequested(result, over_ms) for result in promoted])
     driver.unregister_job(JOB)
     world.log.expire(JOB, world.log.follow(JOB, None).end())
     assert [] == events(world.log)
-    second = DriverMaster(world.log, world.storage, SETTINGS, Speaker("second", "0"))
+    second = DriverMaster(world.log, world.storage, SETTINGS, DriverIdentity("second", "0"))
     second.register_job(Job())
     state = second.state(JOB)
     assert (2, list(promoted)) == (state.epoch, [n for n, r in state.results.items() if r.kept])
@@ -261,7 +261,7 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
 def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
     """A driver that lives after all decides nothing any more, and is told."""
     world.live(*LIVED)
-    author = Author(JOB, "silent", world.clock)
+    author = Announcer(JOB, "silent", world.clock)
     with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
         drive(steps, world.log, world.storage)
         world.clock.at_ms += 2 * LEASE_MS
@@ -275,7 +275,7 @@ def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
     """What masters say keeps no lease: neither how late it is, nor what was deleted."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
-    master = Author(JOB, "master", world.clock)
+    master = Announcer(JOB, "master", world.clock)
     for said in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0)):
         world.log.append(master.fact(said))
     assert [JOB] == [found.job for found in world.neglected()]
@@ -291,7 +291,7 @@ def test_a_job_without_a_lease_never_ends(world: World) -> None:
     assert [JOB] == [found.job for found in world.neglected()]
     with closing(world.log.open_decisions(JOB)) as decisions:
         decisions.begin()
-        forged = Author(JOB, "forger", world.clock).fact(LeaseExpired(""))
+        forged = Announcer(JOB, "forger", world.clock).fact(LeaseExpired(""))
         decisions.write(replace(forged, basis=0))
         decisions.commit(0)
     world.clock.at_ms += 2 * LEASE_MS
@@ -313,7 +313,7 @@ def test_however_many_jobs_are_swept_a_partition_is_asked_for_once(
 
     jobs = [JobId(f"job-{number}") for number in range(20)]
     for job in jobs:
-        author = Author(job, "driver", world.clock)
+        author = Announcer(job, "driver", world.clock)
         with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
             for fact in (LIVED[0], JobUnregistered("closed")):
                 world.log.append(author.fact(fact))
@@ -345,7 +345,7 @@ def beating() -> Iterator[MemoryEventLog]:
     log = MemoryEventLog()
     storage = OrderedStorage(log)
     settings = replace(SETTINGS, lease_ms=60)
-    master = DriverMaster(log, storage, settings, Speaker("driver", "0"))
+    master = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
     master.register_job(Job())
     yield log
     master.close()
@@ -374,8 +374,8 @@ def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> 
     registered = bodies(beating)[0]
     assert isinstance(registered, JobRegistered)
     assert 60 == registered.lease_ms
-    with closing(JobSteps.open(beating, Author(JOB, "successor"), SETTINGS)) as successor:
-        beating.append(Author(JOB, "successor").fact(LIVED[0]))
+    with closing(JobSteps.open(beating, Announcer(JOB, "successor"), SETTINGS)) as successor:
+        beating.append(Announcer(JOB, "successor").fact(LIVED[0]))
         for _ in range(4):
             successor.step(0.0)
         SYSTEM_CLOCK.sleep_s(0.5)
@@ -389,7 +389,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
     late, and its first beat may not be heard."""
     monkeypatch.setattr(heartbeats, "_PERIOD_S_MAX", 0.01)
     log = MemoryEventLog()
-    heart = Heart(log, JOB, 86_400_000, lambda: True, unheard)
+    heart = HeartbeatThread(log, JOB, 86_400_000, lambda: True, unheard)
     heart.start()
     await_beat(log, await_beat(log, 0))
     heart.stop()
@@ -398,7 +398,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
     """A log that is away for a moment does not end the heart."""
     log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
-    heart = Heart(log, JOB, 300, lambda: True, unheard)
+    heart = HeartbeatThread(log, JOB, 300, lambda: True, unheard)
     heart.start()
     await_beat(log, 0)
     heart.stop()
@@ -421,7 +421,7 @@ def test_a_driver_that_is_not_heard_stops_before_its_lease_ends(
     its objects may be deleted."""
     log, job = Silent(MemoryEventLog()), Job()
     settings = replace(SETTINGS, lease_ms=600)
-    driver = DriverMaster(log, OrderedStorage(log), settings, Speaker("driver", "0"))
+    driver = DriverMaster(log, OrderedStorage(log), settings, DriverIdentity("driver", "0"))
     driver.register_job(job)
     begun_s = SYSTEM_CLOCK.monotonic_s()
     deadline = Deadline.after(5.0)

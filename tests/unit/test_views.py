@@ -27,7 +27,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.audit import Audit, fold
 from headgate.infra.cli import views
-from headgate.infra.doctor import Outcome, Verdict
+from headgate.infra.doctor import CheckOutcome, CheckVerdict
 from headgate.storage.stores.port import BlobStat
 from headgate.storage.upkeep.fsck import Finding, Findings, Kind
 
@@ -205,5 +205,5 @@ def test_an_audit_names_the_offset_of_a_violation() -> None:
 
 def test_a_check_says_how_long_it_took() -> None:
     """Verdict, name, measured time and what to do stand in one line."""
-    (line,) = shown(views.check_row(Outcome("java", Verdict.WRONG, "install it", 1_200)))
+    (line,) = shown(views.check_row(CheckOutcome("java", CheckVerdict.WRONG, "install it", 1_200)))
     assert line.split() == ["✗", "wrong", "java", "1,200", "ms", "install", "it"]

@@ -10,8 +10,8 @@ import pytest
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import JobAccepted, JobRegistered, ResultRegistered
 from headgate.control.ids import JobId, ResultId
-from headgate.control.inquiry.job_view import JobWatch
-from headgate.control.master.announcer import Author
+from headgate.control.inquiry.job_view import JobView
+from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState
@@ -30,8 +30,8 @@ class World:
 
     def __init__(self) -> None:
         self.log = MemoryEventLog()
-        self.author = Author(JOB, "driver")
-        self.watch = JobWatch(self.log, JOB)
+        self.author = Announcer(JOB, "driver")
+        self.watch = JobView(self.log, JOB)
         registered = self.author.fact(JobRegistered("", "", ""))
         at = self.log.append(registered).offset(Deadline.after(WAIT_S))
         decisions = self.log.open_decisions(JOB)
@@ -104,7 +104,7 @@ def test_a_look_begins_at_the_newest_snapshot() -> None:
     state = live(log, LIFE, 2)
     start = position(log)
     log.expire(LOOP_JOB, start)
-    watch = JobWatch(log, LOOP_JOB)
+    watch = JobView(log, LOOP_JOB)
     assert state.results == watch.state(Deadline.after(WAIT_S)).results
     live(log, (produced(0, 9), produced(0, 10)), 1)
     log.expire(LOOP_JOB, position(log))

@@ -30,8 +30,15 @@ from ..settings import Settings
 from ..tasks.shipping import cause
 from ..tasks.worker import MapTask, ReadTask, WorkerSettings
 from ..types import check, given_schema, has_maps
-from .rerun import Repairs
-from .transport import Batches, PrivateRoad, PublicRoad, Road, StoredRoad, map_frame
+from .rerun import Reruns
+from .transport import (
+    Batches,
+    JvmTransport,
+    MapInArrowTransport,
+    StoredReader,
+    Transport,
+    map_frame,
+)
 
 _DESCRIPTION = "spark.job.description"
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
@@ -45,7 +52,7 @@ _NAMED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StoredExchange:
     """What an exchange has stored: how to read it, whether its rows would come in the same order if
     they were made again, and the rows and bytes of each subpartition."""
 
@@ -60,18 +67,18 @@ class Written:
 class Exchange:
     """A finished exchange and the DataFrame that reads it."""
 
-    written: Written
+    written: StoredExchange
     frame: DataFrame
 
 
 @dataclass(slots=True)
-class Known:
+class KnownScans:
     """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
     rows would come in the same order when they are made again."""
 
     _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
 
-    def add(self, scan: int, written: Iterable[Written]) -> None:
+    def add(self, scan: int, written: Iterable[StoredExchange]) -> None:
         self._scans[scan] = [(one.descriptor.result, one.ordered) for one in written]
 
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
@@ -83,7 +90,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class JobContext:
     """What the exchanges of a job work with."""
 
     master: StorageMaster
@@ -91,8 +98,8 @@ class Means:
     worker: WorkerSettings
     settings: Settings
     epoch: int
-    repairs: Repairs
-    known: Known = field(default_factory=Known)
+    repairs: Reruns
+    known: KnownScans = field(default_factory=KnownScans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class Exchanger:
     """Runs the exchanges of one job."""
 
     spark: SparkSession
-    means: Means
+    means: JobContext
     door: CatalystDoor | None
 
     def run(
@@ -123,13 +130,13 @@ class Exchanger:
 
     def write(
         self,
-        road: Road,
+        road: Transport,
         named: StructType,
         n: int,
         label: str,
         result: ResultId,
         settings: TaskSettings,
-    ) -> Written:
+    ) -> StoredExchange:
         """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
         whoever reads them by their name gets to see. The caller carries the settings; what is
         lost is made again with the same."""
@@ -160,7 +167,7 @@ class Exchanger:
                 means.repairs.keep(result, replace(write, again=settings.around(write.again)))
                 whole, given = self._manifest(descriptor, state)
                 read = ReadTask(means.worker, given, road.schema)
-                return Written(descriptor, read, ordered, whole.rows, whole.sizes)
+                return StoredExchange(descriptor, read, ordered, whole.rows, whole.sizes)
             except BaseException as exc:
                 self.drop(descriptor)
                 if isinstance(exc, PySparkException) and (ours := cause(exc)):
@@ -182,7 +189,7 @@ class Exchanger:
         """
         worker, known = self.means.worker, self.means.master.state(self.means.worker.job)
         said = readable(known, result).registered
-        road = StoredRoad(self.spark, self.door, StructType.fromJson(json.loads(said.schema)))
+        road = StoredReader(self.spark, self.door, StructType.fromJson(json.loads(said.schema)))
         descriptor = ShuffleDescriptor(
             worker.job, result, said.partitions, said.subpartitions, self.means.epoch
         )
@@ -190,12 +197,12 @@ class Exchanger:
         whole, given = self._manifest(descriptor, state)
         task = ReadTask(worker, given, road.schema)
         frame = road.reads(task)
-        written = Written(descriptor, task, False, whole.rows, whole.sizes)
+        written = StoredExchange(descriptor, task, False, whole.rows, whole.sizes)
         self._note(frame, written)
         return Exchange(written, frame)
 
     def mapped(
-        self, written: Written, rows: StructType, function: Batches, schema: StructType | str
+        self, written: StoredExchange, rows: StructType, function: Batches, schema: StructType | str
     ) -> DataFrame:
         """What a function makes of each partition of an exchange, in the tasks that read it."""
         given = given_schema(rows, str(self.spark.conf.get(_ZONE)))
@@ -203,7 +210,7 @@ class Exchanger:
         self._note(frame, written)
         return frame
 
-    def held(self, written: Written, subpartition: int) -> Longs:
+    def held(self, written: StoredExchange, subpartition: int) -> Longs:
         """The bytes of a subpartition, by the partition that they come from."""
         descriptor = written.descriptor
         layout = Layout(self.means.worker.root, descriptor.job)
@@ -213,15 +220,15 @@ class Exchanger:
             sizes[source.attempt.partition.index] += source.sizes[subpartition]
         return sizes
 
-    def _note(self, frame: DataFrame, written: Written) -> None:
+    def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
             self.means.known.add(self.door.scan_of(frame), [written])
 
-    def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Road:
+    def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Transport:
         if self.door is None:
-            return PublicRoad(self.spark, df, n, columns)
+            return MapInArrowTransport(self.spark, df, n, columns)
         plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
-        return PrivateRoad(self.spark, self.door, plan, self.means.settings.batch_rows)
+        return JvmTransport(self.spark, self.door, plan, self.means.settings.batch_rows)
 
     def _register(self, partition: PartitionDescriptor) -> None:
         worker = self.means.worker

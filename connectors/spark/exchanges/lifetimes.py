@@ -20,7 +20,7 @@ _LOG = logging.getLogger("headgate")
 Results = tuple[ShuffleDescriptor, ...]
 
 
-class Gone(Reader):
+class NoReader(Reader):
     """Stands for rows that nobody has, and that could not be released at once."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Gone(Reader):
         return True
 
 
-class Kept:
+class Lifetimes:
     def __init__(self, release: Callable[[Results], None]) -> None:
         self._release = release
         self._readers: dict[Reader, Results] = {}

@@ -34,7 +34,7 @@ StateOf = Callable[[ResultId], ResultState | None]
 
 
 @dataclass(slots=True)
-class Repairs:
+class Reruns:
     """The map stages that could be needed again; one repair of a result runs at a time."""
 
     context: SparkContext

@@ -48,7 +48,7 @@ class Writing:
     again: Callable[[list[int]], object]
 
 
-class Road(Protocol):
+class Transport(Protocol):
     @property
     def schema(self) -> bytes:
         """The Arrow schema of what is stored."""
@@ -61,7 +61,7 @@ class Road(Protocol):
     def reads(self, task: ReadTask) -> DataFrame: ...
 
 
-class PrivateRoad:
+class JvmTransport:
     def __init__(
         self, spark: SparkSession, door: CatalystDoor, plan: ExchangePlan, batch_rows: int
     ) -> None:
@@ -92,7 +92,7 @@ class PrivateRoad:
         return self._door.scan(batches, self.rows, plan.attributes, plan.partitioning)
 
 
-class PublicRoad:
+class MapInArrowTransport:
     def __init__(
         self, spark: SparkSession, df: DataFrame, n: int, columns: Sequence[str | Column]
     ) -> None:
@@ -120,7 +120,7 @@ class PublicRoad:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
-class StoredRoad:
+class StoredReader:
     """Reads what either road has written, with nothing but its schema at hand."""
 
     def __init__(self, spark: SparkSession, door: CatalystDoor | None, rows: StructType) -> None:

@@ -24,7 +24,7 @@ _OF_PLANS = ("$anonfun$", "execute ", "toRdd ")  # what Spark plans below what w
 _CACHE = re.compile("InMemoryTableScan|TableCacheQueryStage")
 
 
-class Unseen:
+class SparkShuffleCounter:
     """Counts them from now on, by where they came from."""
 
     def __init__(self, spark: SparkSession) -> None:

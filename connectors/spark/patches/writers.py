@@ -21,7 +21,7 @@ from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 from ..jvm.saves import target, written_from
 
 
-class Run(Protocol):
+class RunQuery(Protocol):
     def __call__(
         self, of: DataFrame, query: DataFrame, *, refusal: str
     ) -> AbstractContextManager[DataFrame]: ...
@@ -43,7 +43,7 @@ SAVES: dict[type, tuple[str, ...]] = {
 }
 
 
-def saves(run: Run, is_entered: Callable[[DataFrame], bool]) -> dict[tuple[type, str], Any]:
+def saves(run: RunQuery, is_entered: Callable[[DataFrame], bool]) -> dict[tuple[type, str], Any]:
     """What takes the place of each method that saves."""
     return {
         (kind, name): _saved(kind.__dict__[name], run, is_entered)
@@ -53,7 +53,7 @@ def saves(run: Run, is_entered: Callable[[DataFrame], bool]) -> dict[tuple[type,
 
 
 def _saved(
-    original: Callable[..., Any], run: Run, is_entered: Callable[[DataFrame], bool]
+    original: Callable[..., Any], run: RunQuery, is_entered: Callable[[DataFrame], bool]
 ) -> Callable[..., Any]:
     parameters = signature(original)
 

@@ -17,7 +17,7 @@ _STEPS = 8  # halvings, to less than a hundredth
 
 
 @dataclass(frozen=True, slots=True)
-class Adapting:
+class AdaptiveSettings:
     """What `spark.sql.adaptive.*` says: whether neighbours are read together, and how much at once;
     from how many bytes and times the median on a subpartition is skewed, infinite for never; up to
     which size one side of a join is sent to everybody, -1 for never."""
@@ -32,7 +32,9 @@ class Adapting:
 
 
 def parts_of(
-    sizes: Sequence[Longs], adapting: Adapting, cuts: Sequence[Mapping[int, Sequence[range]]]
+    sizes: Sequence[Longs],
+    adapting: AdaptiveSettings,
+    cuts: Sequence[Mapping[int, Sequence[range]]],
 ) -> Sequence[tuple[Part, ...]]:
     """What each task reads of each exchange, where all are read alike: neighbours together, and
     each piece of what is cut beside each piece of its opposite. Nothing where each subpartition is
@@ -83,13 +85,13 @@ def _is_whole(side: Sequence[Part], partitions: int) -> bool:
     return sorted(read) == list(range(partitions))
 
 
-def skewed(sizes: Longs, adapting: Adapting) -> list[int]:
+def skewed(sizes: Longs, adapting: AdaptiveSettings) -> list[int]:
     """The subpartitions that are much larger than the others."""
     limit = max(adapting.skewed_bytes, adapting.skewed_times * float(np.median(sizes)))
     return [int(at) for at in np.flatnonzero(sizes > limit)]
 
 
-def pieces(held: Longs, sizes: Longs, adapting: Adapting) -> list[range]:
+def pieces(held: Longs, sizes: Longs, adapting: AdaptiveSettings) -> list[range]:
     """A skewed subpartition, of which each partition holds so much, cut at partitions into pieces
     of about the size that the others have."""
     others = np.delete(sizes, skewed(sizes, adapting))

@@ -19,7 +19,7 @@ _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
 
 
-class Walk:
+class ExchangeFinder:
     """`shuffles` are all exchanges under a root, each behind those that it reads; `inputs` those
     that the root's own stage reads; `tops` are the top rows that come together without one."""
 

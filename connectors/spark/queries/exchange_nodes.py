@@ -13,13 +13,13 @@ from ..tasks.grouped.function import Call
 from ..tasks.partial_aggregates import Merging
 from ..tasks.worker import Part
 
-HASH, RANGE, DEALT, SINGLE = (
+HASH, RANGE, ROUND_ROBIN, SINGLE = (
     "HashPartitioning",
     "RangePartitioning",
     "RoundRobinPartitioning",
     "SinglePartition$",
 )
-KINDS = (HASH, RANGE, DEALT, SINGLE)
+KINDS = (HASH, RANGE, ROUND_ROBIN, SINGLE)
 
 
 @dataclass(eq=False, slots=True)

@@ -12,7 +12,7 @@ from ..jvm.bridge import Jvm, name_of
 from .exchange_finder import TOP
 
 
-class Stated:
+class OutputColumns:
     """`asked` is the query as Spark has analyzed it, `top` the limit that was taken off the root of
     its plan."""
 

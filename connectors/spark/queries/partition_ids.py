@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ..jvm.bridge import Jvm
 from ..jvm.catalyst import CatalystDoor
-from .exchange_nodes import DEALT, HASH, Shuffle
+from .exchange_nodes import HASH, ROUND_ROBIN, Shuffle
 
 _CLASSES = {
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
@@ -36,7 +36,7 @@ _DEAL = (
 )
 
 
-class Numbering:
+class PartitionIds:
     def __init__(self, spark: SparkSession, door: CatalystDoor, session: Any) -> None:
         self._door = door
         self._session = session
@@ -50,7 +50,7 @@ class Numbering:
         """The expression of a row's partition; `stage` is the logical plan of the rows."""
         if shuffle.count == 1 or shuffle.kind == HASH:
             return self._door.number(shuffle.partitioning)
-        if shuffle.kind == DEALT:
+        if shuffle.kind == ROUND_ROBIN:
             return self._resolved(_DEAL.format(shuffle.count))
         return self._range(shuffle, stage)
 

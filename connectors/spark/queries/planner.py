@@ -23,13 +23,13 @@ from ..jvm.bridge import Jvm, name_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
-from .adaptive import Adapting
-from .exchange_finder import TOP, Walk, is_grouped, joined, link
+from .adaptive import AdaptiveSettings
+from .exchange_finder import TOP, ExchangeFinder, is_grouped, joined, link
 from .exchange_nodes import HASH, RANGE, Group, Mark, Plan, Shuffle, through
-from .output_columns import Stated
-from .partition_ids import Numbering
+from .output_columns import OutputColumns
+from .partition_ids import PartitionIds
 from .pushdown import callers, merging
-from .scan_places import Places, Scan
+from .scan_places import Scan, ScanPlaces
 
 _CLASSES = {
     "bytes": "org.apache.spark.network.util.JavaUtils",
@@ -79,12 +79,12 @@ _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
-_AS_PLANNED = Adapting(False, 0, 0, 1, math.inf, 0.0, -1)
+_AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, math.inf, 0.0, -1)
 
 Query = DataFrame | Cache
 
 
-class PlanDoor:
+class Planner:
     """One query's way through Spark; each has its own."""
 
     def __init__(self, spark: SparkSession, door: CatalystDoor, jvm: Jvm) -> None:
@@ -94,8 +94,8 @@ class PlanDoor:
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._session.conf().set(_HASHED_MAPS, "true")  # Spark's optimizer has sorted them
-        self._numbering = Numbering(spark, door, self._session)
-        self._places = Places(jvm)
+        self._numbering = PartitionIds(spark, door, self._session)
+        self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
         self._asked: Any = None
@@ -183,7 +183,7 @@ class PlanDoor:
             return ExchangePlan(executed, schema, origin, output, shuffle.partitioning)
 
     @cached_property
-    def adapting(self) -> Adapting:
+    def adapting(self) -> AdaptiveSettings:
         """What the user's session says of adaptive reading."""
         conf = self._spark.conf
         on = is_true(conf.get("spark.sql.adaptive.enabled"))
@@ -197,7 +197,7 @@ class PlanDoor:
         times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
         own = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
         sent = self._bytes(own or conf.get("spark.sql.autoBroadcastJoinThreshold"))
-        return Adapting(
+        return AdaptiveSettings(
             on and is_true(conf.get(f"{_COALESCE}enabled")),
             self._bytes(target),
             self._bytes(smallest),
@@ -276,7 +276,7 @@ class PlanDoor:
             root = self._fill(plan.root, scans)
             rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
-        stated = Stated(self._jvm, self._asked, plan.top)
+        stated = OutputColumns(self._jvm, self._asked, plan.top)
         columns = stated.columns(root)
         logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
         return self._door.frame(stated.limited(logical)), str(root.toString())
@@ -319,10 +319,10 @@ class PlanDoor:
         top = None
         if name_of(root) in _COLLECTED:
             top, root = root, root.child()
-        walk = Walk(self._jvm, self._marks, root)
+        walk = ExchangeFinder(self._jvm, self._marks, root)
         if walk.tops:
             root = self._places.replace(root, [(one, self._gathered(one)) for one in walk.tops])
-            walk = Walk(self._jvm, self._marks, root)
+            walk = ExchangeFinder(self._jvm, self._marks, root)
         for shuffle in walk.shuffles:
             shuffle.merging = merging(self._jvm, shuffle)
         if self._door.version.grouped:
@@ -460,5 +460,5 @@ class PlanDoor:
         return self._door.active(self._session)
 
 
-def open_plans(spark: SparkSession, door: CatalystDoor) -> PlanDoor:
-    return PlanDoor(spark, door, Jvm(spark, _CLASSES))
+def open_plans(spark: SparkSession, door: CatalystDoor) -> Planner:
+    return Planner(spark, door, Jvm(spark, _CLASSES))

@@ -25,7 +25,7 @@ from pyspark.util import PythonEvalType
 
 from ..jvm.bridge import Jvm, name_of
 from ..settings import is_true
-from ..tasks.grouped.function import Call, Ways
+from ..tasks.grouped.function import Call, FunctionSettings
 from ..tasks.grouped.key_order import may_be_key
 from ..tasks.partial_aggregates import Merging
 from ..types import may_be_given
@@ -139,7 +139,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
         return None
     zone = conf.get(_ZONE)
     schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
-    ways = Ways(
+    ways = FunctionSettings(
         zone,
         by_name=is_true(conf.get(_BY_NAME)),
         safely=is_true(conf.get(_SAFELY)),

@@ -16,8 +16,8 @@ from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
 from ....control.ids import ResultId
-from ..exchanges.exchange import Exchanger, Written
-from ..exchanges.transport import PrivateRoad, read_frames
+from ..exchanges.exchange import Exchanger, StoredExchange
+from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
@@ -27,8 +27,8 @@ from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..tasks.worker import ReadTask
 from ..types import check
 from .adaptive import check_parts, parts_of, pieces, skewed
-from .exchange_nodes import DEALT, KINDS, Group, Mark, Plan, Shuffle, refused, through
-from .planner import PlanDoor, Query
+from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
+from .planner import Planner, Query
 from .scan_places import Scan
 
 _AT_ONCE = 4
@@ -36,22 +36,22 @@ _CANCEL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FinishedExchange:
     """An exchange that has run: how it is read, what it was, and how long its map stage took."""
 
-    road: PrivateRoad
-    written: Written
+    road: JvmTransport
+    written: StoredExchange
     label: str
     took_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Offloaded:
+class FinishedQuery:
     """A query whose exchanges are done; how many needed nothing of their own because another had
     the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
     it. `is_limited`: only who collects the rows may read it so, or only who does not."""
 
-    exchanges: tuple[Done, ...]
+    exchanges: tuple[FinishedExchange, ...]
     reused: int
     refused: tuple[tuple[str, str], ...]
     plan: str
@@ -62,15 +62,15 @@ class Offloaded:
         return tuple(done.written.descriptor for done in self.exchanges)
 
 
-class Offload:
+class QueryRunner:
     """Runs one query."""
 
-    def __init__(self, exchanger: Exchanger, plans: PlanDoor, name: Callable[[], ResultId]) -> None:
+    def __init__(self, exchanger: Exchanger, plans: Planner, name: Callable[[], ResultId]) -> None:
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
         self._settings = TaskSettings(exchanger.spark)
-        self._runs: dict[Mark, Future[Done]] = {}
+        self._runs: dict[Mark, Future[FinishedExchange]] = {}
         self._plan: Plan | None = None
         self._reused = 0
 
@@ -88,14 +88,14 @@ class Offload:
         return [self.refusal(one) for one in self._plan.shuffles]
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
-        """The plan of a query, with nothing of it run; see `PlanDoor.plan`."""
+        """The plan of a query, with nothing of it run; see `Planner.plan`."""
         return self._refused_in(self._plans.plan(asked, collected))
 
     def refusal(self, shuffle: Shuffle) -> str:
         """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
         return shuffle.refusal or self._too_small(shuffle)
 
-    def run(self, asked: Query) -> tuple[DataFrame, Offloaded]:
+    def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         """The rows of a query, all of whose exchanges are done, and what is told of it."""
         first = self._plan or self.plan(asked)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
@@ -120,7 +120,7 @@ class Offload:
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
         native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
         limited = self._plans.is_limited
-        return frame, Offloaded(done, self._reused, native, left, limited)
+        return frame, FinishedQuery(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
         """End all map stages, those too that had no job yet when the first call came."""
@@ -193,16 +193,16 @@ class Offload:
                     again = again or small or not mark.rows
         return again
 
-    def _exchange(self, shuffle: Shuffle) -> Done:
+    def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         with self._settings.carried():
             return self._write(shuffle)
 
-    def _write(self, shuffle: Shuffle) -> Done:
+    def _write(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s = SYSTEM_CLOCK.monotonic_s()
         scans = self._scans(shuffle.inputs)
         means = self._exchanger.means
         road = self._road(shuffle, scans)
-        if shuffle.kind == DEALT and not means.known.inputs(road.lineage())[1]:
+        if shuffle.kind == ROUND_ROBIN and not means.known.inputs(road.lineage())[1]:
             road = self._road(shuffle, scans, in_order=True)
         named = shuffle.rows
         told = any(refused(shuffle.inputs))
@@ -210,15 +210,15 @@ class Offload:
             written = self._exchanger.write(
                 road, named, shuffle.count, shuffle.public_label, self._name(), self._settings
             )
-        return Done(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
+        return FinishedExchange(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
 
     def _road(
         self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
-    ) -> PrivateRoad:
+    ) -> JvmTransport:
         exchanger = self._exchanger
         assert exchanger.door is not None
         plan = self._plans.rows(shuffle, scans, in_order)
-        return PrivateRoad(
+        return JvmTransport(
             exchanger.spark, exchanger.door, plan, exchanger.means.settings.batch_rows
         )
 
@@ -231,7 +231,7 @@ class Offload:
             self._cut(group)
         return {same[0]: self._scan(read[same[0]], done) for same in places}
 
-    def _done(self, shuffle: Shuffle) -> Done:
+    def _done(self, shuffle: Shuffle) -> FinishedExchange:
         assert shuffle.mark is not None
         return self._runs[shuffle.mark].result()
 
@@ -250,7 +250,7 @@ class Offload:
         for shuffle, own in zip(group.shuffles, parts, strict=True):
             shuffle.parts = own
 
-    def _pieces(self, written: Written, may_cut: bool) -> dict[int, list[range]]:
+    def _pieces(self, written: StoredExchange, may_cut: bool) -> dict[int, list[range]]:
         if not may_cut:
             return {}
         adapting, sizes = self._plans.adapting, written.sizes
@@ -260,7 +260,7 @@ class Offload:
         }
         return {at: cut for at, cut in found.items() if len(cut) > 1}
 
-    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, Done]) -> Scan:
+    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, FinishedExchange]) -> Scan:
         first = shuffles[0]
         reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
         task = _task(first, reads, done[first].written)
@@ -276,7 +276,7 @@ class Offload:
 
 
 def _task(
-    first: Shuffle, reads: Sequence[ReadTask], written: Written
+    first: Shuffle, reads: Sequence[ReadTask], written: StoredExchange
 ) -> ReadTask | GroupTask | MergeTask:
     if first.caller:
         return GroupTask(tuple(reads), first.caller.call)

@@ -28,7 +28,7 @@ class Scan:
     node: Any
 
 
-class Places:
+class ScanPlaces:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
         self._subquery = jvm.only(_PATTERNS).PLAN_EXPRESSION()

@@ -26,7 +26,7 @@ from ....storage.environment import ObjectStoreEnvironment
 from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
 from ....storage.limits import Limits
-from ....storage.runtime import Means
+from ....storage.runtime import Runtime
 from ....storage.stores.open_store import open_store
 from ....storage.writing.encoding import cut
 from .interpreter import forget_zips, freeze_modules, keep_memory
@@ -192,7 +192,7 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     log = KafkaEventLog(settings.kafka)
     keep_memory()
     made = ObjectStoreEnvironment(
-        settings.job, log, store, root, settings.limits, Means(settings.wait_s)
+        settings.job, log, store, root, settings.limits, Runtime(settings.wait_s)
     )
     _ENVIRONMENTS[settings.key] = made
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:

@@ -19,7 +19,7 @@ from ....control.errors import (
     Throttled,
     Unavailable,
 )
-from ..conditional_put import Answer
+from ..conditional_put import PutAnswer
 
 
 class Sent(Enum):
@@ -151,17 +151,17 @@ def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
     return Invalid(f"{where}: the store refuses the request ({status} {code})")
 
 
-def put_answer(fault: Fault) -> Answer | None:
+def put_answer(fault: Fault) -> PutAnswer | None:
     """What a fault of a create means; None when it certainly wrote nothing."""
     if fault.status == 412:
-        return Answer.EXISTS
+        return PutAnswer.EXISTS
     if fault.status == 409:
-        return Answer.BUSY
+        return PutAnswer.BUSY
     silent = fault.status == 0 and fault.sent is Sent.MAYBE
     # a 503 of the store's own has a code and wrote nothing; one of a proxy may hide a success
     failed = fault.status >= 500 and fault.status != 501
     if silent or (failed and fault.code not in THROTTLING) or fault.code in LEFT_OPEN:
-        return Answer.SILENT
+        return PutAnswer.SILENT
     return None
 
 

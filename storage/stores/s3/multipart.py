@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ....control.errors import HeadgateError, Lost
-from ..conditional_put import Answer
+from ..conditional_put import PutAnswer
 from ..port import PendingUpload
 from ..request_meter import RequestMeter
 from ..retries import Retrier
@@ -19,7 +19,7 @@ from .errors import fault_of, put_answer
 from .settings import MultipartSettings
 
 
-class MultipartDoor:
+class MultipartUploads:
     def __init__(
         self,
         client: ColdClient,
@@ -32,14 +32,14 @@ class MultipartDoor:
         self._retrier = retrier
         self._settings = settings
 
-    def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> Answer:
+    def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> PutAnswer:
         """Try once to create the object, as `PutSteps.create`."""
         upload = self._begin(name, metadata)
-        answer = Answer.SILENT
+        answer = PutAnswer.SILENT
         try:
             answer = self._complete(upload, self._send_parts(upload, body))
         finally:
-            if answer is not Answer.CREATED:
+            if answer is not PutAnswer.CREATED:
                 self._drop(upload)
         return answer
 
@@ -81,7 +81,7 @@ class MultipartDoor:
         )
         return {"PartNumber": number, "ETag": sent["ETag"]}
 
-    def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> Answer:
+    def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> PutAnswer:
         self._meter.put(0)
         try:
             self._client.ask(
@@ -96,7 +96,7 @@ class MultipartDoor:
             if answer is None:
                 raise
             return answer
-        return Answer.CREATED
+        return PutAnswer.CREATED
 
     def _drop(self, upload: PendingUpload) -> None:
         try:

@@ -18,13 +18,13 @@ from obstore.exceptions import BaseError
 
 from ....control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ....control.errors import Closed, Lost, Retryable
-from ..conditional_put import Answer, Stored, put
+from ..conditional_put import PutAnswer, Stored, put
 from ..port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from ..request_meter import RequestCounts, RequestMeter
 from ..retries import Retrier, Tries
 from .clients import ColdClient, hot_client
 from .errors import Fault, error_for, fault_of, put_answer, translated
-from .multipart import MultipartDoor
+from .multipart import MultipartUploads
 from .settings import S3Settings
 
 WRITE_ID = "headgate-write-id"
@@ -42,7 +42,7 @@ class S3BlobStore:
         self._retrier = Retrier(settings.retries, clock)
         self._hot: Any = hot_client(settings, clock)
         self._cold = ColdClient(settings)
-        self._parts = MultipartDoor(self._cold, self._meter, self._retrier, settings.multipart)
+        self._parts = MultipartUploads(self._cold, self._meter, self._retrier, settings.multipart)
 
     def __repr__(self) -> str:
         return f"S3BlobStore({self._settings.place})"
@@ -64,7 +64,7 @@ class S3BlobStore:
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)
 
-    def create(self, name: str, body: memoryview, write_id: str) -> Answer:
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         if len(body) >= self._settings.multipart.threshold_bytes:
             return self._parts.create(name, body, {WRITE_ID: write_id})
         client = self._open()
@@ -83,7 +83,7 @@ class S3BlobStore:
             if answer is None:
                 raise translated(error, self._settings.place, name) from error
             return answer
-        return Answer.CREATED
+        return PutAnswer.CREATED
 
     def look(self, name: str) -> Stored | None:
         client = self._open()

@@ -13,7 +13,7 @@ from pyspark.util import fail_on_stopiteration
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class FunctionSettings:
     """What a session's settings say of how functions take rows and give them back."""
 
     zone: str
@@ -36,7 +36,7 @@ class Call:
     keys: int
     columns: tuple[tuple[int, ...], ...]
     schemas: tuple[bytes, ...]
-    ways: Ways
+    ways: FunctionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Function:
     takes_key: bool
     by_batch: bool
     returned: StructType
-    ways: Ways
+    ways: FunctionSettings
 
 
 def load_function(call: Call) -> Function:

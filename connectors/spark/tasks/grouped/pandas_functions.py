@@ -21,7 +21,7 @@ from pyspark.worker import verify_pandas_result, verify_return_type
 
 from .column_copies import copied
 from .external_groups import Groups, Sorted
-from .function import Function, Ways
+from .function import Function, FunctionSettings
 from .key_order import Longs, as_one, indices, numbers
 
 _WINDOW_BYTES = 32 << 20
@@ -78,7 +78,7 @@ def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pd.Dat
             yield from function.call(*([key] if function.takes_key else []), given)
 
 
-def _pieces(side: Sorted, ways: Ways) -> Iterator[Iterator[pd.DataFrame]]:
+def _pieces(side: Sorted, ways: FunctionSettings) -> Iterator[Iterator[pd.DataFrame]]:
     """The batches of each group; those of a large one are converted one by one."""
     if len(side.starts) == 2 and side.rows.nbytes > _WINDOW_BYTES:
         yield _batches(side.rows, ways)
@@ -99,16 +99,16 @@ def _in_batches(side: Sorted, most: int) -> tuple[Sorted, Longs]:
     return Sorted(side.rows, np.append(starts, side.starts[-1])), firsts
 
 
-def _batches(rows: pa.Table, ways: Ways) -> Iterator[pd.DataFrame]:
+def _batches(rows: pa.Table, ways: FunctionSettings) -> Iterator[pd.DataFrame]:
     for batch in rows.to_batches(max_chunksize=max(0, ways.batch_rows) or None):
         yield _frame(batch, ways)
 
 
-def _keys(held: Groups, ways: Ways) -> Iterable[tuple[Any, ...]]:
+def _keys(held: Groups, ways: FunctionSettings) -> Iterable[tuple[Any, ...]]:
     return zip(*[_values(key, ways) for key in held.keys], strict=True) if held.keys else [()]
 
 
-def _values(key: pa.Array, ways: Ways) -> list[Any]:
+def _values(key: pa.Array, ways: FunctionSettings) -> list[Any]:
     """What pandas makes of each value by itself: beside a null some become another type."""
     if _has_nulls_inside(key) and len(key) > 1:
         return [value for at in range(len(key)) for value in _values(key.slice(at, 1), ways)]
@@ -121,13 +121,13 @@ def _values(key: pa.Array, ways: Ways) -> list[Any]:
     return [next(found) if is_there else nothing for is_there in key.is_valid().to_pylist()]
 
 
-def _columns(rows: pa.Table | pa.RecordBatch, ways: Ways) -> list[pd.Series]:
+def _columns(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> list[pd.Series]:
     return ArrowBatchTransformer.to_pandas(
         rows, timezone=ways.zone, prefer_int_ext_dtype=ways.nullable_ints
     )
 
 
-def _frame(rows: pa.Table | pa.RecordBatch, ways: Ways) -> pd.DataFrame:
+def _frame(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> pd.DataFrame:
     return pd.concat(_columns(rows, ways), axis=1)
 
 
@@ -136,7 +136,7 @@ class _Frames:
     numbers and of truth values that stand beside a null, so that those pieces are converted
     together that have nulls in the same columns."""
 
-    def __init__(self, side: Sorted, ways: Ways) -> None:
+    def __init__(self, side: Sorted, ways: FunctionSettings) -> None:
         self._side = side
         self._ways = ways
         self._frames: list[pd.DataFrame] = []
@@ -170,7 +170,7 @@ class _Frames:
         return piece
 
 
-def _kinds(side: Sorted, ways: Ways) -> Longs:
+def _kinds(side: Sorted, ways: FunctionSettings) -> Longs:
     """For each piece a number that says in which columns a null changes the type."""
     has_null = [np.zeros(len(side.starts) - 1, np.bool_)]
     for column in side.rows.columns:
