@@ -110,10 +110,10 @@ class TaskInputsOutputsDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleMasterContext:
-    """What a factory makes a master from: `speaker` is a name that no other master has."""
+    """What a factory makes a master from: `me` is a name that no other master has."""
 
     settings: MasterSettings
-    speaker: str
+    me: str
     version: str
 
 

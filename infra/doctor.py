@@ -213,7 +213,7 @@ class _Broker:
         self._job = job
         self._opening = opening
         self._log = opening.enter_context(closing(target.open_log()))
-        self._author = Announcer(job, f"doctor {os.getpid()}")
+        self._announcer = Announcer(job, f"doctor {os.getpid()}")
         self._place = f"{target.broker}, topic {target.prefix}.events"
 
     def reach(self) -> str:
@@ -222,7 +222,7 @@ class _Broker:
 
     def produce(self) -> str:
         registered = JobRegistered("per-job", version("headgate"), "headgate doctor")
-        offset = self._log.append(self._author.fact(registered)).offset(_deadline())
+        offset = self._log.append(self._announcer.fact(registered)).offset(_deadline())
         return f"a fact was confirmed at offset {offset} of job {self._job}"
 
     def abort(self) -> str:
@@ -243,12 +243,12 @@ class _Broker:
         with closing(self._log.open_decisions(self._job)), suppress(Fenced):
             self._decide(lambda: self._first.commit(self._derived.basis + 1))
             raise Corrupt("two may decide at once: this broker fences nothing")
-        self._log.append(self._author.fact(JobUnregistered("examined"))).offset(_deadline())
+        self._log.append(self._announcer.fact(JobUnregistered("examined"))).offset(_deadline())
         return "whoever decided before is fenced"
 
     def _decide(self, end: Callable[[], None]) -> None:
         self._first.begin()
-        self._first.write(self._author.decision(self._derived))
+        self._first.write(self._announcer.decision(self._derived))
         end()
 
     def _replayed(self) -> Replay:

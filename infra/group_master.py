@@ -48,9 +48,9 @@ def run(target: Target, slot: str) -> None:
     store, root = target.open_bucket()
     with closing(store), closing(target.open_log()) as log:
         name = f"master {slot} {os.urandom(4).hex()}"
-        speaking = MasterIdentity(slot, name, SYSTEM_CLOCK, target.store)
+        me = MasterIdentity(slot, name, SYSTEM_CLOCK, target.store)
         settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
-        master = GroupMaster(log, ObjectDeleter(store, root), settings, speaking)
+        master = GroupMaster(log, ObjectDeleter(store, root), settings, me)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: master.stop())
         master.run()

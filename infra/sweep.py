@@ -68,8 +68,8 @@ def sweep(
     if is_over(found.state):
         gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
         return Swept(found.job, forgotten=gone, came_back=not gone)
-    author = Announcer(found.job, f"sweep {os.urandom(4).hex()}")
-    loop = JobMasterThread(_Heir(found.job), log, storage, settings, author)
+    announcer = Announcer(found.job, f"sweep {os.urandom(4).hex()}")
+    loop = JobMasterThread(_Heir(found.job), log, storage, settings, announcer)
     loop.start()
     with closing(loop):
         loop.wait_until_read("LeaseExpired")

@@ -91,7 +91,7 @@ class ShuffleEnvironmentContext:
     """What a factory makes a job's environment in a process from."""
 
     job: JobId
-    means: Runtime = field(default_factory=Runtime)
+    runtime: Runtime = field(default_factory=Runtime)
 
 
 class ShuffleEnvironment(Protocol):

@@ -26,7 +26,7 @@ from .streaming.channels import Channels
 from .streaming.partition_updates import LogUpdates
 from .writing.writer import SegmentWriter
 
-_MEANS = Runtime()
+_RUNTIME = Runtime()
 
 
 class ObjectStoreEnvironment:
@@ -39,17 +39,17 @@ class ObjectStoreEnvironment:
         store: BlobStore,
         root: str,
         limits: Limits,
-        means: Runtime = _MEANS,
+        runtime: Runtime = _RUNTIME,
     ) -> None:
         self._job = job
         self._log = log
         self._store = store
         self._layout = Layout(root, job)
         self._limits = limits
-        self._means = means
+        self._runtime = runtime
         self._shard: tuple[str, Manifest] | None = None
-        self._neighbours = RangeCache(
-            store, limits.cache_bytes, means.pool(limits.fetch_parallel, "headgate-get")
+        self._range_cache = RangeCache(
+            store, limits.cache_bytes, runtime.pool(limits.fetch_parallel, "headgate-get")
         )
         self._watch = JobView(log, job)
         self._waiting: WeakSet[SegmentGate] = WeakSet()
@@ -58,33 +58,33 @@ class ObjectStoreEnvironment:
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
-        author = Announcer(self._job, f"task {deployment.attempt}", self._means.clock)
+        announcer = Announcer(self._job, f"task {deployment.attempt}", self._runtime.clock)
         writer = SegmentWriter(
             deployment,
             self._store,
             self._layout,
             self._limits,
-            lambda fact: self._announce(author, fact),
-            self._means,
+            lambda fact: self._announce(announcer, fact),
+            self._runtime,
         )
         writer.start(host)
         return writer
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
         result = deployment.manifest.result
-        author = Announcer(self._job, f"reader {result}/{deployment.task}", self._means.clock)
-        tidings = None
+        announcer = Announcer(self._job, f"reader {result}/{deployment.task}", self._runtime.clock)
+        updates = None
         if deployment.unknown and deployment.position is not None:
-            tidings = LogUpdates(self._log, self._job, deployment, self._means.clock)
-        announce = partial(self._announce, author)
+            updates = LogUpdates(self._log, self._job, deployment, self._runtime.clock)
+        announce = partial(self._announce, announcer)
         gate = SegmentGate(
             deployment,
-            self._neighbours,
+            self._range_cache,
             self._limits,
-            Channels(deployment, self._locate, tidings),
-            Replacement(deployment, self._watch, self._locate, announce, self._means),
+            Channels(deployment, self._locate, updates),
+            Replacement(deployment, self._watch, self._locate, announce, self._runtime),
             announce,
-            self._means,
+            self._runtime,
         )
         if deployment.unknown:
             with self._lock:
@@ -108,7 +108,7 @@ class ObjectStoreEnvironment:
         return self._shard[1]
 
     def close(self) -> None:
-        self._neighbours.close()
+        self._range_cache.close()
         self._watch.close()
         self._log.close()
         self._store.close()
@@ -116,5 +116,5 @@ class ObjectStoreEnvironment:
     def _locate(self, attempt: AttemptId, segment: SegmentSummary, subpartitions: int) -> Source:
         return locate(attempt, segment, self._layout, subpartitions, self._store)
 
-    def _announce(self, author: Announcer, fact: Fact) -> Receipt:
-        return self._log.append(author.fact(fact))
+    def _announce(self, announcer: Announcer, fact: Fact) -> Receipt:
+        return self._log.append(announcer.fact(fact))

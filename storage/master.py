@@ -23,10 +23,10 @@ class StorageMaster(DriverMaster):
         settings: MasterSettings,
         log: EventLog,
         storage: ObjectDeleter,
-        speaker: DriverIdentity,
+        me: DriverIdentity,
         limits: Limits,
     ) -> None:
-        super().__init__(log, storage, settings, speaker)
+        super().__init__(log, storage, settings, me)
         self._opened = (log, storage)
         self._limits = limits
 

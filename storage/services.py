@@ -42,8 +42,8 @@ class StorageFactory:
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> StorageMaster:
         storage = ObjectDeleter(self.open_store(), self.root)
-        speaker = DriverIdentity(context.speaker, context.version, self.address)
-        return StorageMaster(context.settings, self.open_log(), storage, speaker, self.limits)
+        me = DriverIdentity(context.me, context.version, self.address)
+        return StorageMaster(context.settings, self.open_log(), storage, me, self.limits)
 
     def create_shuffle_environment(
         self, context: ShuffleEnvironmentContext
@@ -54,7 +54,7 @@ class StorageFactory:
             self.open_store(),
             self.root,
             self.limits,
-            context.means,
+            context.runtime,
         )
 
 

@@ -76,9 +76,9 @@ def default_job(application: str) -> str:
 def _register(spark: SparkSession, settings: Settings, services: JobServices) -> Headgate:
     worker = services.worker
     release = ObjectDeleter(services.store, worker.root)
-    speaker = DriverIdentity(f"driver {os.urandom(4).hex()}", __version__, worker.store)
+    me = DriverIdentity(f"driver {os.urandom(4).hex()}", __version__, worker.store)
     chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
-    master = StorageMaster(chosen, services.log, release, speaker, worker.limits)
+    master = StorageMaster(chosen, services.log, release, me, worker.limits)
     repairs = Reruns(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )
@@ -86,8 +86,8 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
         master.start()
         master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
         epoch = master.state(worker.job).epoch
-        means = JobContext(master, services.store, worker, settings, epoch, repairs)
-        return Headgate(Exchanger(spark, means, _door(spark, settings)), services)
+        job_context = JobContext(master, services.store, worker, settings, epoch, repairs)
+        return Headgate(Exchanger(spark, job_context, _door(spark, settings)), services)
     except BaseException:
         master.close()
         raise

@@ -47,7 +47,7 @@ class Headgate:
     def __init__(self, exchanger: Exchanger, services: JobServices) -> None:
         self._exchanger = exchanger
         self._services = services
-        self._in_use = InUse(exchanger.means.epoch)
+        self._in_use = InUse(exchanger.job_context.epoch)
         self._written: weakref.WeakKeyDictionary[DataFrame, StoredExchange] = (
             weakref.WeakKeyDictionary()
         )
@@ -60,7 +60,7 @@ class Headgate:
         self._unseen: SparkShuffleCounter | None = None
         self._answers: Answers | None = None
         self._runs: actions.Runs | None = None
-        if exchanger.means.settings.sql_enabled:
+        if exchanger.job_context.settings.sql_enabled:
             self._plans()
             self._unseen = SparkShuffleCounter(exchanger.spark)
             self._answers = Answers(self._forget)
@@ -70,7 +70,7 @@ class Headgate:
     @property
     def job(self) -> JobId:
         """The name under which the log holds this session's exchanges."""
-        return self._exchanger.means.worker.job
+        return self._exchanger.job_context.worker.job
 
     def repartition(self, df: DataFrame, n: int, *columns: str | Column) -> DataFrame:
         """The rows of `df` in exactly `n` partitions, each row where `df.repartition` puts it.
@@ -180,7 +180,7 @@ class Headgate:
             Invalid: the DataFrame is none that `repartition` or `read` returned, or was released.
         """
         descriptor = self._descriptor_of(df)
-        self._exchanger.means.master.promote_partitions(descriptor, expires_ms)
+        self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
         return descriptor.result
 
     def stop_tracking(self, df: DataFrame, reason: str) -> ResultId:
@@ -190,16 +190,18 @@ class Headgate:
             Invalid: as for `promote`.
         """
         descriptor = self._descriptor_of(df)
-        self._exchanger.means.master.stop_tracking_partitions(descriptor, reason)
+        self._exchanger.job_context.master.stop_tracking_partitions(descriptor, reason)
         return descriptor.result
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
         """Whether a result, or one partition of it, can be read whole now."""
-        return self._exchanger.means.master.is_available(self.job, ResultId(result), partition)
+        return self._exchanger.job_context.master.is_available(
+            self.job, ResultId(result), partition
+        )
 
     def may_release_executor(self, host: str) -> bool:
         """Whether this job loses nothing with the executors of a host."""
-        return self._exchanger.means.master.may_release_executor(self.job, host)
+        return self._exchanger.job_context.master.may_release_executor(self.job, host)
 
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
         """Release every result but those of these DataFrames, what these were made from, what was
@@ -212,7 +214,7 @@ class Headgate:
         self._require_open()
         held = self._kept.results | self._in_use.results
         held |= {self._descriptor_of(df).result for df in in_use}
-        return self._exchanger.means.master.remove_unused(self.job, held)
+        return self._exchanger.job_context.master.remove_unused(self.job, held)
 
     def why(self, result: str, partition: int) -> tuple[Made, ...]:
         """Every attempt at a partition: why it was made, and what became of it.
@@ -221,7 +223,7 @@ class Headgate:
             Unavailable: the log was not read in time.
         """
         self._require_open()
-        deadline = Deadline.after(self._exchanger.means.settings.wait_ms / 1000)
+        deadline = Deadline.after(self._exchanger.job_context.settings.wait_ms / 1000)
         with closing(follow_all(self._services.log, self.job, deadline)) as follower:
             records, end = [], follower.end()
             while follower.position() < end:
@@ -250,9 +252,9 @@ class Headgate:
         if self._answers:
             self._answers.close()
         self._kept.close()
-        self._exchanger.means.repairs.close()
+        self._exchanger.job_context.repairs.close()
         try:
-            self._exchanger.means.master.unregister_job(self.job)
+            self._exchanger.job_context.master.unregister_job(self.job)
             self._end()
         except Retryable:
             raise
@@ -264,7 +266,7 @@ class Headgate:
         if self._ended:
             return
         self._ended = True
-        self._exchanger.means.master.close()
+        self._exchanger.job_context.master.close()
         self._services.close()
 
     def __enter__(self) -> Self:
@@ -283,12 +285,12 @@ class Headgate:
             self._end()
 
     def _report(self, native: Mapping[str, int]) -> JobReport:
-        return job_report(self._exchanger.means.master.state(self.job), dict(native))
+        return job_report(self._exchanger.job_context.master.state(self.job), dict(native))
 
     def _release(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
         for descriptor in descriptors:
-            self._exchanger.means.master.release_partition_externally(descriptor)
-            self._exchanger.means.repairs.forget(descriptor.result)
+            self._exchanger.job_context.master.release_partition_externally(descriptor)
+            self._exchanger.job_context.repairs.forget(descriptor.result)
 
     def _offload(self, query: QueryRunner, df: DataFrame) -> DataFrame:
         frame, done = self._run(query, df)
@@ -379,7 +381,7 @@ class Headgate:
         return [one.result for one in done.results] if done else []
 
     def _can_be_read(self, results: Iterable[ResultId]) -> bool:
-        state = self._exchanger.means.master.state(self.job)
+        state = self._exchanger.job_context.master.state(self.job)
         found = [state.results.get(one) for one in results]
         return all(one is not None and one.released is None for one in found)
 

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 class Deletion:
     """Work that may run in any thread, also while the master goes on with its steps."""
 
-    author: Announcer
+    announcer: Announcer
     result: ResultState
     attempts: tuple[AttemptId, ...]
     orders: Orders
@@ -40,8 +40,8 @@ class Deletion:
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
         """Delete, then state that it is done; what failed for a while goes to `Orders.failed`."""
         try:
-            objects = storage.delete(self.author.job, self.result, self.attempts)
-            event = self.author.fact(Deleted(self.name, self.attempts, objects))
+            objects = storage.delete(self.announcer.job, self.result, self.attempts)
+            event = self.announcer.fact(Deleted(self.name, self.attempts, objects))
             log.append(event).offset(deadline)
         except (Retryable, OutcomeUnknown):
             self.orders.failed.append(self)
@@ -50,7 +50,7 @@ class Deletion:
             _LOG.warning(
                 "objects of %s of job %s stay until its next master starts: %s",
                 self.name,
-                self.author.job,
+                self.announcer.job,
                 exc,
                 exc_info=unforeseen,
             )
@@ -76,9 +76,9 @@ class Orders:
     """One job's orders to delete. `failed` may be shared by many, and filled by any thread; all
     else belongs to the thread of the steps."""
 
-    def __init__(self, author: Announcer, failed: deque[Deletion]) -> None:
+    def __init__(self, announcer: Announcer, failed: deque[Deletion]) -> None:
         self.failed = failed
-        self._author = author
+        self._announcer = announcer
         self._handed_out: set[AttemptId] = set()
         self._again: set[ResultId] = set()
 
@@ -112,7 +112,7 @@ class Orders:
             attempts = [a for a in result.doomed if a not in self._handed_out]
             self._handed_out.update(attempts)
             parts = in_parts(attempts)
-            found += [Deletion(self._author, result, part, self) for part in parts]
+            found += [Deletion(self._announcer, result, part, self) for part in parts]
         return tuple(found)
 
 

@@ -52,12 +52,12 @@ class DriverMaster:
         log: EventLog,
         storage: PartitionStorage,
         settings: MasterSettings,
-        speaker: DriverIdentity,
+        me: DriverIdentity,
     ) -> None:
         self._log = log
         self._storage = storage
         self._settings = settings
-        self._speaker = speaker
+        self._me = me
         self._loops: dict[JobId, JobMasterThread] = {}
         self._epochs: dict[JobId, int] = {}
         self._hearts: dict[JobId, HeartbeatThread] = {}
@@ -76,13 +76,13 @@ class DriverMaster:
         self._drop(job)
         deadline = Deadline.after(self._settings.wait_ms / 1000)
         begin(self._log, job, deadline, is_new=context.application == job)
-        author = Announcer(job, self._speaker.name)
-        loop = JobMasterThread(context, self._log, self._storage, self._settings, author)
+        announcer = Announcer(job, self._me.name)
+        loop = JobMasterThread(context, self._log, self._storage, self._settings, announcer)
         self._loops[job] = loop
         loop.start()
-        mode, speaker = self._settings.mode, self._speaker
+        mode, me = self._settings.mode, self._me
         registered = JobRegistered(
-            mode, speaker.version, context.application, speaker.store, self._settings.lease_ms
+            mode, me.version, context.application, me.store, self._settings.lease_ms
         )
         try:
             loop.wait_until_read("JobRegistered")

@@ -35,12 +35,12 @@ class GroupMaster:
         log: EventLog,
         storage: PartitionStorage,
         settings: MasterSettings,
-        speaking: MasterIdentity,
+        me: MasterIdentity,
     ) -> None:
         self._log = log
         self._storage = storage
         self._settings = settings
-        self._speaking = speaking
+        self._me = me
         self._stopping = threading.Event()
 
     def run(self) -> None:
@@ -63,8 +63,8 @@ class GroupMaster:
     def _join(self, deleter: ThreadPoolExecutor) -> None:
         waiting: WeakSet[Future[None]] = WeakSet()
         try:
-            steps = GroupSteps(self._log, self._speaking, self._settings)
-            lookout = Lookout(steps, self._settings.look_ms / 1000, self._speaking.clock)
+            steps = GroupSteps(self._log, self._me, self._settings)
+            lookout = Lookout(steps, self._settings.look_ms / 1000, self._me.clock)
             with closing(steps):
                 while not self._stopping.is_set():
                     for deletion in steps.step(_POLL_S):
@@ -74,7 +74,7 @@ class GroupMaster:
             for one in tuple(waiting):  # the next steps hand it out again
                 one.cancel()
             said = "was fenced" if isinstance(exc, Fenced) else "starts over"
-            _LOG.warning("slot %s %s, and joins again: %s", self._speaking.slot, said, exc)
+            _LOG.warning("slot %s %s, and joins again: %s", self._me.slot, said, exc)
             self._stopping.wait(_PAUSE_S)
 
     def _delete(self, deletion: Deletion | Clearing) -> None:
@@ -85,7 +85,7 @@ class GroupMaster:
         return self._log.read_beats(None, self._deadline())
 
     def _deadline(self) -> Deadline:
-        return Deadline.after(self._settings.wait_ms / 1000, self._speaking.clock)
+        return Deadline.after(self._settings.wait_ms / 1000, self._me.clock)
 
 
 class Lookout:

@@ -59,16 +59,16 @@ class _Held:
 
     def needed(self, position: int, but: Collection[JobId]) -> int:
         """From where on the partition is to be read, some jobs' events before `position` apart."""
-        others = (case.keeper.unsaved for job, case in self.jobs.items() if job not in but)
+        others = (decider.schedule.unsaved for job, decider in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
     def alive(self) -> dict[JobId, JobDecider]:
         """Return the jobs for which there may be something to do as time goes by: not those that
         have ended, before the log has forgotten them."""
         return {
-            job: case
-            for job, case in self.jobs.items()
-            if not case.is_over or case.is_forgotten(self.oldest)
+            job: decider
+            for job, decider in self.jobs.items()
+            if not decider.is_over or decider.is_forgotten(self.oldest)
         }
 
 
@@ -85,23 +85,23 @@ class MasterIdentity:
 
 
 class GroupSteps:
-    def __init__(self, log: EventLog, speaking: MasterIdentity, settings: MasterSettings) -> None:
+    def __init__(self, log: EventLog, me: MasterIdentity, settings: MasterSettings) -> None:
         """Join the group of masters.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
-        self._speaking = speaking
+        self._me = me
         self._log = log
-        deadline = Deadline.after(settings.wait_ms / 1000, speaking.clock)
+        deadline = Deadline.after(settings.wait_ms / 1000, me.clock)
         self._settings = settings.within(log.retention_ms(deadline))
         self._identity = log.identity(deadline)
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
-        self._time = LogTime(speaking.clock)
-        self._next_oldest = Deadline.after(_OLDEST_S, speaking.clock)
-        self._membership = log.join(speaking.slot, self)
+        self._time = LogTime(me.clock)
+        self._next_oldest = Deadline.after(_OLDEST_S, me.clock)
+        self._membership = log.join(me.slot, self)
 
     def granted(self, grant: Grant) -> int:
         found = take_up_partition(grant, self._identity)
@@ -109,13 +109,13 @@ class GroupSteps:
         self._held[grant.partition] = held
         for job, snapshot in found.snapshots.items():
             if snapshot.mode == SESSION:
-                held.jobs[job] = self._case(held, job, snapshot, snapshot.position)
+                held.jobs[job] = self._decider(held, job, snapshot, snapshot.position)
             elif snapshot.mode is not None:
                 held.ignored.add(job)
                 del held.standings[job]
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
-            self._speaking.slot,
+            self._me.slot,
             grant.partition,
             found.position,
             len(held.jobs),
@@ -124,13 +124,13 @@ class GroupSteps:
 
     def revoked(self, partition: int) -> None:
         del self._held[partition]
-        _LOG.info("slot %s holds partition %d no longer", self._speaking.slot, partition)
+        _LOG.info("slot %s holds partition %d no longer", self._me.slot, partition)
 
     @property
     def states(self) -> Mapping[JobId, JobState]:
         """The session jobs of the partitions that are held, as far as they are committed."""
-        cases = (case for held in self._held.values() for case in held.jobs.values())
-        return MappingProxyType({case.author.job: case.ledger.state for case in cases})
+        cases = (decider for held in self._held.values() for decider in held.jobs.values())
+        return MappingProxyType({decider.announcer.job: decider.ledger.state for decider in cases})
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Take the next events, waiting no longer than told, commit what follows from them, and
@@ -158,9 +158,9 @@ class GroupSteps:
         for held in self._recovered():
             alive = held.alive()
             held.touched.update(alive)
-            for case in alive.values():
-                due |= case.seems_silent(now_ms) or case.waits_for(now_ms)
-                due |= late and case.minds_time
+            for decider in alive.values():
+                due |= decider.seems_silent(now_ms) or decider.waits_for(now_ms)
+                due |= late and decider.minds_time
         return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
@@ -170,20 +170,20 @@ class GroupSteps:
         if now_ms:
             self._time.hear(now_ms)
         for held in self._recovered():
-            for job, case in held.alive().items():
-                if case.waits_for(now_ms):
-                    self._say(case, Tick(now_ms))
-                if silent_ms := case.silent_ms(beats.get(job, 0), now_ms):
+            for job, decider in held.alive().items():
+                if decider.waits_for(now_ms):
+                    self._say(decider, Tick(now_ms))
+                if silent_ms := decider.silent_ms(beats.get(job, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
-                    self._say(case, LeaseExpired(reason, case.ledger.state.epoch))
+                    self._say(decider, LeaseExpired(reason, decider.ledger.state.epoch))
 
     def _ask_oldest(self) -> None:
         """A job that has ended is forgotten when the log has nothing of it any more."""
         if not self._next_oldest.passed:
             return
-        self._next_oldest = Deadline.after(_OLDEST_S, self._speaking.clock)
+        self._next_oldest = Deadline.after(_OLDEST_S, self._me.clock)
         for number, held in self._held.items():
-            job = next((job for job, case in held.jobs.items() if case.is_over), None)
+            job = next((job for job, decider in held.jobs.items() if decider.is_over), None)
             try:
                 held.oldest = held.oldest if job is None else self._log.oldest(job)
             except Unavailable as exc:
@@ -195,58 +195,58 @@ class GroupSteps:
 
     def _observe(self, placed: Placed) -> None:
         held, event = self._held[placed.partition], placed.recorded.event
-        case = held.jobs.get(event.job)
-        if case is None:
+        decider = held.jobs.get(event.job)
+        if decider is None:
             if event.job in held.ignored or not isinstance(event.body, JobRegistered):
                 return
             if event.body.mode != SESSION:
                 held.ignored.add(event.job)
                 return
-            case = self._case(held, event.job, None, placed.recorded.offset)
-            held.jobs[event.job] = case
-        if case.observe(placed.recorded):
-            held.touched[event.job] = case
+            decider = self._decider(held, event.job, None, placed.recorded.offset)
+            held.jobs[event.job] = decider
+        if decider.observe(placed.recorded):
+            held.touched[event.job] = decider
 
-    def _case(
+    def _decider(
         self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int
     ) -> JobDecider:
-        speaking = self._speaking
-        author = Announcer(job, speaking.name, speaking.clock, speaking.numbers)
+        me = self._me
+        announcer = Announcer(job, me.name, me.clock, me.numbers)
         standing = held.standings.pop(job, Standing())
-        now_ms = author.now_ms()
-        keeper = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
-        return JobDecider(author, speaking.store, self._failed, keeper, snapshot)
+        now_ms = announcer.now_ms()
+        schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
+        return JobDecider(announcer, me.store, self._failed, schedule, snapshot)
 
     def _recovered(self) -> Iterator[_Held]:
         return (held for held in self._held.values() if held.recovered)
 
-    def _say(self, case: JobDecider, fact: Fact) -> None:
+    def _say(self, decider: JobDecider, fact: Fact) -> None:
         """Nobody waits for it: what is not in the log is said again."""
         try:
-            self._log.append(case.author.fact(fact))
+            self._log.append(decider.announcer.fact(fact))
         except Unavailable as exc:
-            _LOG.warning("%s of job %s was not said: %s", fact, case.author.job, exc)
+            _LOG.warning("%s of job %s was not said: %s", fact, decider.announcer.job, exc)
 
     def _take_back(self) -> None:
         for _ in range(len(self._failed)):
             failed = self._failed.popleft()
             failed.orders.take_back(failed)
             for held in self._held.values():
-                case = held.jobs.get(failed.author.job)
-                if case is not None and case.orders is failed.orders:
-                    held.touched[failed.author.job] = case
+                decider = held.jobs.get(failed.announcer.job)
+                if decider is not None and decider.orders is failed.orders:
+                    held.touched[failed.announcer.job] = decider
 
     def _recover(self, number: int, held: _Held) -> None:
         """Once its end is reached, whatever a former holder left undecided is due."""
         end = self._membership.end(number)
         if end is None or self._membership.position(number) < end:
-            for case in held.touched.values():
-                case.ledger.settle()
+            for decider in held.touched.values():
+                decider.ledger.settle()
             held.touched.clear()
             return
         held.recovered = True
         held.touched = dict(held.jobs)
-        _LOG.info("slot %s decides for partition %d now", self._speaking.slot, number)
+        _LOG.info("slot %s decides for partition %d now", self._me.slot, number)
 
     def _commit(self) -> None:
         try:
@@ -258,33 +258,35 @@ class GroupSteps:
         except (Fenced, Unavailable) as exc:
             self._membership.abort()
             said = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
-            _LOG.warning("slot %s %s: %s", self._speaking.slot, said, exc)
+            _LOG.warning("slot %s %s: %s", self._me.slot, said, exc)
 
     def _due(self) -> Iterator[tuple[int, JobDecider, Derived]]:
         for number, held in self._held.items():
-            for case in held.touched.values():
-                yield from ((number, case, one) for one in case.unwritten(self._step_events_max))
+            for decider in held.touched.values():
+                yield from (
+                    (number, decider, one) for one in decider.unwritten(self._step_events_max)
+                )
 
     def _write(self, due: tuple[tuple[int, JobDecider, Derived], ...]) -> None:
         """One transaction. A refusal may come while another job's decision is written, or with the
         commit: the jobs are tried one by one then, and one that is refused alone is given up."""
         positions = {number: self._membership.position(number) for number, *_ in due}
-        cases = dict.fromkeys(case for _, case, _ in due)
+        cases = dict.fromkeys(decider for _, decider, _ in due)
         self._membership.begin()
         try:
-            for _, case, derived in due:
-                self._membership.write(case.author.decision(derived))
+            for _, decider, derived in due:
+                self._membership.write(decider.announcer.decision(derived))
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()
-            for case in cases:
+            for decider in cases:
                 if len(cases) == 1:
-                    case.give_up(exc)
+                    decider.give_up(exc)
                 else:
-                    self._insist(self._write, tuple(one for one in due if one[1] is case))
+                    self._insist(self._write, tuple(one for one in due if one[1] is decider))
             return
-        for _, case, _ in due:
-            case.ledger.wrote(1)
+        for _, decider, _ in due:
+            decider.ledger.wrote(1)
 
     def _insist(self, write: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Kafka's client drops a step more after one that was refused, whatever is in it: else each
@@ -296,12 +298,12 @@ class GroupSteps:
             write(*args, **kwargs)
 
     def _keep_all(self, held: _Held, position: int, number: int) -> None:
-        found = ((job, case.snapshot(position)) for job, case in held.touched.items())
+        found = ((job, decider.snapshot(position)) for job, decider in held.touched.items())
         kept = ((job, one) for job, one in found if one is not None)
         for batch in _batches(kept, _weight):
             self._keep_batch(held, batch, position, number)
-        for ended in _batches(self._ended(held), lambda keeper: len(keeper.end())):
-            written = {keeper: keeper.end() for keeper in ended.values()}
+        for ended in _batches(self._ended(held), lambda schedule: len(schedule.end())):
+            written = {schedule: schedule.end() for schedule in ended.values()}
             if self._keep(written, {number: position}) is not None:
                 return
             for job in ended:
@@ -314,7 +316,9 @@ class GroupSteps:
         """Jobs that have ended, and of which the log holds nothing any more; and those of another
         log: one that has begun in this log writes over what stands of it instead."""
         touched = held.touched.items()
-        ended = [(job, case.keeper) for job, case in touched if case.is_forgotten(held.oldest)]
+        ended = [
+            (job, decider.schedule) for job, decider in touched if decider.is_forgotten(held.oldest)
+        ]
         for job in held.outdated:
             if (standing := held.standings.get(job)) is not None:
                 ended.append(
@@ -328,14 +332,16 @@ class GroupSteps:
         """One transaction; a job whose snapshot cannot be made is given up, and the rest is due
         again when it is looked after next. So is a job whose snapshot the log does not take, which
         shows when each is tried alone."""
-        needed, now_ms = held.needed(position, batch), self._speaking.clock.now_ms()
+        needed, now_ms = held.needed(position, batch), self._me.clock.now_ms()
         written: dict[SnapshotSchedule, tuple[StateRecord, ...]] = {}
         for job, snapshot in batch.items():
-            case = held.jobs[job]
+            decider = held.jobs[job]
             try:
-                written[case.keeper] = case.keeper.records(replace(snapshot, needed=needed), now_ms)
+                written[decider.schedule] = decider.schedule.records(
+                    replace(snapshot, needed=needed), now_ms
+                )
             except Exception as exc:  # the next master would make the same
-                case.give_up(exc)
+                decider.give_up(exc)
                 return
         refusal = self._keep(written, {number: position})
         if refusal is not None and len(batch) == 1:
@@ -362,14 +368,16 @@ class GroupSteps:
             self._membership.abort()
             _LOG.warning("the log does not take the state of %d jobs: %s", len(written), exc)
             return exc
-        for keeper, records in written.items():
+        for schedule, records in written.items():
             if records:
-                keeper.kept()
+                schedule.kept()
         return None
 
     def _settle(self, held: _Held) -> list[Deletion | Clearing]:
-        found = [deletion for case in held.touched.values() for deletion in case.settle()]
-        held.touched = {job: case for job, case in held.touched.items() if case.unwritten(1)}
+        found = [deletion for decider in held.touched.values() for deletion in decider.settle()]
+        held.touched = {
+            job: decider for job, decider in held.touched.items() if decider.unwritten(1)
+        }
         return found
 
 

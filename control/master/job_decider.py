@@ -26,16 +26,16 @@ _LOG = logging.getLogger(__name__)
 class JobDecider:
     def __init__(
         self,
-        author: Announcer,
+        announcer: Announcer,
         store: str,
         failed: deque[Deletion],
-        keeper: SnapshotSchedule,
+        schedule: SnapshotSchedule,
         snapshot: Snapshot | None,
     ) -> None:
-        self.author = author
-        self.ledger = Ledger(author.job, snapshot)
-        self.orders = Orders(author, failed)
-        self.keeper = keeper
+        self.announcer = announcer
+        self.ledger = Ledger(announcer.job, snapshot)
+        self.orders = Orders(announcer, failed)
+        self.schedule = schedule
         self.broken = False
         self._store = store
         self._start = 0
@@ -54,7 +54,7 @@ class JobDecider:
         """Take in an event; whether it was none that the snapshot knows."""
         if recorded.offset < self._start:
             return False
-        self.keeper.observe(recorded)
+        self.schedule.observe(recorded)
         if not self.broken:
             self._take(recorded)
         return True
@@ -62,7 +62,9 @@ class JobDecider:
     def give_up(self, error: Exception) -> None:
         self.broken = True
         trace = None if isinstance(error, HeadgateError) else error
-        _LOG.error("job %s is left alone from now on: %s", self.author.job, error, exc_info=trace)
+        _LOG.error(
+            "job %s is left alone from now on: %s", self.announcer.job, error, exc_info=trace
+        )
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
         return () if self.broken else self.ledger.unwritten(limit)
@@ -89,17 +91,17 @@ class JobDecider:
         if self.broken or self.ledger.unwritten(1):
             return None
         found = self.ledger.snapshot(position)
-        due = self.keeper.is_due(found, self.author.now_ms())
-        return found if due or self.keeper.is_last_due(found) else None
+        due = self.schedule.is_due(found, self.announcer.now_ms())
+        return found if due or self.schedule.is_last_due(found) else None
 
     @property
     def is_over(self) -> bool:
         """Return whether the job has ended, and its last snapshot is written."""
-        return self.keeper.unsaved is None and is_over(self.ledger.state)
+        return self.schedule.unsaved is None and is_over(self.ledger.state)
 
     def is_forgotten(self, oldest: int) -> bool:
         """Return whether the job has ended, and its log holds nothing of it any more."""
-        return self.is_over and self.keeper.position <= oldest
+        return self.is_over and self.schedule.position <= oldest
 
     def waits_for(self, now_ms: int) -> bool:
         """Whether something follows from this time."""
@@ -147,7 +149,7 @@ class JobDecider:
         if self._elsewhere:
             _LOG.error(
                 "objects of job %s are in %s and stay: this master deletes in %s",
-                self.author.job,
+                self.announcer.job,
                 store,
                 self._store,
             )

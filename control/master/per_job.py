@@ -46,14 +46,14 @@ class JobSteps:
 
     def __init__(
         self,
-        author: Announcer,
+        announcer: Announcer,
         decisions: Decisions | None,
         start: Start,
         settings: MasterSettings,
         end: int,
         term: Term,
     ) -> None:
-        self._author = author
+        self._announcer = announcer
         self._decisions = decisions
         self._follower = start.follower
         self._step_events_max = settings.step_events_max
@@ -61,19 +61,19 @@ class JobSteps:
         self._term = term
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
-        self._ledger = Ledger(author.job, start.snapshot)
+        self._ledger = Ledger(announcer.job, start.snapshot)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
-        self._keeper = SnapshotSchedule(
-            settings, start.log, start.standing, position, author.now_ms()
+        self._schedule = SnapshotSchedule(
+            settings, start.log, start.standing, position, announcer.now_ms()
         )
         self._failed: deque[Deletion] = deque()
-        self._orders = Orders(author, self._failed)
+        self._orders = Orders(announcer, self._failed)
         self._answers: list[Decided] = []
 
     @classmethod
     def open(
-        cls, log: EventLog, author: Announcer, settings: MasterSettings, term: Term | None = None
+        cls, log: EventLog, announcer: Announcer, settings: MasterSettings, term: Term | None = None
     ) -> Self:
         """Fence the predecessor, then start from its newest snapshot, or from the oldest event.
 
@@ -82,16 +82,18 @@ class JobSteps:
             Unavailable: the log cannot be reached.
         """
         deadline = Deadline.after(settings.wait_ms / 1000)
-        term = term or Term(author.by)
-        term.check(log, author.job, settings.step_events_max, deadline)
+        term = term or Term(announcer.by)
+        term.check(log, announcer.job, settings.step_events_max, deadline)
         with ExitStack() as opening:
-            decisions = log.open_decisions(author.job)
+            decisions = log.open_decisions(announcer.job)
             opening.callback(decisions.close)
-            term.check(log, author.job, settings.step_events_max, deadline)  # now nobody can come
-            start = take_up(log, author.job, deadline)
+            term.check(
+                log, announcer.job, settings.step_events_max, deadline
+            )  # now nobody can come
+            start = take_up(log, announcer.job, deadline)
             opening.callback(start.follower.close)
             kept = settings.within(log.retention_ms(deadline))
-            steps = cls(author, decisions, start, kept, log.written(author.job), term)
+            steps = cls(announcer, decisions, start, kept, log.written(announcer.job), term)
             opening.pop_all()
             return steps
 
@@ -99,7 +101,7 @@ class JobSteps:
     def follow(
         cls,
         log: EventLog,
-        author: Announcer,
+        announcer: Announcer,
         settings: MasterSettings,
         term: Term | None = None,
         known: int | None = None,
@@ -113,10 +115,10 @@ class JobSteps:
         """
         with ExitStack() as opening:
             deadline = Deadline.after(settings.wait_ms / 1000)
-            start = take_up(log, author.job, deadline, known)
+            start = take_up(log, announcer.job, deadline, known)
             opening.callback(start.follower.close)
             end = start.follower.end()
-            steps = cls(author, None, start, settings, end, term or Term(author.by))
+            steps = cls(announcer, None, start, settings, end, term or Term(announcer.by))
             opening.pop_all()
             return steps
 
@@ -139,7 +141,7 @@ class JobSteps:
             self._check(recorded)
             self._ledger.observe(recorded)
             self._orders.observe(recorded)
-            self._keeper.observe(recorded)
+            self._schedule.observe(recorded)
         recovering = not self._recovered
         if recovering and self._follower.position() < self._end:
             self._settle()
@@ -152,7 +154,7 @@ class JobSteps:
         state = self._ledger.state
         own, self._answers = tuple(self._answers), []
         ordered = self._ordered(state, answers, recovering) if self._decisions else ()
-        may_part = self._decisions is None or self._keeper.may_part
+        may_part = self._decisions is None or self._schedule.may_part
         return Outcome(state, self._ledger.unsettled, may_part, own, ordered)
 
     def close(self) -> None:
@@ -176,7 +178,7 @@ class JobSteps:
         own = SESSION if self._decisions is None else PER_JOB
         if self._mode not in (None, own):
             raise Invalid(
-                f"job {self._author.job} was first registered in mode {self._mode}, not {own}: "
+                f"job {self._announcer.job} was first registered in mode {self._mode}, not {own}: "
                 "keep to it, or give the job another name"
             )
 
@@ -185,7 +187,7 @@ class JobSteps:
         while decisions and (derived := self._ledger.unwritten(self._step_events_max)):
             decisions.begin()
             for one in derived:
-                decisions.write(self._author.decision(one))
+                decisions.write(self._announcer.decision(one))
             decisions.commit(self._follower.position())
             self._ledger.wrote(len(derived))
 
@@ -195,15 +197,15 @@ class JobSteps:
         if self._decisions is None or not self._recovered:
             return False
         snapshot = self._ledger.snapshot(self._follower.position())
-        now_ms = self._author.now_ms()
-        if not (self._keeper.is_due(snapshot, now_ms) or self._keeper.is_parting_due(snapshot)):
+        now_ms = self._announcer.now_ms()
+        if not (self._schedule.is_due(snapshot, now_ms) or self._schedule.is_parting_due(snapshot)):
             return False
-        if records := self._keeper.records(snapshot, now_ms):
+        if records := self._schedule.records(snapshot, now_ms):
             self._decisions.begin()
             for record in records:
                 self._decisions.keep(record)
             self._decisions.commit(self._follower.position())
-            self._keeper.kept()
+            self._schedule.kept()
         return True
 
     def _ordered(
@@ -216,7 +218,7 @@ class JobSteps:
     def _settle(self) -> tuple[Decided, ...]:
         answers = self._ledger.settle()
         for one in answers:
-            if one.by == self._author.by:
+            if one.by == self._announcer.by:
                 self._answers.append(one)
             self._term.hear(one)
         self._term.check_epoch(self._ledger.state, self._recovered)

@@ -55,14 +55,14 @@ class JobMasterThread:
         log: EventLog,
         storage: PartitionStorage,
         settings: MasterSettings,
-        author: Announcer,
+        announcer: Announcer,
     ) -> None:
         self._context = context
         self._log = log
         self._storage = storage
         self._settings = settings
-        self._author = author
-        self._term = Term(author.by)
+        self._announcer = announcer
+        self._term = Term(announcer.by)
         self._changed = threading.Condition()
         self._state = JobState(context.job_id)
         self._asked: dict[str, _Asked] = {}
@@ -71,7 +71,7 @@ class JobMasterThread:
         self._undecided = 0
         self._may_part = False
         self._next_look = Deadline.after(0)
-        self._time = LogTime(author.clock)
+        self._time = LogTime(announcer.clock)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._deleting: weakref.WeakSet[Future[None]] = weakref.WeakSet()
@@ -107,7 +107,7 @@ class JobMasterThread:
 
     def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
         """State a fact; the future holds what was decided on it, empty when nothing follows."""
-        event = self._author.fact(body)
+        event = self._announcer.fact(body)
         answer: Future[tuple[Decision, ...]] = Future()
         asked = _Asked(answer, self._term.position or 0)
         with self._changed:
@@ -198,14 +198,14 @@ class JobMasterThread:
     def _open(self) -> JobSteps:
         if self._settings.mode == SESSION:
             return self._follow()
-        return JobSteps.open(self._log, self._author, self._settings, self._term)
+        return JobSteps.open(self._log, self._announcer, self._settings, self._term)
 
     def _follow(self) -> JobSteps:
         """A snapshot has no answers: who waits for some reads what was said since then."""
         with self._changed:
             waiting = dict(self._asked)
         known = min([one.at for one in waiting.values()], default=self._term.position)
-        steps = JobSteps.follow(self._log, self._author, self._settings, self._term, known)
+        steps = JobSteps.follow(self._log, self._announcer, self._settings, self._term, known)
         for event, one in waiting.items():
             if one.at < steps.answers_from:
                 self._asked.pop(event, None)
@@ -234,7 +234,7 @@ class JobMasterThread:
             return
         self._time.hear(tick.now_ms)
         if decide(self._state, tick):
-            self._log.append(self._author.fact(tick))
+            self._log.append(self._announcer.fact(tick))
 
     def _publish(self, outcome: Outcome) -> None:
         if outcome.state is None:

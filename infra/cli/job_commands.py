@@ -100,9 +100,9 @@ def remove_unused(
     """Which complete results does nobody need? With --release their job's master deletes them."""
     with closing(target.open_log()) as log:
         found = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
-        author = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
+        announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         for result in found if release else ():
-            asked = author.fact(ReleaseRequested(result, "unused"))
+            asked = announcer.fact(ReleaseRequested(result, "unused"))
             log.append(asked).offset(Deadline.after(READ_S_MAX))
     out.print(*found, sep="\n")
 
@@ -122,8 +122,8 @@ def run_lost(
         if result is None or name.index not in result.winners:
             raise Invalid(f"job {job} has no consumable partition {partition}")
         attempt = result.winners[name.index]
-        author = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
-        fact = author.fact(Lost(attempt, str(attempt), evidence))
+        announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
+        fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
     out.print(f"attempt {attempt} is stated as lost, at offset {offset}")
 

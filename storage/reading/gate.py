@@ -38,21 +38,21 @@ class SegmentGate:
     def __init__(
         self,
         deployment: InputGateDeployment,
-        neighbours: RangeCache,
+        range_cache: RangeCache,
         limits: Limits,
         channels: Channels,
         repair: Replacement,
         announce: Announce,
-        means: Runtime,
+        runtime: Runtime,
     ) -> None:
         self._deployment = deployment
         self._schema = deployment.schema.serialize().to_pybytes()
-        self._neighbours = neighbours
+        self._range_cache = range_cache
         self._limits = limits
         self._channels = channels
         self._repair = repair
         self._announce = announce
-        self._means = means
+        self._runtime = runtime
         self._known = plan(deployment, limits)
         self._following = read_on(deployment, limits)
         self._ready: deque[tuple[Slice, memoryview]] = deque()
@@ -81,7 +81,7 @@ class SegmentGate:
             self._channels.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        before = self._neighbours.requests
+        before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         receipt: Receipt | None = None
         following = self._next()
@@ -95,16 +95,16 @@ class SegmentGate:
             following = following or self._next()
             if following is None and not ahead and receipt is None and self._channels.ended:
                 self._check_whole()
-                receipt = self._announce_consumed(self._neighbours.requests - before)
+                receipt = self._announce_consumed(self._range_cache.requests - before)
             if self._ready:
                 piece, body = self._ready.popleft()
                 self._handed_out.add(piece.part)
                 yield from _decoded(piece, body, self._schema)
                 self._held_bytes -= piece.span.length
             elif receipt is None and following is None:
-                self._channels.wait(self._means.deadline())
+                self._channels.wait(self._runtime.deadline())
         assert receipt is not None, "the loop ends with it"
-        receipt.offset(self._means.deadline())
+        receipt.offset(self._runtime.deadline())
 
     def _next(self) -> Slice | None:
         """What can be fetched now: first what was known from the start."""
@@ -169,7 +169,7 @@ class SegmentGate:
         )
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
-        return self._neighbours.fetch(piece.source.name, piece.window)
+        return self._range_cache.fetch(piece.source.name, piece.window)
 
     def _read_on(self) -> None:
         """Have on its way, once, what this process's next reader will want."""
@@ -225,10 +225,10 @@ class SegmentGate:
         except Corrupt:
             body = memoryview(b"")
         if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
-            self._neighbours.forget(piece.source.name, piece.window)
+            self._range_cache.forget(piece.source.name, piece.window)
         expected, found = piece.checksum, xxhash.xxh3_64_intdigest(body)
         if found != expected:
-            self._neighbours.forget(piece.source.name, piece.window)
+            self._range_cache.forget(piece.source.name, piece.window)
             body = self._cut(piece, self._fetch(piece))
             found = xxhash.xxh3_64_intdigest(body)
         if len(body) != piece.span.length or found != expected:

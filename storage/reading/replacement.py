@@ -27,13 +27,13 @@ class Replacement:
         watch: JobView,
         locate: Locate,
         announce: Announce,
-        means: Runtime,
+        runtime: Runtime,
     ) -> None:
         self._deployment = deployment
         self._watch = watch
         self._locate = locate
         self._announce = announce
-        self._means = means
+        self._runtime = runtime
 
     def replace(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
         """All slices of the subpartition from the attempt that took the place of the one that is
@@ -43,21 +43,21 @@ class Replacement:
             Lost, Corrupt: the failure, where nothing can take its place or nothing came in time.
         """
         attempt = piece.source.attempt
-        result = self._readable(self._watch.state(self._means.deadline()), failure)
+        result = self._readable(self._watch.state(self._runtime.deadline()), failure)
         offset = 0
         if result.winners.get(attempt.partition.index, attempt) == attempt:
             lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
-            offset = self._announce(lost).offset(self._means.deadline())
+            offset = self._announce(lost).offset(self._runtime.deadline())
         if result.registered.pipelined:
             raise failure
         came = self._watch.wait(
             self._deployment.manifest.result,
             lambda state: self._replacement(state, piece, failure),
-            self._means.deadline,
+            self._runtime.deadline,
         )
         if came is None:
             raise Lost(
-                f"{failure}; it was reported, and not made again within {self._means.wait_s} s "
+                f"{failure}; it was reported, and not made again within {self._runtime.wait_s} s "
                 "without news",
                 (offset,),
             ) from failure

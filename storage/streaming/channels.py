@@ -138,11 +138,11 @@ class Channels:
         self,
         deployment: InputGateDeployment,
         locate: Locate,
-        tidings: PartitionUpdates | None = None,
+        updates: PartitionUpdates | None = None,
     ) -> None:
         self._deployment = deployment
         self._locate = locate
-        self._tidings = tidings
+        self._updates = updates
         self._channels = {
             one.partition: _Channel(one.subpartitions, one.pipelined) for one in deployment.unknown
         }
@@ -189,15 +189,15 @@ class Channels:
             Unavailable: nothing was, naming the partitions that are waited for.
             Lost: nothing more will be.
         """
-        while not self._heard(0.0 if self._tidings else deadline.left_s):
+        while not self._heard(0.0 if self._updates else deadline.left_s):
             if deadline.passed:
                 raise Unavailable(self.waiting_for())
-            if self._tidings is not None:
-                self.update(self._tidings.hear(min(_HEAR_S, deadline.left_s)))
+            if self._updates is not None:
+                self.update(self._updates.hear(min(_HEAR_S, deadline.left_s)))
 
     def close(self) -> None:
-        if self._tidings is not None:
-            self._tidings.close()
+        if self._updates is not None:
+            self._updates.close()
 
     def _heard(self, timeout_s: float) -> bool:
         with self._changed:

@@ -103,8 +103,8 @@ class FsckRepair:
             stated.append(one)
             if (one.job, one.attempt) not in said:
                 said.add((one.job, one.attempt))
-                author = authors.setdefault(one.job, Announcer(one.job, self.by))
-                fact = author.fact(LostFact(one.attempt, one.name, evidence))
+                announcer = authors.setdefault(one.job, Announcer(one.job, self.by))
+                fact = announcer.fact(LostFact(one.attempt, one.name, evidence))
                 self.log.append(fact).offset(Deadline.after(self.wait_s))
         return stated
 

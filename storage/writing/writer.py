@@ -50,14 +50,14 @@ class SegmentWriter:
         layout: Layout,
         limits: Limits,
         announce: Announce,
-        means: Runtime,
+        runtime: Runtime,
     ) -> None:
         self._deployment = deployment
         self._store = store
         self._layout = layout
         self._limits = limits
         self._announce = announce
-        self._means = means
+        self._runtime = runtime
         self._batches: list[pa.RecordBatch] = []
         self._targets: list[Longs] = []
         self._runs: list[Run] = []
@@ -67,7 +67,7 @@ class SegmentWriter:
         self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
         self._inline_bytes = _INLINE_BYTES_MAX
-        self._uploader = means.pool(1, "headgate-put")
+        self._uploader = runtime.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
         self._started: Receipt | None = None
         self._closed = False
@@ -105,7 +105,7 @@ class SegmentWriter:
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
         produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
-        self._announce(produced).offset(self._means.deadline())
+        self._announce(produced).offset(self._runtime.deadline())
         return produced
 
     def abort(self, reason: str) -> None:
@@ -113,7 +113,7 @@ class SegmentWriter:
             return
         self._close()
         failed = AttemptFailed(self._deployment.attempt, reason)
-        self._announce(failed).offset(self._means.deadline())
+        self._announce(failed).offset(self._runtime.deadline())
 
     def _close(self) -> None:
         self._closed = True
@@ -152,13 +152,13 @@ class SegmentWriter:
 
     def _put(self, number: int, segment: Segment) -> None:
         assert self._started is not None, "start comes before the first put"
-        self._started.offset(self._means.deadline())
+        self._started.offset(self._runtime.deadline())
         attempt = self._deployment.attempt
         name = self._layout.segment(attempt, number)
         self._store.put(name, segment.body, f"{attempt}/{number}")
         if self._deployment.pipelined:
             said = SegmentProduced(attempt, self._summaries[number])
-            self._announce(said).offset(self._means.deadline())
+            self._announce(said).offset(self._runtime.deadline())
 
     def _summary(self, number: int, segment: Segment) -> SegmentSummary:
         """The segment as announced: an index that would crowd the event stays in its footer."""

@@ -96,10 +96,10 @@ def fill(log: KafkaEventLog, events: int) -> None:
     producer, each = log._clients.producer(), events // OTHERS
     for number in range(OTHERS):
         job = JobId(f"other-{number}")
-        author, place = Announcer(job, "bench"), log._clients.place(job)
+        announcer, place = Announcer(job, "bench"), log._clients.place(job)
         registered = JobRegistered("per-job", "0", "bench")
-        log.append(author.fact(registered)).offset(Deadline.after(LIMIT_S))
-        fact = author.fact(Consumed(ResultId("1-0000"), 0, 1, 1, 50_000, 1 << 20, 8))
+        log.append(announcer.fact(registered)).offset(Deadline.after(LIMIT_S))
+        fact = announcer.fact(Consumed(ResultId("1-0000"), 0, 1, 1, 50_000, 1 << 20, 8))
         record = codec.encode(fact)
         for _ in range(each):
             while not _handed_over(partial(produce, producer, place, fact, record, None)):
@@ -107,7 +107,7 @@ def fill(log: KafkaEventLog, events: int) -> None:
         producer.flush(LIMIT_S)
         position = log.written(job)
         state = JobState(job, 1)
-        kept = Snapshot(state, (), position, 0, "per-job", registered, author.now_ms())
+        kept = Snapshot(state, (), position, 0, "per-job", registered, announcer.now_ms())
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
             for one in records.write(kept, Standing())[0]:

@@ -86,7 +86,7 @@ class Core:
         self.offset = 0
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
         self.events: Counter[str] = Counter()
-        self._author = Announcer(job, "master")
+        self._announcer = Announcer(job, "master")
 
     def take(self, record: bytes) -> None:
         """A fact, and then what is decided on it, as the log brings it back."""
@@ -95,7 +95,7 @@ class Core:
         self._observe(event, began_s)
         while due := self.ledger.unwritten(1):
             began_s = time.thread_time()
-            record = codec.encode(self._author.decision(due[0]))
+            record = codec.encode(self._announcer.decision(due[0]))
             self.ledger.wrote(1)
             self._observe(codec.decode(record), began_s)
 
@@ -118,8 +118,8 @@ def by_type() -> Table:
 
 
 def records_of(job: JobId, bodies: list[Fact]) -> list[bytes]:
-    author = Announcer(job, "driver")
-    return [codec.encode(author.fact(body)) for body in bodies]
+    announcer = Announcer(job, "driver")
+    return [codec.encode(announcer.fact(body)) for body in bodies]
 
 
 def fed(bodies: list[Fact]) -> Core:

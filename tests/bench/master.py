@@ -146,8 +146,8 @@ def _fill(log: KafkaEventLog, bodies: list[list[Fact]]) -> None:
     authors = [Announcer(JobId(f"job-{number}"), "driver") for number in range(len(bodies))]
     receipts = []
     for turn in zip(*bodies, strict=True):
-        for author, body in zip(authors, turn, strict=True):
-            event = author.fact(body)
+        for announcer, body in zip(authors, turn, strict=True):
+            event = announcer.fact(body)
             try:
                 receipts.append(log.append(event))
             except Unavailable:  # the client's queue is full
@@ -198,8 +198,8 @@ def _rests(steps: GroupSteps, facts: int) -> bool:
 
 
 def _replays(steps: GroupSteps) -> list[Replay]:
-    cases = (case for held in steps._held.values() for case in held.jobs.values())
-    return [case.ledger._replay for case in cases]
+    cases = (decider for held in steps._held.values() for decider in held.jobs.values())
+    return [decider.ledger._replay for decider in cases]
 
 
 def _taken(steps: GroupSteps, began_s: float, began_cpu_s: float) -> Taken:

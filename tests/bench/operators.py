@@ -115,7 +115,9 @@ def _table(count: int) -> pa.Table:
 
 def run(spark: SparkSession, rounds: int, only: Sequence[str]) -> Table:
     """The first case is the warm-up as well, and what one takes with hardly a group."""
-    chosen = [case for case in cases(spark) if any(part in case.name for part in only or [""])]
+    chosen = [
+        decider for decider in cases(spark) if any(part in decider.name for part in only or [""])
+    ]
     title = f"{ROWS:,} rows, median of {rounds} or of what a minute holds; us: of a core, per group"
     table = Table(title=title, box=SIMPLE, padding=(0, 1))
     table.add_column("case", no_wrap=True)
@@ -128,17 +130,17 @@ def run(spark: SparkSession, rounds: int, only: Sequence[str]) -> Table:
     with attached(spark, "real") as (hg, meter):
         _compare(hg, meter.jvm, chosen[0], 1)
         few: dict[Any, tuple[float, float]] = {}
-        for case in chosen:
-            theirs, ours = sides = _compare(hg, meter.jvm, case, rounds)
-            alone_us = _alone_us(spark, case)
-            if case.groups == _FEW:
-                few[case.function] = theirs.median_s, ours.median_s
+        for decider in chosen:
+            theirs, ours = sides = _compare(hg, meter.jvm, decider, rounds)
+            alone_us = _alone_us(spark, decider)
+            if decider.groups == _FEW:
+                few[decider.function] = theirs.median_s, ours.median_s
             own = ["", ""]
-            if case.groups >= _MANY and case.function in few:
-                pairs = zip(sides, few[case.function], strict=True)
+            if decider.groups >= _MANY and decider.function in few:
+                pairs = zip(sides, few[decider.function], strict=True)
                 more_s = [side.median_s - few_s for side, few_s in pairs]
-                own = [f"{one * slots * 1e6 / case.groups - alone_us:.1f}" for one in more_s]
-            best_s = alone_us * case.groups / slots / 1e6
+                own = [f"{one * slots * 1e6 / decider.groups - alone_us:.1f}" for one in more_s]
+            best_s = alone_us * decider.groups / slots / 1e6
             figures = [
                 *(f"{side.median_s:.1f}" for side in sides),
                 f"{theirs.median_s / ours.median_s:.2f}",
@@ -146,24 +148,24 @@ def run(spark: SparkSession, rounds: int, only: Sequence[str]) -> Table:
                 *own,
                 *(f"{side.peak >> 20}" for side in sides),
             ]
-            table.add_row(case.name, *figures)
-            print(f"{case.name}: {' | '.join(figures)}", flush=True)
+            table.add_row(decider.name, *figures)
+            print(f"{decider.name}: {' | '.join(figures)}", flush=True)
     return table
 
 
-def _compare(hg: Headgate, jvm: int, case: Case, rounds: int) -> tuple[Side, Side]:
+def _compare(hg: Headgate, jvm: int, decider: Case, rounds: int) -> tuple[Side, Side]:
     def through() -> None:
-        out = hg.offload(case.query)
+        out = hg.offload(decider.query)
         consume(out)
         hg.release(out)
 
     def alone() -> None:
-        consume(case.query)
+        consume(decider.query)
 
     theirs, ours = Side(_SPARK), Side(_HEADGATE)
     while len(ours.took_s) < rounds or sum(theirs.took_s + ours.took_s) < _LEAST_S:
         for side, work in ((theirs, alone), (ours, through)):
-            _use_workers(case.query.sparkSession, side.name)
+            _use_workers(decider.query.sparkSession, side.name)
             for pid in _workers(jvm, side.name):
                 Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
             begun_s = time.monotonic()
@@ -188,13 +190,13 @@ def _workers(jvm: int, side: str) -> list[int]:
     ]
 
 
-def _alone_us(spark: SparkSession, case: Case) -> float:
+def _alone_us(spark: SparkSession, decider: Case) -> float:
     """What the function takes for a group that it has not seen, in as many processes at once as
     in the query; nothing where it is Spark's own."""
-    if case.function is None:
+    if decider.function is None:
         return 0.0
-    function, given = case.function, case.given
-    calls = min(_CALLS, case.groups)
+    function, given = decider.function, decider.given
+    calls = min(_CALLS, decider.groups)
 
     def call(slot: Iterable[int]) -> Iterator[float]:
         begun_s = time.monotonic()

@@ -91,28 +91,28 @@ class Scribe:
     def __init__(self, log: KafkaEventLog) -> None:
         self._log = log
         self._decisions = log.open_decisions(JOB)
-        self._author = Announcer(JOB, "bench")
-        self._keeper = SnapshotSchedule(MasterSettings(), "", Standing(), 0, 0)
+        self._announcer = Announcer(JOB, "bench")
+        self._schedule = SnapshotSchedule(MasterSettings(), "", Standing(), 0, 0)
         self._replay = Replay(JOB)
         self._last: Receipt | None = None
         self.events = 0
 
     def write(self, fact: Fact) -> None:
-        derived = self._append(self._author.fact(fact))
+        derived = self._append(self._announcer.fact(fact))
         for one in derived:
-            self._append(self._author.decision(one))
+            self._append(self._announcer.decision(one))
         for one in derived:
             if isinstance(one.decision, Released):
                 body = Deleted(one.decision.result, one.decision.attempts, MAPS)
-                self._append(self._author.fact(body))
+                self._append(self._announcer.fact(body))
         snapshot = self._replay.snapshot(self.events)
-        if not snapshot.due and self._keeper.is_due(snapshot, 0):
+        if not snapshot.due and self._schedule.is_due(snapshot, 0):
             self._confirm()
             self._decisions.begin()
-            for record in self._keeper.records(snapshot, 0):
+            for record in self._schedule.records(snapshot, 0):
                 self._decisions.keep(record)
             self._decisions.commit(self.events)
-            self._keeper.kept()
+            self._schedule.kept()
 
     def close(self) -> None:
         self._confirm()
@@ -127,7 +127,7 @@ class Scribe:
                 self._confirm()
         recorded = Recorded(self.events, event)
         self.events += 1
-        self._keeper.observe(recorded)
+        self._schedule.observe(recorded)
         return self._replay.observe(recorded)
 
     def _confirm(self) -> None:

@@ -105,7 +105,7 @@ class Reader:
         means, made = Runtime(wait_s), self.environment
         repair = Replacement(deployment, made._watch, made._locate, self.announce, means)
         return SegmentGate(
-            deployment, made._neighbours, LIMITS, channels, repair, self.announce, means
+            deployment, made._range_cache, LIMITS, channels, repair, self.announce, means
         )
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:

@@ -112,7 +112,7 @@ class World:
     turns: int = 0
 
     def __post_init__(self) -> None:
-        self.author = Announcer(JOB, "driver")
+        self.announcer = Announcer(JOB, "driver")
         self.replay = Replay(JOB)
         self.follower = self.log.follow(JOB)
         self.decisions = self.log.open_decisions(JOB)
@@ -131,7 +131,7 @@ class World:
             self.start(index)
 
     def state(self, fact: Fact) -> None:
-        self.log.append(self.author.fact(fact))
+        self.log.append(self.announcer.fact(fact))
 
     def start(self, index: int) -> None:
         attempt = AttemptId(PartitionId(RESULT, index), 1, next(self.numbers))
@@ -162,7 +162,7 @@ class World:
                 continue
             self.decisions.begin()
             for one in derived:
-                self.decisions.write(self.author.decision(one))
+                self.decisions.write(self.announcer.decision(one))
             self.decisions.commit(self.follower.position())
             for one in derived:
                 if isinstance(one.decision, Reproduce):

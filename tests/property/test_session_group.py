@@ -65,8 +65,8 @@ class World:
 
     def join(self, slot: str) -> None:
         log = Interrupted(self.log)
-        speaking = MasterIdentity(slot, f"master {slot} {next(self.starts)}", CLOCK, "")
-        self.of_slot[slot] = GroupSteps(log, speaking, SETTINGS), log
+        me = MasterIdentity(slot, f"master {slot} {next(self.starts)}", CLOCK, "")
+        self.of_slot[slot] = GroupSteps(log, me, SETTINGS), log
         self.steps.append(self.of_slot[slot])
 
     def say(self, job: JobId) -> None:

@@ -37,9 +37,9 @@ class Master:
         self._log = SimLog(world.broker, process)
         self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
-        self._author = Announcer(JOB, process.name, self._clock)
+        self._announcer = Announcer(JOB, process.name, self._clock)
         self._term = Term(process.name)
-        self._speaking = MasterIdentity(slot, process.name, self._clock, "")
+        self._me = MasterIdentity(slot, process.name, self._clock, "")
 
     def run(self) -> None:
         """Decide; whatever fails for a while is begun again."""
@@ -61,13 +61,13 @@ class Master:
 
     def _decide(self) -> None:
         settings = self._settings((1, 2, 3, 4, 5))
-        with closing(JobSteps.open(self._log, self._author, settings, self._term)) as steps:
+        with closing(JobSteps.open(self._log, self._announcer, settings, self._term)) as steps:
             while True:
                 self._delete(steps.step(POLL_S).deletions)
 
     def _decide_session(self) -> None:
         settings = self._settings((2, 5, 20))
-        with closing(GroupSteps(self._log, self._speaking, settings)) as steps:
+        with closing(GroupSteps(self._log, self._me, settings)) as steps:
             lookout = Lookout(steps, settings.look_ms / 1000, self._clock)
             while True:
                 self._delete(steps.step(POLL_S))

@@ -34,7 +34,7 @@ class Sweeper:
         self._log = SimLog(world.broker, process)
         self._storage = ObjectDeleter(world.bucket.client(self._clock), ROOT)
         self._deleter = SimExecutor(world.scheduler, process, "delete")
-        self._author = Announcer(JOB, process.name, self._clock)
+        self._announcer = Announcer(JOB, process.name, self._clock)
 
     def run(self) -> None:
         """Raises:
@@ -51,12 +51,12 @@ class Sweeper:
 
     def _end(self, found: Neglected) -> None:
         opening = JobSteps.follow if self._mode == SESSION else JobSteps.open
-        with closing(opening(self._log, self._author, MasterSettings(mode=found.mode))) as steps:
+        with closing(opening(self._log, self._announcer, MasterSettings(mode=found.mode))) as steps:
             state = self._until_read(steps)
             if state.epoch != found.state.epoch:
                 return
             if state.closed is None:
-                fact = self._author.fact(LeaseExpired("silent", state.epoch))
+                fact = self._announcer.fact(LeaseExpired("silent", state.epoch))
                 self._log.append(fact).offset(self._deadline())
             deadline = self._deadline()
             while state.closed is None or any(r.doomed for r in state.results.values()):

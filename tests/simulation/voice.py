@@ -53,7 +53,7 @@ class Voice:
         self._process = process
         self._name = process.name
         self._clock = SimClock(world.scheduler, process)
-        self._author = Announcer(job, process.name, self._clock)
+        self._announcer = Announcer(job, process.name, self._clock)
         self._ledger = Ledger(job)
         self._answers: dict[str, tuple[Decision, ...]] = {}
         self._follower: Follower | None = None
@@ -75,7 +75,7 @@ class Voice:
     def register(self) -> None:
         """Become the job's driver."""
         if self._mode == SESSION:
-            begin(self.log, self._author.job, Deadline.after(self._patience_s, self._clock))
+            begin(self.log, self._announcer.job, Deadline.after(self._patience_s, self._clock))
         answer = self.ask(JobRegistered(self._mode, "0", self._name, "", self._lease_ms))
         assert isinstance(answer[0], JobAccepted), "a registered job is accepted"
         self.epoch = answer[0].epoch
@@ -91,14 +91,14 @@ class Voice:
         """Signs of life, until nothing more is to be said."""
         while not self.leaving:
             with suppress(Retryable):
-                self.log.beat(self._author.job)
+                self.log.beat(self._announcer.job)
             self._clock.sleep_s(self._lease_ms / 3000)
 
     def tell(self, body: Fact) -> str:
         """State a fact until the log has confirmed it; the name under which it was."""
         for _ in range(TELLS_MAX):
             self.check_fence()
-            event = self._author.fact(body)
+            event = self._announcer.fact(body)
             try:
                 receipt = self.log.append(event)
                 self._told_at = receipt.offset(Deadline.after(WAIT_S, self._clock))
@@ -150,7 +150,7 @@ class Voice:
                 self._answers[answer.cause] = answer.decisions
 
     def _take_up(self) -> Follower:
-        job = self._author.job
+        job = self._announcer.job
         start = take_up(self.log, job, Deadline.after(WAIT_S, self._clock), known=0)
         self._ledger = Ledger(job, start.snapshot)
         self._unsettled.clear()

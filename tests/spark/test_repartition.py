@@ -207,7 +207,7 @@ def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
         assert placed(expected) == placed(out)
     hg.repartition(out, 2, "said")
     *_, first, second = hg.results()
-    assert (first.result,) == hg._exchanger.means.master.state(hg.job).results[
+    assert (first.result,) == hg._exchanger.job_context.master.state(hg.job).results[
         second.result
     ].registered.inputs
 

@@ -69,7 +69,7 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
 def spark_answers(
     spark: SparkSession, hg: Headgate, cases: dict[int, Case]
 ) -> dict[int, list[Row]]:
-    return {number: spark.sql(case.text).collect() for number, case in cases.items()}
+    return {number: spark.sql(decider.text).collect() for number, decider in cases.items()}
 
 
 @pytest.mark.parametrize("number", QUERIES)

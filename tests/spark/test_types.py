@@ -136,7 +136,7 @@ def test_private_road(spark: SparkSession, hg: Headgate) -> None:
 def test_small_decimals_are_whole_numbers(spark: SparkSession, hg: Headgate) -> None:
     """What fits into 64 bits is stored in them: the JVM takes long to make it longer."""
     df = spark.sql("select 1.5BD as a, cast(7 as decimal(18)) as b, cast(7 as decimal(19)) as c")
-    stored = pa.ipc.read_schema(pa.py_buffer(hg._exchanger._road(df, 1, ["a"]).schema))
+    stored = pa.ipc.read_schema(pa.py_buffer(hg._exchanger._transport(df, 1, ["a"]).schema))
     assert [pa.int64(), pa.int64(), pa.decimal128(19)] == stored.types
     assert stored == carried_schema(stored_schema(df.schema))
 
@@ -211,7 +211,7 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     """Spark estimates next to nothing for a struct that is null; in Arrow it has all its fields."""
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
-    road = hg._exchanger._road(df, 1, ("id",))
-    assert isinstance(road, JvmTransport)
-    frames: RDD[Any] = RDD(road._batches, spark.sparkContext, Frames())
+    transport = hg._exchanger._transport(df, 1, ("id",))
+    assert isinstance(transport, JvmTransport)
+    frames: RDD[Any] = RDD(transport._batches, spark.sparkContext, Frames())
     assert max(frames.map(lambda frame: frame.size).collect()) < 20 << 20

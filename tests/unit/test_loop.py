@@ -132,8 +132,8 @@ def looping(
     job: Job | None = None,
     settings: MasterSettings = SETTINGS,
 ) -> Iterator[JobMasterThread]:
-    author = Announcer(JOB, by)
-    found = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, author)
+    announcer = Announcer(JOB, by)
+    found = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, announcer)
     found.start()
     try:
         yield found
@@ -158,9 +158,9 @@ def produced(partition: int, task: int, epoch: int = 1) -> Produced:
 
 
 def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:
-    author = Announcer(JOB, by)
+    announcer = Announcer(JOB, by)
     for fact in facts:
-        log.append(author.fact(fact)).offset(Deadline.after(1.0))
+        log.append(announcer.fact(fact)).offset(Deadline.after(1.0))
 
 
 def complete(state: JobState) -> bool | None:

@@ -91,8 +91,8 @@ class Stack:
         self, log: EventLog | None = None, store: BlobStore | None = None
     ) -> Iterator[DriverMaster]:
         release = ObjectDeleter(store or self.store, "root")
-        speaker = DriverIdentity(f"driver {next(self.drivers)}", "0")
-        master = DriverMaster(log or self.inner, release, SETTINGS, speaker)
+        me = DriverIdentity(f"driver {next(self.drivers)}", "0")
+        master = DriverMaster(log or self.inner, release, SETTINGS, me)
         master.start()
         try:
             yield master

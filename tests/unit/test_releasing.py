@@ -110,7 +110,7 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     master = Master()
     exchanger = session(master)._exchanger
     monkeypatch.setattr(exchange, "TaskSettings", lambda _: SimpleNamespace(carried=nullcontext))
-    monkeypatch.setattr(Exchanger, "_road", lambda *_: SimpleNamespace(reads=refuse))
+    monkeypatch.setattr(Exchanger, "_transport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
     monkeypatch.setattr(Exchanger, "write", lambda *_: written)
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))

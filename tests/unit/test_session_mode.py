@@ -53,10 +53,10 @@ def mastering(
     stack: Stack, log: EventLog | None = None, slot: str = "one", look_ms: int = 5_000
 ) -> Iterator[list[object]]:
     """A session master in a thread; what it ended with, when it ended by itself."""
-    speaking = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
+    me = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
     settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
     storage = ObjectDeleter(stack.store, "root")
-    master = GroupMaster(log or stack.inner, storage, settings, speaking)
+    master = GroupMaster(log or stack.inner, storage, settings, me)
     ended: list[object] = []
 
     def run() -> None:
@@ -77,8 +77,8 @@ def mastering(
 @contextmanager
 def driving(stack: Stack, mode: str = SESSION, wait_ms: int = WAIT_MS) -> Iterator[DriverMaster]:
     settings = MasterSettings(wait_ms, STEP_EVENTS_MAX, mode)
-    speaker = DriverIdentity(f"driver {next(stack.drivers)}", "0")
-    master = DriverMaster(stack.inner, ObjectDeleter(stack.store, "root"), settings, speaker)
+    me = DriverIdentity(f"driver {next(stack.drivers)}", "0")
+    master = DriverMaster(stack.inner, ObjectDeleter(stack.store, "root"), settings, me)
     master.start()
     try:
         yield master
@@ -134,17 +134,15 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
     orders, joined = Counter[GroupSteps](), list[GroupSteps]()
     jobs = [JobId(f"job-{number}") for number in range(20)]
     for job in jobs:
-        author = Announcer(job, "driver")
+        announcer = Announcer(job, "driver")
         registered = JobRegistered(SESSION, "0", "tests")
         for one in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
-            log.append(author.fact(one))
+            log.append(announcer.fact(one))
 
     class Flapping(GroupSteps):
-        def __init__(
-            self, log: EventLog, speaking: MasterIdentity, settings: MasterSettings
-        ) -> None:
+        def __init__(self, log: EventLog, me: MasterIdentity, settings: MasterSettings) -> None:
             joined.append(self)
-            super().__init__(log, speaking, settings)
+            super().__init__(log, me, settings)
 
         def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
             if orders[self] == len(jobs) and len(joined) <= 10:
@@ -154,8 +152,8 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
             return found
 
     monkeypatch.setattr(session_module, "GroupSteps", Flapping)
-    speaking = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
-    master = GroupMaster(log, storage, MasterSettings(WAIT_MS), speaking)
+    me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
+    master = GroupMaster(log, storage, MasterSettings(WAIT_MS), me)
     thread = threading.Thread(target=master.run)
     thread.start()
     await_true(lambda: len(joined) > 10 and orders[joined[10]] == len(jobs))

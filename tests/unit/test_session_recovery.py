@@ -139,7 +139,9 @@ def test_a_job_that_no_snapshot_has_is_not_passed_by(monkeypatch: pytest.MonkeyP
     ones are not needed twice."""
     log = MemoryEventLog(1)
     with monkeypatch.context() as without:
-        without.setattr(SnapshotSchedule, "is_due", lambda keeper, one, _: one.state.job == JOBS[0])
+        without.setattr(
+            SnapshotSchedule, "is_due", lambda schedule, one, _: one.state.job == JOBS[0]
+        )
         state_facts(log, JOBS[5], LIFE[0], by="small")
         first = events(log, JOBS[5])[0].offset
         live(log, LIFE, JOBS[0], said="large")
@@ -159,8 +161,8 @@ def test_time_brings_a_snapshot_too(is_time: bool, retention_ms: int) -> None:
     the log forgets, so that a later master reads no more than that."""
     clock, log = StoppedClock(), MemoryEventLog(1, retention_ms=retention_ms)
     after_ms = NEVER.snapshot_ms if retention_ms < 0 else retention_ms // 4
-    speaking = MasterIdentity("one", "master", clock, "")
-    with closing(GroupSteps(log, speaking, NEVER)) as steps:
+    me = MasterIdentity("one", "master", clock, "")
+    with closing(GroupSteps(log, me, NEVER)) as steps:
         state_facts(log, JOBS[0], OPENING[0])
         drive(log, Storage(), steps)
         state_facts(log, JOBS[0], *OPENING[1:])
@@ -286,8 +288,8 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
     whole = audited(log, JOBS[0]).state
     for before in (0, 1, snapshot.position):
         log.expire(JOBS[0], before)
-        author = Announcer(JOBS[0], "driver", CLOCK)
-        with closing(JobSteps.follow(log, author, OFTEN, known=0)) as steps:
+        announcer = Announcer(JOBS[0], "driver", CLOCK)
+        with closing(JobSteps.follow(log, announcer, OFTEN, known=0)) as steps:
             assert (snapshot.position if before else 0) == steps._follower.position()
             states = [steps.step(0.0).state for _ in range(30)]
         assert whole == states[-1]
@@ -296,17 +298,17 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
 def test_a_successor_is_seen_behind_a_snapshot() -> None:
     """A driver that was cut off until the log had lost its successor's first words is fenced."""
     log, term = MemoryEventLog(1), Term("driver")
-    author = Announcer(JOBS[0], "driver", CLOCK)
-    log.append(author.fact(LIFE[0]))
+    announcer = Announcer(JOBS[0], "driver", CLOCK)
+    log.append(announcer.fact(LIFE[0]))
     live(log, LIFE[1:], JOBS[0], said="early")
-    with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
+    with closing(JobSteps.follow(log, announcer, OFTEN, term, known=0)) as steps:
         for _ in range(30):
             steps.step(0.0)
     assert 1 == term.epoch
     live(log, LIFE, JOBS[0], said="successor")
     snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
     log.expire(JOBS[0], snapshot.position)
-    steps = JobSteps.follow(log, author, OFTEN, term)
+    steps = JobSteps.follow(log, announcer, OFTEN, term)
     with closing(steps), pytest.raises(Fenced, match="a later driver speaks for job"):
         [steps.step(0.0) for _ in range(30)]
 
@@ -314,10 +316,10 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
 def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
     """Nobody decides in its place that would fence it: it reads what is said of it."""
     log, term = MemoryEventLog(1), Term("driver")
-    author = Announcer(JOBS[0], "driver", CLOCK)
-    log.append(author.fact(LIFE[0]))
+    announcer = Announcer(JOBS[0], "driver", CLOCK)
+    log.append(announcer.fact(LIFE[0]))
     live(log, (), said="")
-    with closing(JobSteps.follow(log, author, OFTEN, term, known=0)) as steps:
+    with closing(JobSteps.follow(log, announcer, OFTEN, term, known=0)) as steps:
         [steps.step(0.0) for _ in range(30)]
         state_facts(log, JOBS[0], LeaseExpired("silent for a night", 1))
         with pytest.raises(Fenced, match="silent for a night"):
@@ -327,16 +329,16 @@ def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
 def test_a_life_that_began_anew_is_anothers() -> None:
     """A driver whose log was lost finds its job there at an earlier epoch, and is fenced."""
     old, new, term = MemoryEventLog(1), MemoryEventLog(1), Term("driver")
-    author = Announcer(JOBS[0], "driver", CLOCK)
+    announcer = Announcer(JOBS[0], "driver", CLOCK)
     live(old, LIFE, JOBS[0], said="former")
-    old.append(author.fact(LIFE[0]))
+    old.append(announcer.fact(LIFE[0]))
     live(old, (), said="")
-    with closing(JobSteps.follow(old, author, OFTEN, term, known=0)) as steps:
+    with closing(JobSteps.follow(old, announcer, OFTEN, term, known=0)) as steps:
         for _ in range(30):
             steps.step(0.0)
     assert 2 == term.epoch
     live(new, OPENING, JOBS[0], said="somebody")
-    steps = JobSteps.follow(new, author, OFTEN, term)
+    steps = JobSteps.follow(new, announcer, OFTEN, term)
     with closing(steps), pytest.raises(Fenced, match="as epoch 1"):
         [steps.step(0.0) for _ in range(30)]
 

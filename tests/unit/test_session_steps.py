@@ -82,16 +82,16 @@ class Storage:
 def state_facts(
     log: EventLog, job: JobId, *facts: Fact, by: str = "task", clock: Clock = CLOCK
 ) -> None:
-    author = Announcer(job, by, clock)
+    announcer = Announcer(job, by, clock)
     for one in facts:
-        log.append(author.fact(one)).offset(Deadline.after(1.0, CLOCK))
+        log.append(announcer.fact(one)).offset(Deadline.after(1.0, CLOCK))
 
 
 def joined(
     log: EventLog, slot: str = "one", start: int = 0, settings: MasterSettings = SETTINGS
 ) -> GroupSteps:
-    speaking = MasterIdentity(slot, f"master {slot} {start}", CLOCK, "memory://here/")
-    return GroupSteps(log, speaking, settings)
+    me = MasterIdentity(slot, f"master {slot} {start}", CLOCK, "memory://here/")
+    return GroupSteps(log, me, settings)
 
 
 def drive(log: EventLog, storage: Storage, *masters: GroupSteps, steps: int = STEPS) -> None:

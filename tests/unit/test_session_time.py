@@ -107,8 +107,8 @@ class World:
     @contextmanager
     def master(self, log: EventLog | None = None, ahead_ms: int = 0) -> Iterator[GroupSteps]:
         clock = Ahead(self.clock, ahead_ms)
-        speaking = MasterIdentity("one", f"master {self.clock.at_ms}", clock, "")
-        with closing(GroupSteps(log or self.log, speaking, self.settings)) as steps:
+        me = MasterIdentity("one", f"master {self.clock.at_ms}", clock, "")
+        with closing(GroupSteps(log or self.log, me, self.settings)) as steps:
             drive(self.log, self.storage, steps)
             yield steps
 

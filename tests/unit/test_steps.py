@@ -130,9 +130,9 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
 def test_answers_are_the_authors_own() -> None:
     """A step answers what its own author has asked, once, and nothing that others have."""
     log = MemoryEventLog()
-    author = Announcer(JOB, "driver", CLOCK)
-    own = author.fact(REGISTERED)
-    with closing(JobSteps.open(log, author, SETTINGS)) as steps:
+    announcer = Announcer(JOB, "driver", CLOCK)
+    own = announcer.fact(REGISTERED)
+    with closing(JobSteps.open(log, announcer, SETTINGS)) as steps:
         state_facts(log, REGISTERED, by="another")
         log.append(own)
         outcomes = drive(steps, log, OrderedStorage(log))
@@ -251,10 +251,10 @@ def test_a_driver_whose_lease_has_ended_is_over() -> None:
     """It may have been asleep, and would go on with a job that is closed; an earlier driver's lease
     is no concern of its."""
     log, term = MemoryEventLog(), Term("driver")
-    author = Announcer(JOB, "driver", CLOCK)
-    with closing(JobSteps.open(log, author, SETTINGS, term)) as steps:
+    announcer = Announcer(JOB, "driver", CLOCK)
+    with closing(JobSteps.open(log, announcer, SETTINGS, term)) as steps:
         for epoch in (1, 2):
-            log.append(author.fact(REGISTERED))
+            log.append(announcer.fact(REGISTERED))
             state_facts(log, LeaseExpired("late", epoch - 1), by="sweep")
             (*_, last) = (steps.step(0.0).state for _ in range(3))
             assert last is not None

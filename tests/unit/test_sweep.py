@@ -101,10 +101,10 @@ class World:
 
     def live(self, *facts: Fact, settings: MasterSettings = SETTINGS) -> None:
         """A driver that states facts and decides on them, and is gone without a word."""
-        author = Announcer(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
-        with closing(JobSteps.open(self.log, author, settings)) as steps:
+        announcer = Announcer(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
+        with closing(JobSteps.open(self.log, announcer, settings)) as steps:
             for fact in facts:
-                self.log.append(author.fact(fact))
+                self.log.append(announcer.fact(fact))
                 for _ in range(4):
                     steps.step(0.0)
 
@@ -261,8 +261,8 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
 def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
     """A driver that lives after all decides nothing any more, and is told."""
     world.live(*LIVED)
-    author = Announcer(JOB, "silent", world.clock)
-    with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
+    announcer = Announcer(JOB, "silent", world.clock)
+    with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
         drive(steps, world.log, world.storage)
         world.clock.at_ms += 2 * LEASE_MS
         (found,) = world.neglected()
@@ -313,10 +313,10 @@ def test_however_many_jobs_are_swept_a_partition_is_asked_for_once(
 
     jobs = [JobId(f"job-{number}") for number in range(20)]
     for job in jobs:
-        author = Announcer(job, "driver", world.clock)
-        with closing(JobSteps.open(world.log, author, SETTINGS)) as steps:
+        announcer = Announcer(job, "driver", world.clock)
+        with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
             for fact in (LIVED[0], JobUnregistered("closed")):
-                world.log.append(author.fact(fact))
+                world.log.append(announcer.fact(fact))
                 drive(steps, world.log, world.storage)
     count("written", world.log.written)
     count("oldest", world.log.oldest)

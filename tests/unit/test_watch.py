@@ -30,17 +30,17 @@ class World:
 
     def __init__(self) -> None:
         self.log = MemoryEventLog()
-        self.author = Announcer(JOB, "driver")
+        self.announcer = Announcer(JOB, "driver")
         self.watch = JobView(self.log, JOB)
-        registered = self.author.fact(JobRegistered("", "", ""))
+        registered = self.announcer.fact(JobRegistered("", "", ""))
         at = self.log.append(registered).offset(Deadline.after(WAIT_S))
         decisions = self.log.open_decisions(JOB)
         decisions.begin()
-        decisions.write(self.author.decision(Derived(at, 0, registered.id, JobAccepted(1))))
+        decisions.write(self.announcer.decision(Derived(at, 0, registered.id, JobAccepted(1))))
         decisions.commit(at + 1)
 
     def register(self, result: ResultId) -> None:
-        self.log.append(self.author.fact(ResultRegistered(result, 1, 1, "", "")))
+        self.log.append(self.announcer.fact(ResultRegistered(result, 1, 1, "", "")))
 
 
 @pytest.fixture

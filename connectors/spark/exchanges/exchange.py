@@ -107,7 +107,7 @@ class Exchanger:
     """Runs the exchanges of one job."""
 
     spark: SparkSession
-    means: JobContext
+    job_context: JobContext
     door: CatalystDoor | None
 
     def run(
@@ -118,10 +118,10 @@ class Exchanger:
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
         with settings.carried():
-            road = self._road(df, n, columns)
-            written = self.write(road, df.schema, n, label, result, settings)
+            transport = self._transport(df, n, columns)
+            written = self.write(transport, df.schema, n, label, result, settings)
         try:
-            frame = road.reads(written.read)
+            frame = transport.reads(written.read)
             self._note(frame, written)
         except BaseException:
             self.drop(written.descriptor)
@@ -130,7 +130,7 @@ class Exchanger:
 
     def write(
         self,
-        road: Transport,
+        transport: Transport,
         named: StructType,
         n: int,
         label: str,
@@ -140,33 +140,39 @@ class Exchanger:
         """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
         whoever reads them by their name gets to see. The caller carries the settings; what is
         lost is made again with the same."""
-        means, hide = self.means, hiding(self.spark.conf)
+        job_context, hide = self.job_context, hiding(self.spark.conf)
         label = hide(label)[:_LABEL_CHARS]
         named = StructType(
             [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
         )
         with self._described(f"headgate: write {result}, {label}"):
-            lineage = road.lineage()
-            inputs, ordered = means.known.inputs(lineage)
+            lineage = transport.lineage()
+            inputs, ordered = job_context.known.inputs(lineage)
             task = MapTask(
-                means.worker, result, means.epoch, n, road.schema, means.settings.codec, ordered
+                job_context.worker,
+                result,
+                job_context.epoch,
+                n,
+                transport.schema,
+                job_context.settings.codec,
+                ordered,
             )
-            write = road.writes(task)
+            write = transport.writes(task)
             schema = _stated(named.json())
             partition = PartitionDescriptor(
                 result, write.partitions, n, schema, label, inputs, lineage.repeatable
             )
             descriptor = ShuffleDescriptor(
-                means.worker.job, result, write.partitions, n, means.epoch
+                job_context.worker.job, result, write.partitions, n, job_context.epoch
             )
             try:
                 self._register(partition)
                 rows = write.run()
-                state = means.master.await_complete(descriptor)
+                state = job_context.master.await_complete(descriptor)
                 check_rows(state, rows)
-                means.repairs.keep(result, replace(write, again=settings.around(write.again)))
+                job_context.repairs.keep(result, replace(write, again=settings.around(write.again)))
                 whole, given = self._manifest(descriptor, state)
-                read = ReadTask(means.worker, given, road.schema)
+                read = ReadTask(job_context.worker, given, transport.schema)
                 return StoredExchange(descriptor, read, ordered, whole.rows, whole.sizes)
             except BaseException as exc:
                 self.drop(descriptor)
@@ -176,9 +182,9 @@ class Exchanger:
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release what nobody will read; what failed before is what the caller hears of."""
-        self.means.repairs.forget(descriptor.result)
+        self.job_context.repairs.forget(descriptor.result)
         with suppress(HeadgateError):
-            self.means.master.release_partition_externally(descriptor)
+            self.job_context.master.release_partition_externally(descriptor)
 
     def read(self, result: ResultId) -> Exchange:
         """A finished exchange again, as the log and the store have it; Spark does not know how it
@@ -187,16 +193,21 @@ class Exchanger:
         Raises:
             Invalid: there is no such result, or it cannot be read.
         """
-        worker, known = self.means.worker, self.means.master.state(self.means.worker.job)
-        said = readable(known, result).registered
-        road = StoredReader(self.spark, self.door, StructType.fromJson(json.loads(said.schema)))
-        descriptor = ShuffleDescriptor(
-            worker.job, result, said.partitions, said.subpartitions, self.means.epoch
+        worker, known = (
+            self.job_context.worker,
+            self.job_context.master.state(self.job_context.worker.job),
         )
-        state = self.means.master.await_complete(descriptor)
+        said = readable(known, result).registered
+        transport = StoredReader(
+            self.spark, self.door, StructType.fromJson(json.loads(said.schema))
+        )
+        descriptor = ShuffleDescriptor(
+            worker.job, result, said.partitions, said.subpartitions, self.job_context.epoch
+        )
+        state = self.job_context.master.await_complete(descriptor)
         whole, given = self._manifest(descriptor, state)
-        task = ReadTask(worker, given, road.schema)
-        frame = road.reads(task)
+        task = ReadTask(worker, given, transport.schema)
+        frame = transport.reads(task)
         written = StoredExchange(descriptor, task, False, whole.rows, whole.sizes)
         self._note(frame, written)
         return Exchange(written, frame)
@@ -213,26 +224,26 @@ class Exchanger:
     def held(self, written: StoredExchange, subpartition: int) -> Longs:
         """The bytes of a subpartition, by the partition that they come from."""
         descriptor = written.descriptor
-        layout = Layout(self.means.worker.root, descriptor.job)
-        state = self.means.master.state(descriptor.job).results[descriptor.result]
+        layout = Layout(self.job_context.worker.root, descriptor.job)
+        state = self.job_context.master.state(descriptor.job).results[descriptor.result]
         sizes = np.zeros(descriptor.partitions, np.int64)
-        for source in build(descriptor, state, layout, self.means.store).sources:
+        for source in build(descriptor, state, layout, self.job_context.store).sources:
             sizes[source.attempt.partition.index] += source.sizes[subpartition]
         return sizes
 
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
-            self.means.known.add(self.door.scan_of(frame), [written])
+            self.job_context.known.add(self.door.scan_of(frame), [written])
 
-    def _road(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Transport:
+    def _transport(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Transport:
         if self.door is None:
             return MapInArrowTransport(self.spark, df, n, columns)
         plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
-        return JvmTransport(self.spark, self.door, plan, self.means.settings.batch_rows)
+        return JvmTransport(self.spark, self.door, plan, self.job_context.settings.batch_rows)
 
     def _register(self, partition: PartitionDescriptor) -> None:
-        worker = self.means.worker
-        future = self.means.master.register_partition_with_producer(
+        worker = self.job_context.worker
+        future = self.job_context.master.register_partition_with_producer(
             worker.job, partition, ProducerDescriptor(0, partition.partitions)
         )
         try:
@@ -247,7 +258,7 @@ class Exchanger:
         self, descriptor: ShuffleDescriptor, state: ResultState
     ) -> tuple[Manifest, Manifest | StoredManifest]:
         """What is to be read, whole, and as tasks are given it."""
-        layout, store = Layout(self.means.worker.root, descriptor.job), self.means.store
+        layout, store = Layout(self.job_context.worker.root, descriptor.job), self.job_context.store
         manifest = build(descriptor, state, layout, store)
         return manifest, store_manifest(store, layout, manifest, state.completions)
 

@@ -39,7 +39,7 @@ _CANCEL_S = 0.5
 class FinishedExchange:
     """An exchange that has run: how it is read, what it was, and how long its map stage took."""
 
-    road: JvmTransport
+    transport: JvmTransport
     written: StoredExchange
     label: str
     took_s: float
@@ -153,7 +153,7 @@ class QueryRunner:
         return plan
 
     def _too_small(self, shuffle: Shuffle) -> str:
-        least = self._exchanger.means.settings.sql_from_bytes
+        least = self._exchanger.job_context.settings.sql_from_bytes
         if least < 0 or (least and self._plans.estimate_bytes(shuffle) < least):
             return f"{PREFIX}sql.from.bytes = {least}"
         return ""
@@ -200,26 +200,28 @@ class QueryRunner:
     def _write(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s = SYSTEM_CLOCK.monotonic_s()
         scans = self._scans(shuffle.inputs)
-        means = self._exchanger.means
-        road = self._road(shuffle, scans)
-        if shuffle.kind == ROUND_ROBIN and not means.known.inputs(road.lineage())[1]:
-            road = self._road(shuffle, scans, in_order=True)
+        job_context = self._exchanger.job_context
+        transport = self._transport(shuffle, scans)
+        if shuffle.kind == ROUND_ROBIN and not job_context.known.inputs(transport.lineage())[1]:
+            transport = self._transport(shuffle, scans, in_order=True)
         named = shuffle.rows
         told = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
             written = self._exchanger.write(
-                road, named, shuffle.count, shuffle.public_label, self._name(), self._settings
+                transport, named, shuffle.count, shuffle.public_label, self._name(), self._settings
             )
-        return FinishedExchange(road, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s)
+        return FinishedExchange(
+            transport, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s
+        )
 
-    def _road(
+    def _transport(
         self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
     ) -> JvmTransport:
         exchanger = self._exchanger
         assert exchanger.door is not None
         plan = self._plans.rows(shuffle, scans, in_order)
         return JvmTransport(
-            exchanger.spark, exchanger.door, plan, exchanger.means.settings.batch_rows
+            exchanger.spark, exchanger.door, plan, exchanger.job_context.settings.batch_rows
         )
 
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
@@ -265,8 +267,8 @@ class QueryRunner:
         reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
         task = _task(first, reads, done[first].written)
         batches = read_frames(self._exchanger.spark, task)
-        scan, rows = self._plans.scan(first, batches, done[first].road.rows)
-        self._exchanger.means.known.add(rows, [done[one].written for one in shuffles])
+        scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
+        self._exchanger.job_context.known.add(rows, [done[one].written for one in shuffles])
         return scan
 
     def _release_all(self) -> None:
