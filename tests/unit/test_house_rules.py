@@ -24,6 +24,7 @@ BEHIND_THE_DOOR = ("connectors/spark/jvm/", "connectors/spark/queries/")
 
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
 PLURALS = {f"{word}s" for word in FORBIDDEN}
+PLAIN = set(Path(__file__).with_name("plain_words.txt").read_text().split())
 WORDS_OF_THE_DESIGN = {"PartitionInfo", "update_partition_infos"}
 
 
@@ -151,6 +152,29 @@ def test_names_say_what_things_are() -> None:
             and node.name not in WORDS_OF_THE_DESIGN
         ]
     assert [where for name, where in named if words(name) & (FORBIDDEN | PLURALS)] == []
+
+
+def classes() -> dict[str, list[str]]:
+    """The public classes of the product, and where each stands."""
+    where: dict[str, list[str]] = {}
+    for path in product():
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(name_of(path))
+    return where
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A class is found by its name alone; the error `Lost` tells of the event `Lost`."""
+    assert {"Lost"} == {name for name, paths in classes().items() if len(paths) > 1}
+
+
+def test_words_of_the_domain_are_explained() -> None:
+    """What a class is named after is in the glossary, or a word that every developer knows."""
+    rows = (ROOT / "docs/glossary.md").read_text().splitlines()
+    explained = words(" ".join(row.split("|")[1] for row in rows if row.startswith("| ")))
+    unknown = {word for name in classes() for word in words(name) - PLAIN - explained}
+    assert sorted(word for word in unknown if word.removesuffix("s") not in explained) == []
 
 
 def test_rooms_import_each_other_relatively() -> None:
