@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import count
 
 from ..clock import Deadline
 from ..contract import (
@@ -58,6 +59,7 @@ class DriverMaster:
         self._storage = storage
         self._settings = settings
         self._me = me
+        self._numbers = count()
         self._loops: dict[JobId, JobMasterThread] = {}
         self._epochs: dict[JobId, int] = {}
         self._hearts: dict[JobId, HeartbeatThread] = {}
@@ -76,7 +78,7 @@ class DriverMaster:
         self._drop(job)
         deadline = Deadline.after(self._settings.wait_ms / 1000)
         begin(self._log, job, deadline, is_new=context.application == job)
-        announcer = Announcer(job, self._me.name)
+        announcer = Announcer(job, self._me.name, numbers=self._numbers)
         loop = JobMasterThread(context, self._log, self._storage, self._settings, announcer)
         self._loops[job] = loop
         loop.start()

@@ -416,6 +416,16 @@ def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
         assert sum(isinstance(body, JobRegistered) for body in bodies(stack.inner)) == 2
 
 
+def test_ids_of_a_job_that_is_registered_again_do_not_repeat(stack: Stack) -> None:
+    """All that one driver states of a job has ids of its own, also after it registers again."""
+    with stack.master() as master:
+        for _ in range(2):
+            master.register_job(Job())
+            register(master)
+    ids = [recorded.event.id for recorded in events(stack.inner)]
+    assert len(ids) == len(set(ids))
+
+
 def test_a_closed_master_serves_nobody(stack: Stack) -> None:
     """After close, nothing hangs: every job is unknown, and a pending question got `Closed`."""
     with stack.master() as master:
