@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -15,8 +16,13 @@ from ..contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from ..errors import Invalid, Lost
-from ..events.types import (
+from ..ids import JobId, ResultId
+from ..log import EventLog
+from ..model.state import JobState, ResultState
+from ..snapshots.resume import begin
+from .announcer import Announcer
+from .errors import Fenced, Invalid, Lost
+from .events import (
     Decision,
     Fact,
     JobAccepted,
@@ -26,13 +32,11 @@ from ..events.types import (
     ReleaseRequested,
     ResultRegistered,
 )
-from ..ids import JobId, ResultId
-from ..log import EventLog
-from ..model.state import JobState, ResultState
-from ..snapshots.resume import begin
-from .announcer import Announcer
 from .heartbeats import HeartbeatThread
 from .thread import JobMasterThread
+
+_LOG = logging.getLogger(__name__)
+_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,29 +77,22 @@ class DriverMaster:
 
     def register_job(self, context: JobShuffleContext) -> None:
         """Become the job's driver, and its master unless the session has one; both fence whoever
-        was there before."""
+        was there before. A driver that was fenced before it was accepted tries again, unless a
+        later one has registered.
+
+        Raises:
+            Fenced: a later driver speaks for the job.
+        """
         job = context.job_id
         self._drop(job)
         deadline = Deadline.after(self._settings.wait_ms / 1000)
         begin(self._log, job, deadline, is_new=context.application == job)
-        announcer = Announcer(job, self._me.name, numbers=self._numbers)
-        loop = JobMasterThread(context, self._log, self._storage, self._settings, announcer)
-        self._loops[job] = loop
-        loop.start()
-        mode, me = self._settings.mode, self._me
-        registered = JobRegistered(
-            mode, me.version, context.application, me.store, self._settings.lease_ms
-        )
-        try:
-            loop.wait_until_read("JobRegistered")
-            accepted = self._answer(job, registered)
-        except BaseException:
-            self._drop(job)
-            raise
-        assert isinstance(accepted[0], JobAccepted), "a registered job is accepted"
-        self._epochs[job] = accepted[0].epoch
+        while (accepted := self._register(context, deadline)) is None:
+            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))
+        assert isinstance(accepted, JobAccepted), "a registered job is accepted"
+        self._epochs[job] = accepted.epoch
         if self._settings.lease_ms:
-            lease_ms = self._settings.lease_ms
+            loop, lease_ms = self._loops[job], self._settings.lease_ms
             heart = HeartbeatThread(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
             self._hearts[job] = heart
             heart.start()
@@ -146,6 +143,28 @@ class DriverMaster:
     def state(self, job_id: JobId) -> JobState:
         """What is committed of a job."""
         return self._loop(job_id).state
+
+    def _register(self, context: JobShuffleContext, deadline: Deadline) -> Decision | None:
+        """Return the answer to a registration, None when somebody else has fenced it who has not
+        registered later: it may be tried again then."""
+        job, settings, me = context.job_id, self._settings, self._me
+        announcer = Announcer(job, me.name, numbers=self._numbers)
+        loop = self._loops[job] = JobMasterThread(
+            context, self._log, self._storage, settings, announcer
+        )
+        loop.start()
+        registered = JobRegistered(
+            settings.mode, me.version, context.application, me.store, settings.lease_ms
+        )
+        try:
+            loop.wait_until_read("JobRegistered")
+            return self._answer(job, registered)[0]
+        except BaseException as exc:
+            self._drop(job)
+            if not isinstance(exc, Fenced) or loop.is_over or deadline.passed:
+                raise
+            _LOG.warning("the registration of job %s is tried again: %s", job, exc)
+            return None
 
     def _epoch(self, job_id: JobId) -> int:
         """Under which this driver speaks for a job; a later one is obeyed in its place."""

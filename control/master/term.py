@@ -52,7 +52,8 @@ class Term:
             if self.registered is not None and self.registered < at:
                 self._end(recorded, f"{event.by} speaks for job {event.job} now")
         elif recovered or (self.position is not None and self.position <= at):
-            self._end(recorded, f"{event.by} decides for job {event.job} now")
+            self.is_over = self.epoch > 0  # before that, who registers last has the job
+            raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
 
     def expire(self, recorded: Recorded) -> None:
         """Take in that a driver's lease has ended: its job is closed, and what it has is deleted.

@@ -88,16 +88,23 @@ class JobMasterThread:
         self._fail(Closed("the master is closed"))
 
     def give_up(self, error: BaseException) -> None:
-        """Stop deciding, and let everybody know why."""
+        """Stop deciding, and let everybody know why. A driver that is fenced before it is accepted
+        is told so by its registration, which may be tried again."""
         self._stopping.set()
         self._fail(error)
-        self._context.on_fatal_error(error)
+        if self._term.epoch or not isinstance(error, Fenced):
+            self._context.on_fatal_error(error)
 
     @property
     def state(self) -> JobState:
         """What is committed."""
         with self._changed:
             return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether a later driver speaks for the job."""
+        return self._term.is_over
 
     @property
     def works(self) -> bool:
@@ -184,7 +191,7 @@ class JobMasterThread:
     def _goes_on(self, exc: BaseException) -> bool:
         """The log ends steps of a master also when that was only away, and nobody has come."""
         if isinstance(exc, Fenced):
-            return self._term.registered is not None and not self._term.is_over
+            return self._term.epoch > 0 and not self._term.is_over
         return isinstance(exc, Retryable | OutcomeUnknown | Lost)
 
     def _lead(self) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Event
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import (
     MasterSettings,
     PartitionDescriptor,
@@ -32,11 +34,12 @@ from headgate.control.events.types import (
     Produced,
     Superseded,
 )
+from headgate.control.events.types import Event as Stated
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.log import EventLog
+from headgate.control.log import EventLog, Receipt
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.memory.log import MemoryEventLog
-from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
+from headgate.storage.contract import InputGateDeployment, Limits, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import build
@@ -306,6 +309,38 @@ def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
             first.unregister_job(JOB)
         assert descriptor.epoch + 1 == register(second).epoch
     assert [Fenced] == [type(error) for error in job.errors]
+
+
+@pytest.mark.parametrize("held", ["poll", "begin"])
+def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack, held: str) -> None:
+    """The former driver takes its decisions back, and decides, while a later one states that it
+    registers: the later one has the job in the end, and only the former one is fenced."""
+    former, later = Job(), Job()
+    going = Event()
+    going.set()
+
+    class Interrupted(FaultyLog):
+        def meet(self, operation: str) -> Fault | None:
+            assert operation != held or going.wait(5.0)
+            return super().meet(operation)
+
+        def append(self, fact: Stated) -> Receipt:
+            if isinstance(fact.body, JobRegistered) and not self.calls["append"]:
+                going.clear()
+                SYSTEM_CLOCK.sleep_s(0.1)
+                register(first)
+            receipt = super().append(fact)
+            going.set()
+            return receipt
+
+    with stack.master() as first:
+        first.register_job(former)
+        with stack.master(Interrupted(stack.inner)) as second:
+            second.register_job(later)
+            register(second, result=ResultId("r2"))
+            with pytest.raises(Fenced):
+                first.await_complete(ShuffleDescriptor(JOB, RESULT, 1, 1, 1))
+    assert ([Fenced], []) == ([type(error) for error in former.errors], later.errors)
 
 
 def test_objects_of_dead_attempts_go_with_the_job(stack: Stack) -> None:
