@@ -6,9 +6,9 @@ holder is told so. A step that the broker ended because it was open for too long
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -135,9 +135,8 @@ class KafkaTransactions:
         may only say that an earlier error spoiled it. Who may write may change at any time: what
         is refused for another reason than its size is worth another try."""
         error = exc.args[0]
-        if error.fatal() or error.code() == KafkaError._FATAL:
-            self._begun, self._ended = False, True
-            return self._translate(self._cause(error), doing)
+        if _is_fatal(error):
+            return self._over(error, doing)
         with suppress(Unavailable):  # then the next step begins with it
             self.abort()
         if error.name() in _LEFT_BEHIND:
@@ -145,6 +144,12 @@ class KafkaTransactions:
         refusal = self._refusal or error
         meaning = self._translate(refusal, doing)
         return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")
+
+    def _over(self, error: KafkaError, doing: str) -> HeadgateError:
+        """Only another producer goes on after this error, and may do so unless it was fenced."""
+        self._begun, self._ended = False, True
+        meaning = self._translate(self._cause(error), doing)
+        return meaning if isinstance(meaning, Fenced) else Unavailable(f"{meaning}: open it again")
 
     def _finish_abort(self) -> None:
         """Drop the step; where that timed out before, it goes on."""
@@ -174,11 +179,20 @@ class KafkaTransactions:
     def _deadline(self) -> Deadline:
         return Deadline.after(self._clients.settings.request_timeout_s)
 
-    def _translated(self, doing: str) -> AbstractContextManager[None]:
-        return self._clients.translated(f"{doing} of a step of {self._what}")
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as exc:
+            error, fatal = exc.args[0], _is_fatal(exc.args[0])
+            raise (self._over if fatal else self._translate)(error, doing) from exc
 
     def _translate(self, error: KafkaError, doing: str) -> HeadgateError:
         return translate(error, f"{doing} of a step of {self._what}")
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _answer(answer: Future[None], call: Callable[[], None]) -> None:

@@ -278,6 +278,47 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
         held._commit([TopicPartition("events", 0, 7)], None)
 
 
+@pytest.mark.parametrize("call", ["begin", "produce", "commit", "abort"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Unavailable), ("_FENCED", Fenced)]
+)
+def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], call: str) -> None:
+    """Another producer may go on after an error that is fatal to one, unless it was fenced."""
+    over = False
+
+    def fails(at: str) -> Callable[..., None]:
+        def answer(*_: object, **__: object) -> None:
+            nonlocal over
+            over = over or at == call
+            if over:
+                raise KafkaException(KafkaError(CODES[name], "over", fatal=True))
+
+        return answer
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=fails("begin"),
+        produce=fails("produce"),
+        poll=lambda _: 0,
+        send_offsets_to_transaction=lambda *_: None,
+        commit_transaction=fails("commit"),
+        abort_transaction=fails("abort"),
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    event = Announcer(JobId("job"), "tests").fact(JobUnregistered("closed"))
+
+    def step() -> None:
+        held.begin()
+        held._write(event, b"", Place("events", 0))
+        held.abort() if call == "abort" else held._commit([], None)
+
+    with pytest.raises(kind, match=name):
+        step()
+    assert held._ended
+    held.close()
+
+
 def test_a_reader_is_refused_for_good_at_first_only() -> None:
     """Rights that are given anew are missing for a moment: whoever has read before reads on, and so
     does each reader that comes later."""
