@@ -56,20 +56,25 @@ class Deletion:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Clearing:
-    """What is left under the prefix of a job that has ended without its driver."""
+    """What is left under the prefix of a job that has ended without its driver. One that has run
+    goes to `cleared`, `failed` when it should run again."""
 
     closed: JobState
+    cleared: deque[Clearing]
+    failed: bool = False
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
-        """Delete it; what fails stays, and is said."""
+        """Delete it; what fails for good stays, and is said."""
         try:
             objects = storage.sweep(self.closed)
             _LOG.info("%d more objects of job %s are deleted", objects, self.closed.job)
         except Exception as exc:
+            self.failed = isinstance(exc, Retryable | OutcomeUnknown)
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning("job %s is not swept: %s", self.closed.job, exc, exc_info=unforeseen)
+        self.cleared.append(self)
 
 
 class Orders:

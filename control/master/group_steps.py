@@ -99,6 +99,7 @@ class GroupSteps:
         self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
+        self._cleared: deque[Clearing] = deque()
         self._time = LogTime(me.clock)
         self._next_oldest = Deadline.after(_OLDEST_S, me.clock)
         self._membership = log.join(me.slot, self)
@@ -232,9 +233,15 @@ class GroupSteps:
             failed = self._failed.popleft()
             failed.orders.take_back(failed)
             for held in self._held.values():
-                decider = held.jobs.get(failed.announcer.job)
-                if decider is not None and decider.orders is failed.orders:
-                    held.touched[failed.announcer.job] = decider
+                case = held.jobs.get(failed.announcer.job)
+                if case is not None and case.orders is failed.orders:
+                    held.touched[failed.announcer.job] = case
+        for _ in range(len(self._cleared)):
+            cleared = self._cleared.popleft()
+            for held in self._held.values():
+                case = held.jobs.get(cleared.closed.job)
+                if case is not None and case.take_back(cleared):
+                    held.touched[cleared.closed.job] = case
 
     def _recover(self, number: int, held: _Held) -> None:
         """Once its end is reached, whatever a former holder left undecided is due."""
@@ -374,10 +381,10 @@ class GroupSteps:
         return None
 
     def _settle(self, held: _Held) -> list[Deletion | Clearing]:
-        found = [deletion for decider in held.touched.values() for deletion in decider.settle()]
-        held.touched = {
-            job: decider for job, decider in held.touched.items() if decider.unwritten(1)
-        }
+        found = [
+            deletion for case in held.touched.values() for deletion in case.settle(self._cleared)
+        ]
+        held.touched = {job: case for job, case in held.touched.items() if case.unwritten(1)}
         return found
 
 

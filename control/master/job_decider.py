@@ -18,7 +18,7 @@ from ..model.state import is_fenced
 from ..snapshots.schedule import SnapshotSchedule, is_over
 from .announcer import Announcer
 from .deletions import Clearing, Deletion, Orders
-from .silence import SilenceTimer, minds_time
+from .silence import minds_time
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ class JobDecider:
         self._elsewhere = False
         self._fresh = True
         self._abandoned = False
-        self._watch = SilenceTimer()
+        self._clearing: Clearing | None = None
+        self._watch = Watch()
         if snapshot is not None:
             self._start = snapshot.position
             # Nobody knows what a former master still had to delete.
@@ -69,7 +70,7 @@ class JobDecider:
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
         return () if self.broken else self.ledger.unwritten(limit)
 
-    def settle(self) -> tuple[Deletion | Clearing, ...]:
+    def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
         """What is to be deleted now; at first, also what was ordered before."""
         answers, state = self.ledger.settle(), self.ledger.state
         if self._elsewhere:
@@ -79,20 +80,31 @@ class JobDecider:
         found = orders.all(state) if fresh else orders.following(state, answers)
         if (
             not self._abandoned
+            or self._clearing is not None
             or state.closed is None
             or any(r.doomed for r in state.results.values())
         ):
             return found
-        self._abandoned = False
-        return (*found, Clearing(state))
+        self._clearing = Clearing(state, cleared)
+        return (*found, self._clearing)
+
+    def take_back(self, clearing: Clearing) -> bool:
+        """Take in that a clearing has run; whether the job's last snapshot may be kept now. One
+        that failed for a while is handed out again when the job is looked after next."""
+        if clearing is not self._clearing:
+            return False
+        self._clearing, self._abandoned = None, clearing.failed
+        return not clearing.failed
 
     def snapshot(self, position: int) -> Snapshot | None:
-        """All that was observed before `position`, when it is to be kept."""
+        """All that was observed before `position`, when it is to be kept. The last one says that
+        nothing is left, also of what the log does not know."""
         if self.broken or self.ledger.unwritten(1):
             return None
         found = self.ledger.snapshot(position)
         due = self.schedule.is_due(found, self.announcer.now_ms())
-        return found if due or self.schedule.is_last_due(found) else None
+        last = self._elsewhere or not self._abandoned
+        return found if due or (last and self.schedule.is_last_due(found)) else None
 
     @property
     def is_over(self) -> bool:
@@ -136,7 +148,7 @@ class JobDecider:
         if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(
             self.ledger.state, body
         ):
-            self._abandoned = isinstance(body, LeaseExpired)
+            self._abandoned, self._clearing = isinstance(body, LeaseExpired), None
         try:
             self.ledger.observe(recorded)
             self.orders.observe(recorded)

@@ -24,8 +24,8 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
-from headgate.control.master import silence, thread
-from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.deletions import Deletion
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster, silence, thread
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.silence import MASTERS, SilenceTimer
 from headgate.control.memory.log import MemoryEventLog
@@ -228,6 +228,34 @@ def test_what_a_master_still_had_to_delete_is_not_lost() -> None:
             a for _, a in world.storage.deleted
         }
         assert [JOBS[0]] == world.storage.swept
+    with world.master():
+        assert [JOBS[0]] == world.storage.swept
+
+
+def test_what_cannot_be_swept_is_swept_later() -> None:
+    """A store that is away when a job has ended is asked again at the next look."""
+    world = World(OFTEN, storage=Swept(failing=True))
+    with world.master() as steps:
+        world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
+        drive(world.log, world.storage, steps)
+        world.storage.failing = False
+        for _ in range(3):
+            world.look(steps)
+        assert [JOBS[0]] == world.storage.swept
+    with world.master():
+        assert [JOBS[0]] == world.storage.swept
+
+
+def test_a_job_that_was_not_swept_is_swept_by_the_next_master() -> None:
+    """Also when the former one has deleted all that the log knows before it ended."""
+    world = World(OFTEN)
+    with world.master() as steps:
+        world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
+        for _ in range(STEPS):
+            for one in steps.step(0.0):
+                if isinstance(one, Deletion):
+                    one.run(world.storage, world.log, Deadline.after(1.0))
+    assert ({}, []) == (world.state.results[RESULT].attempts, world.storage.swept)
     with world.master():
         assert [JOBS[0]] == world.storage.swept
 
