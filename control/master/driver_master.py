@@ -16,13 +16,8 @@ from ..contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from ..ids import JobId, ResultId
-from ..log import EventLog
-from ..model.state import JobState, ResultState
-from ..snapshots.resume import begin
-from .announcer import Announcer
-from .errors import Fenced, Invalid, Lost
-from .events import (
+from ..errors import Fenced, Invalid, Lost
+from ..events.types import (
     Decision,
     Fact,
     JobAccepted,
@@ -32,6 +27,11 @@ from .events import (
     ReleaseRequested,
     ResultRegistered,
 )
+from ..ids import JobId, ResultId
+from ..log import EventLog
+from ..model.state import JobState, ResultState
+from ..snapshots.resume import begin
+from .announcer import Announcer
 from .heartbeats import HeartbeatThread
 from .thread import JobMasterThread
 

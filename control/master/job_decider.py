@@ -18,7 +18,7 @@ from ..model.state import is_fenced
 from ..snapshots.schedule import SnapshotSchedule, is_over
 from .announcer import Announcer
 from .deletions import Clearing, Deletion, Orders
-from .silence import minds_time
+from .silence import SilenceTimer, minds_time
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class JobDecider:
         self._fresh = True
         self._abandoned = False
         self._clearing: Clearing | None = None
-        self._watch = Watch()
+        self._watch = SilenceTimer()
         if snapshot is not None:
             self._start = snapshot.position
             # Nobody knows what a former master still had to delete.

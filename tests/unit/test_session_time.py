@@ -24,8 +24,9 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
+from headgate.control.master import silence, thread
 from headgate.control.master.deletions import Deletion
-from headgate.control.master.driver_master import DriverIdentity, DriverMaster, silence, thread
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.silence import MASTERS, SilenceTimer
 from headgate.control.memory.log import MemoryEventLog
