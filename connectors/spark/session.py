@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import weakref
 from collections import Counter
@@ -27,18 +28,20 @@ from .exchanges.in_use import InUse
 from .exchanges.lifetimes import Lifetimes, NoReader, Results
 from .exchanges.transport import Batches
 from .grouped import Grouped
-from .jvm.caches import Cache, Reader
-from .jvm.catalyst import CatalystDoor
-from .jvm.spark_shuffles import SparkShuffleCounter, accounted
-from .patches import actions
-from .queries.planner import Planner, Query, open_plans
-from .queries.runner import FinishedQuery, QueryRunner
+from .in_use import InUse
+from .jvm import is_sparks
+from .kept import Results
+from .native import SparkShuffleCounter, accounted
+from .offload import FinishedQuery, QueryRunner
+from .physical import Planner, Query, open_plans
 from .report import JobReport, ResultReport, job_report
 from .services import JobServices
 
 _LOG = logging.getLogger("headgate")
 _EVENTS_MAX = 500
 _POLL_S = 0.5
+_REASON_CHARS = 200
+_OBJECT = re.compile(r"\bo\d+\.")  # py4j's number of it, which makes one reason many
 
 
 class Headgate:
@@ -430,9 +433,12 @@ class Headgate:
             reasons = refusals if all(refusals) else [refusal]
             if query.reads_cache(df):
                 df = df.select("*")  # planned anew, for the user's plan could outlive what it reads
-        except HeadgateError as exc:
-            reasons = [f"{type(exc).__name__}: {exc}"]
-            _LOG.warning("Spark runs a query instead: %s", exc)
+        except Exception as exc:
+            if is_sparks(exc):
+                raise
+            reasons = [_told(exc)]
+            trace = _LOG.isEnabledFor(logging.DEBUG)
+            _LOG.warning("Spark runs a query instead: %s", reasons[0], exc_info=trace)
         self._native.update(reasons)
         return df, filled + reasons
 
@@ -464,3 +470,9 @@ class Headgate:
     def _require_open(self) -> None:
         if self._closed:
             raise Closed("this headgate is closed; attach the session again")
+
+
+def _told(error: Exception) -> str:
+    """An error as a reason, in one line."""
+    text = str(getattr(error, "java_exception", error)).partition("\n")[0]
+    return f"{type(error).__name__}: {_OBJECT.sub('', text)[:_REASON_CHARS]}"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Observation, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException, SparkRuntimeException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
@@ -190,6 +192,68 @@ def test_spark_runs_what_we_cannot(
     monkeypatch.setattr(Exchanger, "write", away)
     assert 7 == len(counted(spark).collect())
     assert hg.report().native["Unavailable: the broker is away"] == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda _: _raise(KeyError("plan")), "KeyError: 'plan'"),
+        (lambda spark: spark._jvm.java.lang.Math.unheard(), "Py4JError: "),
+        (lambda spark: spark._jvm.java.util.ArrayList().get(7), "Py4JJavaError: java.lang.Index"),
+        (lambda _: _raise(ValueError("x" * 1000 + "\nand more")), f"ValueError: {'x' * 100}"),
+    ],
+    ids=["python", "py4j", "java", "long"],
+)
+def test_spark_runs_what_we_cannot_plan(
+    spark: SparkSession,
+    hg: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    call: Callable[[SparkSession], Any],
+    reason: str,
+) -> None:
+    """An error of our planning, of whatever kind, costs no action; it is told in one line."""
+
+    def fails(*_: object) -> None:
+        call(spark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Exchanger, "write", fails)
+        reasons = left(hg, lambda: (counted(spark).collect(), counted(spark).collect()))
+    assert {2} == set(reasons.values())
+    (why,) = reasons
+    assert why.startswith(reason)
+    assert len(why.splitlines()) == 1
+    assert len(why) < 300
+    assert f"Spark runs a query instead: {why}" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+FAILING: dict[str, tuple[Callable[[], Column], type[Exception]]] = {
+    "python": (lambda: F.udf(lambda n: 1 // (n - n), "long")("n"), PythonException),
+    "sql": (lambda: F.expr("assert_true(n < 0)"), SparkRuntimeException),
+    "java": (lambda: F.expr("java_method('java.lang.Class', 'forName', string(n))"), Py4JJavaError),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_fails_in_spark_is_not_run_again(spark: SparkSession, hg: Headgate, name: str) -> None:
+    """An error of the user's own rows is raised once, as Spark raises it."""
+    column, kind = FAILING[name]
+    df = counted(spark).select(column().alias("c")).groupBy("c").count()
+    tracker, group = spark.sparkContext.statusTracker(), f"fails-{name}"
+
+    def act() -> None:
+        spark.sparkContext.setJobGroup(group, name)
+        with pytest.raises(kind):
+            df.collect()
+
+    assert {} == left(hg, act)
+    assert 2 >= len(tracker.getJobIdsForGroup(group))
 
 
 def test_a_registration_that_nobody_answers(

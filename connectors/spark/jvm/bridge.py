@@ -6,9 +6,15 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ....control.errors import Corrupt
+
+_THROWN = "org.apache.spark.SparkThrowable"
 
 
 class Jvm:
@@ -70,6 +76,14 @@ class Jvm:
 def name_of(thing: Any) -> str:
     """What a thing's class is called."""
     return str(thing.getClass().getSimpleName())
+
+
+def is_sparks(error: Exception) -> bool:
+    """Return whether Spark has failed by itself, as for the user's rows, or was told to end a job;
+    what PySpark gives no type of its own comes as an error of py4j."""
+    if isinstance(error, Py4JJavaError):
+        return bool(is_instance_of(SparkContext._gateway, error.java_exception, _THROWN))
+    return isinstance(error, PySparkException)
 
 
 class _Class:
