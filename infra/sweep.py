@@ -65,7 +65,7 @@ def sweep(
         Fenced: a driver has attached meanwhile.
         Unavailable: log, session master or store did not answer in time.
     """
-    if is_over(found.state):
+    if is_over(found.state) or not found.state.epoch:
         gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
         return Swept(found.job, forgotten=gone, came_back=not gone)
     announcer = Announcer(found.job, f"sweep {os.urandom(4).hex()}")

@@ -28,12 +28,13 @@ from .exchanges.in_use import InUse
 from .exchanges.lifetimes import Lifetimes, NoReader, Results
 from .exchanges.transport import Batches
 from .grouped import Grouped
-from .in_use import InUse
-from .jvm import is_sparks
-from .kept import Results
-from .native import SparkShuffleCounter, accounted
-from .offload import FinishedQuery, QueryRunner
-from .physical import Planner, Query, open_plans
+from .jvm.bridge import is_sparks
+from .jvm.caches import Cache, Reader
+from .jvm.catalyst import CatalystDoor
+from .jvm.spark_shuffles import SparkShuffleCounter, accounted
+from .patches import actions
+from .queries.planner import Planner, Query, open_plans
+from .queries.runner import FinishedQuery, QueryRunner
 from .report import JobReport, ResultReport, job_report
 from .services import JobServices
 

@@ -19,7 +19,7 @@ from ..snapshots.schedule import is_over
 class Neglected:
     """A job to look after at a time of the log's clock. `silent_ms` is how long its driver was not
     heard, 0 when it has said that it ends; `store` is where its objects are, empty when nobody
-    said. One that is over has nothing left but its last snapshot."""
+    said. One that is over, or has never begun, has nothing left but its last snapshot."""
 
     state: JobState
     mode: str
@@ -48,8 +48,9 @@ def neglected(
 ) -> Iterator[Neglected]:
     """The jobs whose driver was silent for longer than their lease, and those that have ended and
     still have something that was ordered to go, or whose time is over, or whose log is gone: there
-    `oldest` lies behind all of it. A log that does not explain itself proves nothing: its job is
-    left alone. `records` need not have what the snapshots know."""
+    `oldest` lies behind all of it, also where the driver was gone before it registered. A log that
+    does not explain itself proves nothing: its job is left alone. `records` need not have what the
+    snapshots know."""
     seen = {job: _Seen(Replay(job, one), one.position) for job, one in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
@@ -64,7 +65,8 @@ def neglected(
     for job, one in seen.items():
         if one.broken:
             continue
-        if is_over(one.replay.state) and one.position > oldest(job):
+        state = one.replay.state
+        if (is_over(state) or not state.epoch) and one.position > oldest(job):
             continue
         if (found := _judged(one.replay, beats.get(job, 0), now_ms)) is not None:
             yield found
@@ -73,7 +75,7 @@ def neglected(
 def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     state, said = replay.state, replay.registered
     if said is None:
-        return None
+        return None if state.epoch else Neglected(state, PER_JOB, "", 0, now_ms)
     silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     mode = replay.mode or PER_JOB
     if is_over(state):

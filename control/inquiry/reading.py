@@ -20,9 +20,9 @@ _POLL_S = 0.5
 _POLL_EVENTS_MAX = 500
 
 
-def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
+def known(log: EventLog, job: str, begun: bool = True) -> dict[JobId, Snapshot]:
     """Read before the events, which then go on from there at the latest."""
-    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX))
+    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX), begun)
 
 
 def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:

@@ -190,19 +190,21 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     return True
 
 
-def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:
-    """The newest snapshot of a job, or with None of every job that has one, and has begun. One that
-    does not belong to the log is none.
+def read_snapshots(
+    log: EventLog, job: JobId | None, deadline: Deadline, begun: bool = True
+) -> dict[JobId, Snapshot]:
+    """The newest snapshot of a job, or with None of every job that has one, and has `begun`, as its
+    first driver has registered. One that does not belong to the log is none.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
     found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    begun = {name: one for name, one in found.items() if one is not None and one.state.epoch}
-    identity = log.identity(deadline) if begun else ""
+    told = {n: one for n, one in found.items() if one and (one.state.epoch or not begun)}
+    identity = log.identity(deadline) if told else ""
     written = by_partition(log, log.written)
-    checked = {name: _check_log(one, written(name), identity) for name, one in begun.items()}
+    checked = {name: _check_log(one, written(name), identity) for name, one in told.items()}
     return {name: one for name, one in checked.items() if one is not None}
 
 

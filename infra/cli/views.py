@@ -378,7 +378,7 @@ def swept_row(swept: Swept) -> Text:
     if swept.came_back:
         return Text(f"job {swept.job}: another driver has attached, left alone", "yellow")
     if swept.forgotten:
-        return Text(f"job {swept.job}: ended, and so has its log; forgotten")
+        return Text(f"job {swept.job}: its log has nothing of it any more; forgotten")
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")

@@ -28,9 +28,8 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.log import EventLog, Receipt
-from headgate.control.master import heartbeats
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster, heartbeats
 from headgate.control.master.heartbeats import HeartbeatThread
 from headgate.control.master.per_job import JobSteps
 from headgate.control.master.silence import time_of
@@ -43,6 +42,7 @@ from .log_doubles import Fault, FaultyLog, NoAnswer
 from .test_loop import (
     JOB,
     OPENING,
+    REGISTERED,
     RESULT,
     SETTINGS,
     Job,
@@ -116,7 +116,7 @@ class World:
 
     def neglected(self) -> list[Neglected]:
         deadline = Deadline.after(1.0)
-        snapshots = read_snapshots(self.log, None, deadline)
+        snapshots = read_snapshots(self.log, None, deadline, begun=False)
         beats = self.log.read_beats(None, deadline)
         records = self.log.read_all(deadline)
         oldest = by_partition(self.log, self.log.oldest)
@@ -179,6 +179,28 @@ def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
     assert 2 == found.state.epoch
     assert sweep(world.log, world.storage, found, SETTINGS).forgotten
     assert {} == world.log.read_state(JOB, Deadline.after(1.0))
+    assert [] == world.neglected()
+
+
+def test_a_job_that_never_began_is_forgotten(world: World) -> None:
+    """Its driver ended before it had registered. What it kept goes with the log that it was to be
+    looked for in, not before, and not when the job has begun after all."""
+    state_facts(world.log, REGISTERED, by="a former driver")
+    deadline = Deadline.after(1.0)
+    begin(world.log, JOB, deadline, is_new=True)
+    world.clock.at_ms += 2 * LEASE_MS
+    kept = world.log.read_state(JOB, deadline)
+    assert {} != kept
+    assert [] == world.neglected()
+    world.log.expire(JOB, world.log.written(JOB))
+    (found,) = world.neglected()
+    world.log.append(Announcer(JOB, "driver").fact(LIVED[0]))
+    assert sweep(world.log, world.storage, found, SETTINGS).came_back
+    assert kept == world.log.read_state(JOB, deadline)
+    assert [] == world.neglected()
+    world.log.expire(JOB, world.log.written(JOB))
+    assert sweep(world.log, world.storage, found, SETTINGS).forgotten
+    assert {} == world.log.read_state(JOB, deadline)
     assert [] == world.neglected()
 
 
