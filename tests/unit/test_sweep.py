@@ -28,14 +28,15 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.log import EventLog, Receipt
+from headgate.control.master import heartbeats
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.driver_master import DriverIdentity, DriverMaster, heartbeats
+from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.heartbeats import HeartbeatThread
 from headgate.control.master.per_job import JobSteps
 from headgate.control.master.silence import time_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
-from headgate.control.snapshots.resume import by_partition, read_snapshots
+from headgate.control.snapshots.resume import begin, by_partition, read_snapshots
 from headgate.infra.sweep import sweep
 
 from .log_doubles import Fault, FaultyLog, NoAnswer
