@@ -19,6 +19,7 @@ FUNCTION_LINES_MAX = 70
 PUBLIC_NAMES_MAX = 12
 
 FOLDER_FILES_MAX = 12
+PATH = re.compile(r"`((?:src|control|storage|connectors|infra|tests|docs)/[\w/.]*)`")
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
 BEHIND_THE_DOOR = ("connectors/spark/jvm/", "connectors/spark/queries/")
 
@@ -199,6 +200,19 @@ def test_tests_import_the_package() -> None:
         if not level and module.split(".")[0] in bare
     ]
     assert wrong == []
+
+
+def test_pages_name_files_that_exist() -> None:
+    """A file that was moved is found under its new name."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    named = {
+        (page.name, path)
+        for page in pages
+        for path in PATH.findall(page.read_text())
+        if page.name != "CHANGELOG.md"
+    }
+    assert len(named) > 20
+    assert [(page, path) for page, path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_front_door_is_small() -> None:
