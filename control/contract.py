@@ -177,6 +177,18 @@ class ShuffleMaster(Protocol):
     def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
         """Release the complete results of a job that nobody needs, and return which these are."""
 
+    def state(self, job_id: JobId) -> JobState:
+        """Return what is committed of a job."""
+
+    def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
+        """Wait until every partition of a result may be read; return the result.
+
+        Raises:
+            Invalid: it is not there, or was released.
+            Lost: what was consumable is gone, and cannot be made again.
+            Unavailable: the master did not say so in time.
+        """
+
 
 class PartitionStorage(Protocol):
     """How the master has objects deleted: the only side effect of its decisions."""

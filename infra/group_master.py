@@ -8,14 +8,10 @@ import os
 import re
 import signal
 import sys
-from contextlib import closing
 
-from ..control.clock import SYSTEM_CLOCK
-from ..control.contract import MasterSettings
+from ..control import __version__
+from ..control.contract import MasterSettings, ShuffleMasterContext
 from ..control.errors import Invalid
-from ..control.master.group_master import GroupMaster
-from ..control.master.group_steps import MasterIdentity
-from ..storage.upkeep.object_deletion import ObjectDeleter
 from .spelling import Spelling
 from .target import Target
 
@@ -45,12 +41,10 @@ def run(target: Target, slot: str) -> None:
     logging.getLogger("headgate").addHandler(told)
     logging.getLogger("headgate").setLevel(logging.INFO)
     spare_collector()
-    store, root = target.open_bucket()
-    with closing(store), closing(target.open_log()) as log:
-        name = f"master {slot} {os.urandom(4).hex()}"
-        me = MasterIdentity(slot, name, SYSTEM_CLOCK, target.store)
-        settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
-        master = GroupMaster(log, ObjectDeleter(store, root), settings, me)
+    settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
+    name = f"master {slot} {os.urandom(4).hex()}"
+    context = ShuffleMasterContext(settings, name, __version__)
+    with target.services().group_master(context, slot) as master:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: master.stop())
         master.run()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from ..connectors.spark.settings import Settings
 from ..control.errors import Invalid
 from ..control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from ..storage.limits import Limits
+from ..storage.services import StorageFactory
 from ..storage.stores.open_store import open_store
 from ..storage.stores.port import BlobStore
 
@@ -23,6 +25,10 @@ class Target:
     prefix: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     s3: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def services(self) -> StorageFactory:
+        """Return the factory of the masters that work on this log and bucket."""
+        return StorageFactory(self.open_log, self.open_bucket, Limits(), self.store)
 
     def open_log(self) -> KafkaEventLog:
         """Open the log.

@@ -12,6 +12,7 @@ from ..control.contract import ShuffleMaster, ShuffleMasterContext, UnknownShuff
 from ..control.events.types import Produced, SegmentSummary
 from ..control.ids import AttemptId, JobId
 from .format.manifest import Manifest
+from .format.manifest_shards import StoredManifest
 from .format.segment import Longs
 from .runtime import Runtime
 
@@ -96,10 +97,13 @@ class ShuffleEnvironmentContext:
 
 class ShuffleEnvironment(Protocol):
     def create_result_partition_writer(
-        self, deployment: ResultPartitionDeployment
+        self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> ResultPartitionWriter: ...
 
     def create_input_gate(self, deployment: InputGateDeployment) -> InputGate: ...
+
+    def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
+        """Return the manifest that tells where a subpartition is, loaded where it is stored."""
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         """Tell every open gate what has become known of partitions that it waits for."""

@@ -6,20 +6,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from ..control.clock import SYSTEM_CLOCK
 from ..control.contract import ShuffleMasterContext
 from ..control.errors import Invalid
 from ..control.log import EventLog
-from ..control.master.driver_master import DriverIdentity
+from ..control.master.driver_master import DriverIdentity, DriverMaster
+from ..control.master.group_master import GroupMaster
+from ..control.master.group_steps import MasterIdentity
 from ..control.memory.log import MemoryEventLog
 from .contract import ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
 from .limits import Limits
-from .master import StorageMaster
 from .stores.files import FileBlobStore
 from .stores.port import BlobStore
 from .upkeep.object_deletion import ObjectDeleter
@@ -30,31 +33,43 @@ LOCAL_FILES = "local-files"
 
 @dataclass(frozen=True, slots=True)
 class StorageFactory:
-    """Implements `ShuffleServiceFactory`; each master and environment opens its own log and store.
-    `root` is what the names of all objects begin with, `address` what jobs register as their store,
-    so that nobody deletes in another one for them."""
+    """Implements `ShuffleServiceFactory`; whatever it makes opens a log and a store of its own."""
 
     open_log: Callable[[], EventLog]
-    open_store: Callable[[], BlobStore]
-    root: str
+    open_store: Callable[[], tuple[BlobStore, str]]
+    """Opens a store; returns it with the root that the names of all objects begin with."""
     limits: Limits
     address: str = ""
+    """The store that jobs register, so that nobody deletes in another one for them."""
 
-    def create_shuffle_master(self, context: ShuffleMasterContext) -> StorageMaster:
-        storage = ObjectDeleter(self.open_store(), self.root)
-        me = DriverIdentity(context.me, context.version, self.address)
-        return StorageMaster(context.settings, self.open_log(), storage, me, self.limits)
+    def create_shuffle_master(self, context: ShuffleMasterContext) -> DriverMaster:
+        with ExitStack() as opening:
+            log = opening.enter_context(closing(self.open_log()))
+            store, root = self.open_store()
+            opening.callback(store.close)
+            return DriverMaster(
+                log,
+                ObjectDeleter(store, root),
+                context.settings,
+                DriverIdentity(context.me, context.version, self.address),
+                self.limits.task_bytes,
+                opening.pop_all().close,
+            )
+
+    @contextmanager
+    def group_master(self, context: ShuffleMasterContext, slot: str) -> Iterator[GroupMaster]:
+        """Open a member of the group of masters that decides for the jobs of many drivers."""
+        store, root = self.open_store()
+        with closing(store), closing(self.open_log()) as log:
+            me = MasterIdentity(slot, context.me, SYSTEM_CLOCK, self.address)
+            yield GroupMaster(log, ObjectDeleter(store, root), context.settings, me)
 
     def create_shuffle_environment(
         self, context: ShuffleEnvironmentContext
     ) -> ObjectStoreEnvironment:
+        store, root = self.open_store()
         return ObjectStoreEnvironment(
-            context.job,
-            self.open_log(),
-            self.open_store(),
-            self.root,
-            self.limits,
-            context.runtime,
+            context.job, self.open_log(), store, root, self.limits, context.runtime
         )
 
 
@@ -62,7 +77,7 @@ def local_files(folder: Path, limits: Limits) -> StorageFactory:
     """The `local-files` service in a folder; its log is as old as what is returned."""
     log = _SharedLog()
     address = folder.absolute().as_uri()
-    return StorageFactory(lambda: log, lambda: FileBlobStore(folder), "", limits, address)
+    return StorageFactory(lambda: log, lambda: (FileBlobStore(folder), ""), limits, address)
 
 
 class _SharedLog(MemoryEventLog):

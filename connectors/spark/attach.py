@@ -14,12 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ...control import __version__
-from ...control.contract import MasterSettings
+from ...control.contract import MasterSettings, ShuffleMasterContext
 from ...control.errors import Invalid
 from ...control.ids import JobId, ResultId, job_id
-from ...control.master.driver_master import DriverIdentity
-from ...storage.master import StorageMaster
-from ...storage.upkeep.object_deletion import ObjectDeleter
 from .exchanges.exchange import Exchanger, JobContext
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import CatalystDoor, open_door
@@ -75,10 +72,10 @@ def default_job(application: str) -> str:
 
 def _register(spark: SparkSession, settings: Settings, services: JobServices) -> Headgate:
     worker = services.worker
-    release = ObjectDeleter(services.store, worker.root)
-    me = DriverIdentity(f"driver {os.urandom(4).hex()}", __version__, worker.store)
     chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
-    master = StorageMaster(chosen, services.log, release, me, worker.limits)
+    name = f"driver {os.urandom(4).hex()}"
+    context = ShuffleMasterContext(chosen, name, __version__)
+    master = services.factory.create_shuffle_master(context)
     repairs = Reruns(
         spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
     )

@@ -16,6 +16,7 @@ from ...control.ids import JobId
 from ...control.kafka.log import KafkaEventLog
 from ...control.kafka.settings import KafkaSettings, TopicSettings
 from ...storage.limits import Limits
+from ...storage.services import StorageFactory
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
 from .settings import PREFIX, Settings
@@ -60,6 +61,14 @@ class JobServices:
                 "the embedded broker is full and has dropped the oldest events: attach again, or "
                 f"set {PREFIX}broker and {PREFIX}store"
             )
+
+    @property
+    def factory(self) -> StorageFactory:
+        """The factory of masters that share this log and this store."""
+        root = self.worker.root
+        return StorageFactory(
+            lambda: self.log, lambda: (self.store, root), self.worker.limits, self.worker.store
+        )
 
     def close(self) -> None:
         self.opened.close()

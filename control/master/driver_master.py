@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
@@ -15,6 +16,7 @@ from ..contract import (
     PartitionStorage,
     ProducerDescriptor,
     ShuffleDescriptor,
+    TaskInputsOutputsDescriptor,
 )
 from ..errors import Fenced, Invalid, Lost
 from ..events.types import (
@@ -24,10 +26,13 @@ from ..events.types import (
     JobRegistered,
     JobUnregistered,
     PartitionRegistered,
+    PromoteRequested,
     ReleaseRequested,
     ResultRegistered,
+    StopTrackingRequested,
 )
 from ..ids import JobId, ResultId
+from ..inquiry import questions
 from ..log import EventLog
 from ..model.state import JobState, ResultState
 from ..snapshots.resume import begin
@@ -50,7 +55,7 @@ class DriverIdentity:
 
 
 class DriverMaster:
-    """Implements the `ShuffleMaster` contract over an event log."""
+    """Implements `ShuffleMaster` over an event log."""
 
     def __init__(
         self,
@@ -58,7 +63,13 @@ class DriverMaster:
         storage: PartitionStorage,
         settings: MasterSettings,
         me: DriverIdentity,
+        task_bytes: Callable[[int, int], int] = lambda inputs, outputs: 0,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
+        """`task_bytes` tells how much memory so many gates and partitions of a task take, `close`
+        gives back what the log and the storage were opened with."""
+        self._task_bytes = task_bytes
+        self._close = close
         self._log = log
         self._storage = storage
         self._settings = settings
@@ -74,6 +85,7 @@ class DriverMaster:
     def close(self) -> None:
         for job in list(self._loops):
             self._drop(job)
+        self._close()
 
     def register_job(self, context: JobShuffleContext) -> None:
         """Become the job's driver, and its master unless the session has one; both fence whoever
@@ -139,6 +151,34 @@ class DriverMaster:
             lambda state: _if_complete(state, descriptor.result),
             f"all partitions of result {descriptor.result} to be consumable",
         )
+
+    def compute_shuffle_memory_size_for_task(self, task: TaskInputsOutputsDescriptor) -> int:
+        return self._task_bytes(task.inputs, task.outputs)
+
+    def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
+        request = PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
+        if not self._answer(descriptor.job, request):
+            raise Invalid(f"result {descriptor.result} is not complete, or was released")
+
+    def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
+        request = StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
+        if not self._answer(descriptor.job, request):
+            raise Invalid(f"result {descriptor.result} is not tracked any more, or was released")
+
+    def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
+        return questions.cluster_partitions(self.state(job_id))
+
+    def may_release_executor(self, job_id: JobId, host: str) -> bool:
+        return questions.may_be_released(self.state(job_id), host)
+
+    def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
+        return questions.is_available(self.state(job_id), result, partition)
+
+    def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
+        unused = questions.unused(self.state(job_id), in_use)
+        for result in unused:
+            self._answer(job_id, ReleaseRequested(result, "unused", self._epoch(job_id)))
+        return unused
 
     def state(self, job_id: JobId) -> JobState:
         """What is committed of a job."""

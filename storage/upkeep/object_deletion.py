@@ -41,9 +41,6 @@ class ObjectDeleter:
         self._store.delete(names)
         return len(names)
 
-    def close(self) -> None:
-        self._store.close()
-
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
         """An attempt that never announced its segments is looked up, which is no hot path."""
         if produced is not None:

@@ -25,6 +25,7 @@ from headgate.control.contract import (
 from headgate.control.errors import Fenced, HeadgateError, Invalid, Lost
 from headgate.control.events.types import JobRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
+from headgate.control.master.driver_master import DriverMaster
 from headgate.storage.contract import (
     InputGateDeployment,
     ResultPartitionDeployment,
@@ -34,7 +35,6 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.limits import Limits
-from headgate.storage.master import StorageMaster
 from headgate.storage.runtime import Runtime
 from headgate.storage.services import StorageFactory
 from headgate.storage.streaming.partition_updates import known
@@ -71,7 +71,7 @@ class Service:
     factory: StorageFactory
     made: ExitStack
 
-    def master(self) -> StorageMaster:
+    def master(self) -> DriverMaster:
         settings = MasterSettings(wait_ms=int(WAIT_S * 1000))
         context = ShuffleMasterContext(settings, f"driver {next(_numbers)}", "0")
         master = self.factory.create_shuffle_master(context)
@@ -86,8 +86,8 @@ class Service:
         return environment
 
     def objects(self, job: JobId) -> list[str]:
-        store = self.factory.open_store()
-        prefix = Layout(self.factory.root, job).prefix
+        store, root = self.factory.open_store()
+        prefix = Layout(root, job).prefix
         found = [stat.name for stat in store.list(prefix)]
         found += [upload.name for upload in store.uploads(prefix)]
         store.close()
@@ -105,7 +105,7 @@ class Service:
 
 
 def register(
-    master: StorageMaster,
+    master: DriverMaster,
     job: JobId,
     result: ResultId = RESULT,
     partitions: int = PARTITIONS,
@@ -148,9 +148,9 @@ def write(
         writer.finish()
 
 
-def manifest_of(service: Service, master: StorageMaster, it: ShuffleDescriptor) -> Manifest:
-    state, store = master.await_complete(it), service.factory.open_store()
-    found = build(it, state, Layout(service.factory.root, it.job), store)
+def manifest_of(service: Service, master: DriverMaster, it: ShuffleDescriptor) -> Manifest:
+    state, (store, root) = master.await_complete(it), service.factory.open_store()
+    found = build(it, state, Layout(root, it.job), store)
     store.close()
     return found
 
@@ -211,9 +211,9 @@ class ShuffleServiceSuite:
         for one in (job, other):
             master.register_job(Job(one))
             write(service.environment(one), register(master, one), range(PARTITIONS))
-        store = service.factory.open_store()
+        store, root = service.factory.open_store()
         stray = AttemptId(PartitionId(RESULT, 0), 1, 10_000)
-        store.put(Layout(service.factory.root, job).segment(stray, 0), b"of a zombie", "w")
+        store.put(Layout(root, job).segment(stray, 0), b"of a zombie", "w")
         store.close()
         before = service.objects(other)
         master.unregister_job(job)
@@ -229,8 +229,8 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, [1])
         await_that(lambda: master.is_available(job, RESULT, 1), "the partition is available")
-        store = service.factory.open_store()
-        layout = Layout(service.factory.root, job)
+        store, root = service.factory.open_store()
+        layout = Layout(root, job)
         now = known(descriptor, master.state(job).results[RESULT], layout, store)
         store.close()
         assert len(now.unknown) == PARTITIONS - 1
@@ -255,7 +255,7 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
-        store = service.factory.open_store()
+        store, _ = service.factory.open_store()
         store.delete(
             [source.name for source in manifest.sources if source.attempt.partition.index == 1]
         )
@@ -287,7 +287,7 @@ class ShuffleServiceSuite:
         manifest = manifest_of(service, master, descriptor)
         told = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
         assert len(told) > 1
-        store = service.factory.open_store()
+        store, _ = service.factory.open_store()
         store.delete(told[-1:])
         store.close()
         limits = replace(service.factory.limits, fetch_bytes=fetch_bytes, join_bytes=0)
@@ -317,7 +317,7 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
-        store = service.factory.open_store()
+        store, _ = service.factory.open_store()
         store.delete([s.name for s in manifest.sources if s.attempt.partition.index == 1])
         store.close()
         with ThreadPoolExecutor(1) as one:
@@ -348,7 +348,7 @@ class ShuffleServiceSuite:
             assert [EVERY_ROW] * 4 == [gate.result(WAIT_S) for gate in gates]
             assert master.remove_unused(job, ()) == ()
             assert stored == service.objects(job)
-            with closing(service.factory.open_store()) as store:
+            with closing(service.factory.open_store()[0]) as store:
                 store.delete([manifest.sources[0].name])
             late = four.submit(read, service.environment(job), manifest)
             await_that(lambda: RESULT in driver.missing, "the job is told")
@@ -458,7 +458,9 @@ class ShuffleServiceSuite:
         assert master.remove_unused(job, {used.result}) == (idle.result,)
         assert master.remove_unused(job, {used.result}) == ()
         assert read(environment, manifest_of(service, master, used)) == EVERY_ROW
-        layout = Layout(service.factory.root, job)
+        store, root = service.factory.open_store()
+        store.close()
+        layout = Layout(root, job)
         await_that(
             lambda: (
                 {layout.result_of(name) for name in service.objects(job)}

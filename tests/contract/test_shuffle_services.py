@@ -28,7 +28,7 @@ class TestObjectStoreOnTwins(ShuffleServiceSuite):
     @pytest.fixture
     def factory(self) -> StorageFactory:
         log, objects = KeptLog(), Objects()
-        return StorageFactory(lambda: log, lambda: MemoryBlobStore(objects), "root", LIMITS)
+        return StorageFactory(lambda: log, lambda: (MemoryBlobStore(objects), "root"), LIMITS)
 
 
 class TestLocalFiles(ShuffleServiceSuite):
@@ -68,8 +68,7 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
         options = {"endpoint": found.endpoint}
         yield StorageFactory(
             lambda: KafkaEventLog(settings),
-            lambda: open_store(url, options)[0],
-            settings.topic_prefix,
+            lambda: open_store(url, options),
             LIMITS,
             url,
         )

@@ -17,7 +17,7 @@ from pyspark.sql.classic.dataframe import DataFrame as Classic
 from headgate import Headgate, Unavailable, attach
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.patches import actions, writers
-from headgate.storage.master import StorageMaster
+from headgate.control.master.driver_master import DriverMaster
 
 from .cluster import findings, recorded
 from .conftest import build_session, real_place, setting
@@ -265,7 +265,7 @@ def test_a_registration_that_nobody_answers(
         def result(self, timeout: float | None = None) -> Any:
             raise TimeoutError
 
-    register = StorageMaster.register_partition_with_producer
+    register = DriverMaster.register_partition_with_producer
 
     def silent(*given: Any) -> Future[Any]:
         register(*given).result(30)
@@ -273,7 +273,7 @@ def test_a_registration_that_nobody_answers(
 
     before = len(hg.results())
     with monkeypatch.context() as patched:
-        patched.setattr(StorageMaster, "register_partition_with_producer", silent)
+        patched.setattr(DriverMaster, "register_partition_with_producer", silent)
         reasons = left(hg, lambda: counted(spark).collect())
     assert [why.startswith("Unavailable: no master has answered") for why in reasons] == [True]
     wait_until(lambda: all(one.released for one in hg.results()[before:]))
@@ -290,7 +290,7 @@ def test_rows_that_were_read_are_given(
 
     before = len(hg.results())
     with monkeypatch.context() as patched:
-        patched.setattr(StorageMaster, "release_partition_externally", away)
+        patched.setattr(DriverMaster, "release_partition_externally", away)
         assert 7 == len(counted(spark).collect())
     (stayed,) = hg.results()[before:]
     assert stayed.result in hg.remove_unused()

@@ -14,7 +14,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.types import StructField, StructType
 
-from ....control.contract import PartitionDescriptor, ProducerDescriptor, ShuffleDescriptor
+from ....control.contract import (
+    PartitionDescriptor,
+    ProducerDescriptor,
+    ShuffleDescriptor,
+    ShuffleMaster,
+)
 from ....control.errors import Corrupt, HeadgateError, Invalid, Unavailable
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
@@ -22,7 +27,6 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest import Manifest, build
 from ....storage.format.manifest_shards import StoredManifest, store_manifest
 from ....storage.format.segment import Longs
-from ....storage.master import StorageMaster
 from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
@@ -93,7 +97,7 @@ class KnownScans:
 class JobContext:
     """What the exchanges of a job work with."""
 
-    master: StorageMaster
+    master: ShuffleMaster
     store: BlobStore
     worker: WorkerSettings
     settings: Settings

@@ -10,6 +10,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,17 @@ from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
 from ....control.ids import AttemptId, JobId, PartitionId, ResultId
 from ....control.kafka.log import KafkaEventLog
 from ....control.kafka.settings import KafkaSettings
-from ....storage.contract import InputGateDeployment, ResultPartitionDeployment
+from ....storage.contract import (
+    InputGateDeployment,
+    ResultPartitionDeployment,
+    ShuffleEnvironmentContext,
+)
 from ....storage.environment import ObjectStoreEnvironment
 from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
 from ....storage.limits import Limits
 from ....storage.runtime import Runtime
+from ....storage.services import StorageFactory
 from ....storage.stores.open_store import open_store
 from ....storage.writing.encoding import cut
 from .interpreter import forget_zips, freeze_modules, keep_memory
@@ -188,12 +194,15 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
 
 
 def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
-    store, root = open_store(settings.store, dict(settings.s3))
-    log = KafkaEventLog(settings.kafka)
     keep_memory()
-    made = ObjectStoreEnvironment(
-        settings.job, log, store, root, settings.limits, Runtime(settings.wait_s)
+    factory = StorageFactory(
+        partial(KafkaEventLog, settings.kafka),
+        partial(open_store, settings.store, dict(settings.s3)),
+        settings.limits,
+        settings.store,
     )
+    context = ShuffleEnvironmentContext(settings.job, Runtime(settings.wait_s))
+    made = factory.create_shuffle_environment(context)
     _ENVIRONMENTS[settings.key] = made
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
         _ENVIRONMENTS.popitem(last=False)[1].close()

@@ -19,6 +19,7 @@ from headgate.connectors.spark.tasks.worker import Frames
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.state import ResultState
+from headgate.storage.services import StorageFactory
 
 FRAMES = [b"first", b"", b"third"]
 END = struct.pack("!i", SpecialLengths.END_OF_DATA_SECTION)
@@ -73,7 +74,7 @@ def test_the_environment_that_was_used_longest_ago_makes_room(
     closed: list[str] = []
 
     class Environment:
-        def __init__(self, job: str, *_: object) -> None:
+        def __init__(self, job: str) -> None:
             self.job = job
 
         def close(self) -> None:
@@ -86,9 +87,9 @@ def test_the_environment_that_was_used_longest_ago_makes_room(
         worker.environment(given)
 
     monkeypatch.setattr(worker, "_ENVIRONMENTS", OrderedDict())
-    monkeypatch.setattr(worker, "ObjectStoreEnvironment", Environment)
-    monkeypatch.setattr(worker, "open_store", lambda *_: (None, ""))
-    monkeypatch.setattr(worker, "KafkaEventLog", lambda _: None)
+    monkeypatch.setattr(
+        StorageFactory, "create_shuffle_environment", lambda _, context: Environment(context.job)
+    )
     monkeypatch.setattr(worker, "keep_memory", lambda: None)
     for job in ("a", "b", "a", "c", "a", "d", "a", "e", "a", "f"):
         serve(job)
