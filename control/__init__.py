@@ -1,3 +1,6 @@
-"""What happened to every partition, and who decides. Knows no engine and no object store."""
+"""The control plane: records what happens to each partition and decides what follows.
+
+Knows no engine and no object store.
+"""
 
 __version__ = "0.1.0"

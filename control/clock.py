@@ -1,4 +1,4 @@
-"""The only place that reads the machine's clock."""
+"""The clock port. Only this module reads the machine's clock."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never run backwards."""
+        """Return a time in seconds that never runs backwards."""
 
     def sleep_s(self, seconds: float) -> None:
-        """Wait."""
+        """Block the caller for a number of seconds."""
 
 
 class SystemClock:

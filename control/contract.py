@@ -1,4 +1,7 @@
-"""The contract between engine and control plane, after FLIP-31 and FLIP-184. Knows no bytes."""
+"""The contract between an engine and the control plane, after FLIP-31 and FLIP-184.
+
+Nothing here depends on the format of stored data.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,29 @@ SESSION = "session"
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """`wait_ms` bounds every wait for a decision; `step_events_max` bounds one transaction; `mode`
-    says who decides for a driver's jobs: the driver, or the group of session masters. A snapshot
-    follows `snapshot_events` facts, and `snapshot_ms` in which the log went on. A
-    driver that is silent for `lease_ms` may be taken for dead, with 0 never. Every `look_ms` a
-    master looks whether something waits for time."""
+    """The limits and intervals of a master."""
 
     wait_ms: int = 60_000
+    """The limit of every wait for a decision."""
     step_events_max: int = 500
+    """The largest number of events that a step reads or that one of its transactions writes."""
     mode: str = PER_JOB
+    """`PER_JOB`: the driver decides for its jobs. `SESSION`: the group of masters does."""
     snapshot_events: int = 10_000
+    """A snapshot is due after this many facts."""
     snapshot_ms: int = 3_600_000
+    """A snapshot is also due after this time if the log has new events."""
     lease_ms: int = 0
+    """A driver that is silent for this long may be taken for dead; 0 means never."""
     look_ms: int = 5_000
+    """The interval at which a master checks for expired results and silent drivers."""
 
     def within(self, retention_ms: int) -> Self:
-        """Return these for a log that keeps events for so long, below 0 for ever: its jobs are in
-        snapshots before it forgets."""
+        """Return settings that suit the log's retention, which is endless if negative.
+
+        A snapshot is due at least four times before the log deletes an event, so that the log
+        forgets nothing that no snapshot has.
+        """
         if retention_ms < 0:
             return self
         return replace(self, snapshot_ms=min(self.snapshot_ms, retention_ms // 4))
@@ -41,13 +50,10 @@ class MasterSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescriptor:
-    """A result about to be produced, with all of its partitions; the rest as `ResultRegistered`
-    tells it. Every consumer of a `broadcast` one reads all of it: it has one subpartition, which is
-    written once, however many they are. Those that are registered with it among their `inputs` hold
-    it until they are complete.
+    """A result that is about to be produced, with all of its partitions.
 
     Raises:
-        Invalid: a broadcast result has more than one subpartition.
+        Invalid: a broadcast result does not have exactly one subpartition.
     """
 
     result: ResultId
@@ -56,9 +62,13 @@ class PartitionDescriptor:
     schema: str
     label: str
     inputs: tuple[ResultId, ...] = ()
+    """The results that the producers read; kept while this result is incomplete or in use."""
     deterministic: bool = True
+    """False if a producer that runs again may write other rows."""
     pipelined: bool = False
+    """True if readers read a partition while it is still being written."""
     broadcast: bool = False
+    """True if every consumer reads the whole result. It is written once, as one subpartition."""
 
     def __post_init__(self) -> None:
         if self.broadcast and self.subpartitions != 1:
@@ -70,7 +80,7 @@ class PartitionDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescriptor:
-    """Which of the result's partitions one stage produces."""
+    """The neighbouring partitions of a result that one stage produces."""
 
     first: int
     count: int
@@ -78,8 +88,7 @@ class ProducerDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleDescriptor:
-    """What a producer needs to write a result's partitions and a consumer to find them; of a
-    `broadcast` one each consumer reads subpartition 0."""
+    """The values with which a producer writes a result's partitions and a consumer finds them."""
 
     job: JobId
     result: ResultId
@@ -87,52 +96,58 @@ class ShuffleDescriptor:
     subpartitions: int
     epoch: int
     broadcast: bool = False
+    """True if every consumer reads subpartition 0, which is the whole result."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownShuffleDescriptor:
-    """A partition that is not whole yet: its readers wait for it, for it is not empty. Of a
-    pipelined one they read what is there meanwhile."""
+    """A partition that is not whole yet. Its readers wait; they never take it for an empty one."""
 
     job: JobId
     partition: PartitionId
     subpartitions: int
     pipelined: bool = False
+    """True if readers read the segments that are already there while they wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInputsOutputsDescriptor:
-    """How many gates a task reads at once, and how many partitions it writes."""
+    """The inputs and outputs of a task, from which its memory is computed."""
 
     inputs: int
+    """The number of gates that the task reads at once."""
     outputs: int
+    """The number of partitions that the task writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleMasterContext:
-    """What a factory makes a master from: `me` is a name that no other master has."""
+    """The values from which a factory makes a master."""
 
     settings: MasterSettings
     me: str
+    """The name of the master, which no other master has."""
     version: str
 
 
 class JobShuffleContext(Protocol):
-    """What the master may ask of a job."""
+    """The part of a job that its master may call."""
 
     job_id: JobId
     application: str
 
     def on_fatal_error(self, error: BaseException) -> None:
-        """The master cannot go on; whoever waits for it gets this error."""
+        """Learn that the master has stopped. Every caller that waits for it gets the same error."""
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """These partitions were consumable and are to be made again. Said whenever something has
-        changed until they are there; must return at once."""
+        """Start producing lost partitions again, and return at once.
+
+        The master repeats the call until these partitions are consumable.
+        """
 
 
 class ShuffleMaster(Protocol):
-    """Decides; cluster level, so that many jobs can share one."""
+    """Registers, tracks and releases the results of jobs. Several jobs can share one master."""
 
     def start(self) -> None: ...
 
@@ -149,33 +164,37 @@ class ShuffleMaster(Protocol):
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
 
     def compute_shuffle_memory_size_for_task(self, task: TaskInputsOutputsDescriptor) -> int:
-        """The bytes that a task needs for its gates and its partitions, whatever they hold."""
+        """Return the bytes that a task needs for its gates and partitions, whatever they hold."""
 
     def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
-        """Make a complete result outlive its job until a point in time, 0 for ever.
+        """Keep a complete result beyond its job until `expires_ms`; 0 means for ever.
 
         Raises:
-            Invalid: it is not complete, or not there any more.
+            Invalid: the result is not complete, or was released.
         """
 
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
-        """Leave a result to somebody else: it outlives its job, and is deleted when they say so.
+        """Leave a result to another owner: it outlives its job until that owner releases it.
 
         Raises:
-            Invalid: it is not there, or was left before.
+            Invalid: the result was released, or was left to another owner before.
         """
 
     def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
-        """The results that outlive their job."""
+        """Return the results that outlive the job."""
 
     def may_release_executor(self, job_id: JobId, host: str) -> bool:
-        """Whether a job loses nothing with an executor."""
+        """Return True if no attempt that still counts runs on the host."""
 
     def is_available(self, job_id: JobId, result: ResultId, partition: int | None = None) -> bool:
-        """Whether a result, or one partition of it, can be read whole now."""
+        """Return True if a result, or one partition of it, can be read completely now."""
 
     def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
-        """Release the complete results of a job that nobody needs, and return which these are."""
+        """Release the complete results that nobody needs, and return the ids of these results.
+
+        A result is needed if it, or a result made from it, is in use or incomplete. Results that
+        outlive the job are kept.
+        """
 
     def state(self, job_id: JobId) -> JobState:
         """Return what is committed of a job."""
@@ -191,13 +210,17 @@ class ShuffleMaster(Protocol):
 
 
 class PartitionStorage(Protocol):
-    """How the master has objects deleted: the only side effect of its decisions."""
+    """Deletes objects for the master: the only side effect of its decisions."""
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        """Delete what attempts at a result wrote, and all that belongs to a released one; returns
-        how many objects that were. May be repeated."""
+        """Delete the segments of these attempts, and return the number of objects.
+
+        If the result is released, delete its manifest shards too. The call may be repeated.
+        """
 
     def sweep(self, closed: JobState) -> int:
-        """Delete whatever a job that has ended left behind, and return how many objects. A later
-        driver of the job may be at work meanwhile: what it writes, and what outlives the job, is
-        left alone."""
+        """Delete the objects that a closed job left behind, and return their number.
+
+        A later driver of the job may be at work meanwhile. Its objects stay, and so do the results
+        that outlive the job.
+        """

@@ -5,10 +5,10 @@ HeadgateError
 │   ├── Unavailable      broker, master or store cannot be reached
 │   └── Throttled        the store asks for less; carries retry_after_s
 ├── OutcomeUnknown       the request may or may not have taken effect: look before repeating
-├── Conflict             somebody else did it first
+├── Conflict             another process did it first
 ├── Fenced               a newer epoch or generation exists; stop
 ├── Corrupt              bytes do not match their checksum, length or schema
-├── Lost                 something that was announced is gone
+├── Lost                 data or events that were there are gone
 ├── Invalid              the caller's input, configuration or schema; says what to change
 └── Closed               used after close
 
@@ -22,7 +22,7 @@ from typing import Self
 
 
 class HeadgateError(Exception):
-    """Base of the tree; `offsets` are the places in the log that explain the error."""
+    """Base of the tree; `offsets` are those of the log's records that explain the error."""
 
     def __init__(self, message: str, offsets: tuple[int, ...] = ()) -> None:
         super().__init__(message)
@@ -33,11 +33,11 @@ class HeadgateError(Exception):
 
 
 class Retryable(HeadgateError):
-    """May succeed if tried again with the same input."""
+    """The request may succeed if it is tried again with the same input."""
 
 
 class Unavailable(Retryable):
-    """Broker, master or store cannot be reached."""
+    """The broker, the master or the store cannot be reached."""
 
 
 class Throttled(Retryable):
@@ -58,11 +58,11 @@ class OutcomeUnknown(HeadgateError):
 
 
 class Conflict(HeadgateError):
-    """Somebody else did it first."""
+    """Another process did it first."""
 
 
 class Fenced(HeadgateError):
-    """A newer epoch or generation exists; stop."""
+    """A newer epoch or generation exists; the caller must stop."""
 
 
 class Corrupt(HeadgateError):
@@ -70,12 +70,12 @@ class Corrupt(HeadgateError):
 
 
 class Lost(HeadgateError):
-    """Something that was announced is gone."""
+    """Data or events that were there are gone."""
 
 
 class Invalid(HeadgateError):
-    """The caller's input, configuration or schema; the message says what to change."""
+    """The caller's input, configuration or schema is wrong; the message says what to change."""
 
 
 class Closed(HeadgateError):
-    """Used after close."""
+    """The object was used after it was closed."""

@@ -1,4 +1,8 @@
-"""Names of things. All but `JobId` are unique within one job, which an event's envelope names."""
+"""The ids of jobs, results, partitions and attempts.
+
+A `JobId` is unique in the log; the other ids are unique within one job. The envelope of an event
+names the job.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_CHARS_MAX - 1}}}")
 
 
 def job_id(text: str) -> JobId:
-    """Check a job's name: it becomes part of object names, keys and transactional ids.
+    """Check a job's name, which becomes part of object names, keys and transactional ids.
 
     Raises:
         Invalid: the name has other characters or is too long.
@@ -37,7 +41,7 @@ def is_name(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionId:
-    """What one map task produces for a result."""
+    """The output of one map task for a result."""
 
     result: ResultId
     index: int
@@ -48,14 +52,15 @@ class PartitionId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttemptId:
-    """One try at producing a partition; `task` is Spark's taskAttemptId, which never repeats."""
+    """One try at producing a partition."""
 
     partition: PartitionId
     epoch: int
     task: int
+    """Spark's `taskAttemptId`, which never repeats in an application."""
 
     def __hash__(self) -> int:
-        """Of what all but never repeats: quick, and the same in every process."""
+        """Hash the task id alone: it almost never repeats, and hashes alike in every process."""
         return hash(self.task)
 
     def __str__(self) -> str:
@@ -63,16 +68,16 @@ class AttemptId:
 
 
 def in_parts(attempts: Sequence[AttemptId]) -> Iterator[tuple[AttemptId, ...]]:
-    """As many attempts at a time as one record can name."""
+    """Split attempts into groups that are small enough for one record to name."""
     for at in range(0, len(attempts), _NAMED_MAX):
         yield tuple(attempts[at : at + _NAMED_MAX])
 
 
 def partition_id(text: str) -> PartitionId:
-    """The partition that `result/index` names.
+    """Parse a partition id of the form `result/index`.
 
     Raises:
-        Invalid: the text is of another form.
+        Invalid: the text has another form.
     """
     result, _, index = text.rpartition("/")
     if not result or not index.isdecimal():

@@ -1,18 +1,20 @@
-"""The event-log port: per job one totally ordered, durable sequence of events.
+"""The event-log port: one totally ordered, durable sequence of events for each job.
 
 Guarantees of every implementation:
-- A fact whose receipt was confirmed is in the log once, in the order of this log's appends.
-- Decisions of one step become visible together with the position they were derived from, or never.
+- A fact whose receipt was confirmed is in the log exactly once. Facts appended through one log
+  object keep their order.
+- The decisions of a step and the position they were derived from become visible together, or never.
 - Offsets grow from record to record, with gaps: other jobs' records, dropped decisions and the
-  marks that end a step take offsets too.
-- A follower sees committed events only, in the order of their offsets, and no event behind a step
+  markers that end a step take offsets too.
+- A follower sees only committed events, in the order of their offsets, and no event behind a step
   that is still open.
-- State is kept by key: what a committed step has kept stands until a later one replaces it. A
-  reader sees every key as it was behind one and the same step.
-- Opening a job's decisions ends whatever an earlier holder had open. Nothing that holder does later
-  becomes visible; its `commit` raises `Fenced`, its other calls as soon as it has learned of it.
-- A partition is held by one member of the group of masters at a time. Once that member may decide
-  there, nothing that a former holder does becomes visible.
+- State records have keys. The record of a committed step stands until a later step replaces it. A
+  reader sees all keys as they were after the same step.
+- Opening a job's decisions ends the step that an earlier holder had open. Nothing that the earlier
+  holder does later becomes visible: its `commit` raises `Fenced`, and its other calls do so as soon
+  as the holder learns that it is fenced.
+- One member of the group of masters at a time holds a partition. Once that member may decide there,
+  nothing that a former holder does becomes visible.
 """
 
 from __future__ import annotations
@@ -29,27 +31,28 @@ from .ids import JobId
 
 
 def partition_of(job: JobId, partitions: int) -> int:
-    """Where a job's events are kept; the same in every implementation, process and version."""
+    """Return the partition of a job: the same in every implementation, process and version."""
     return crc32(job.encode()) % partitions
 
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """What stands under a key from now on; nothing any more with `body` None. A key is the job's
-    name, alone or with a slash and more."""
+    """A new value for a key of a job's state."""
 
     key: str
+    """The job's name, alone or followed by a slash and more text."""
     body: bytes | None
+    """The value; None deletes the key."""
 
 
 def job_of(key: str) -> JobId:
-    """Whose record stands under a key."""
+    """Return the job that a state record's key belongs to."""
     return JobId(key.split("/")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that is no event."""
+    """A record of the log that is not a valid event."""
 
     partition: int
     offset: int
@@ -57,10 +60,10 @@ class Rejected:
 
 
 class Receipt(Protocol):
-    """What an append gives back: the promise of a place in the log."""
+    """The promise that an appended fact gets an offset in the log."""
 
     def offset(self, deadline: Deadline) -> int:
-        """Wait until the log has confirmed the fact.
+        """Wait until the log has confirmed the fact, and return its offset.
 
         Raises:
             OutcomeUnknown: no confirmation came in time; the fact may or may not be in the log.
@@ -69,13 +72,16 @@ class Receipt(Protocol):
 
 
 class Follower(Protocol):
-    """Reads one job's events from a position on; `rejected` counts records that are no events."""
+    """Reads one job's events from a position on."""
 
     rejected: int
+    """The number of records so far that are not valid events."""
 
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
-        """The next events, at most `limit`; an empty list when none came in time, or when the end
-        was reached past records that are not for this reader.
+        """Return the next events, at most `limit`.
+
+        The list is empty if no event came in time, or if the end was reached and no record on the
+        way was an event for this reader.
 
         Raises:
             Unavailable: the log cannot be read.
@@ -83,10 +89,10 @@ class Follower(Protocol):
         """
 
     def position(self) -> int:
-        """The offset behind all that `poll` has passed; reaches `end` when nothing is left."""
+        """Return the offset behind the records that `poll` has passed; `end` if none is left."""
 
     def end(self) -> int:
-        """Where a reader stalls now: behind the newest record, or at the oldest open step.
+        """Return where a reader stalls now: behind the newest record, or at the oldest open step.
 
         Raises:
             Unavailable: the log does not answer.
@@ -97,13 +103,13 @@ class Follower(Protocol):
 
 
 class Transactions(Protocol):
-    """Steps of decisions: all of a step is seen, or nothing."""
+    """Writes steps of decisions. Readers see all of a step or nothing."""
 
     def begin(self) -> None:
         """Open a step.
 
         Raises:
-            Fenced: somebody else decides now.
+            Fenced: another process decides now.
             Unavailable: the former step could not be ended; open or join again.
         """
 
@@ -111,50 +117,50 @@ class Transactions(Protocol):
         """Add a decision to the open step.
 
         Raises:
-            Fenced: somebody else decides now.
+            Fenced: another process decides now.
             Invalid: the decision is too large.
-            Unavailable: the log takes nothing now; abort the step and begin it again.
+            Unavailable: the log takes no records now; abort the step and begin it again.
         """
 
     def keep(self, record: StateRecord) -> None:
         """Add a record of a job's state to the open step.
 
         Raises:
-            Fenced: somebody else decides now.
+            Fenced: another process decides now.
             Invalid: the record is too large; abort the step.
-            Unavailable: the log takes nothing now; abort the step and begin it again.
+            Unavailable: the log takes no records now; abort the step and begin it again.
         """
 
     def abort(self) -> None:
         """Drop the open step, if there is one.
 
         Raises:
-            Fenced: somebody else decides now.
+            Fenced: another process decides now.
             Unavailable: the log does not answer; open or join again.
         """
 
     def close(self) -> None:
-        """Give back connections; an open step is dropped."""
+        """Close the connections and drop an open step."""
 
 
 class Decisions(Transactions, Protocol):
-    """The one place that a job's decisions come from."""
+    """The right to decide for one job, which one process has at a time."""
 
     def commit(self, position: int) -> None:
-        """Make visible what is in the step, and that the facts before `position` are decided.
+        """Publish the step, and record that all facts before `position` are decided.
 
         Raises:
-            Fenced: somebody else has opened the job's decisions since.
-            Invalid: something in the step is too large for the log; the step was dropped.
+            Fenced: another process has opened the job's decisions since.
+            Invalid: a record of the step is too large for the log; the step was dropped.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Open the job's decisions again, which settles
-                the step, and read up to what is `written` to see how.
+                the step, and read up to `written` to see if the step was committed.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An event and the partition that it is kept in."""
+    """An event and the number of its partition."""
 
     partition: int
     recorded: Recorded
@@ -162,35 +168,39 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A partition that is granted: what stands of its jobs' state, by key, as it was behind one and
-    the same step, and which offsets its log holds. A former holder's last step may be missing in
-    both."""
+    """A partition that the group has given to a member.
+
+    The last step of a former holder may be missing in both `state` and `offsets`.
+    """
 
     partition: int
     state: Mapping[str, bytes]
+    """The state records of the partition's jobs by key, all as they were after the same step."""
     offsets: range
+    """The offsets that the partition's log holds."""
 
 
 class Holder(Protocol):
-    """Who decides for the partitions of a member; told of them within `poll` and `close`."""
+    """Decides for the partitions of a member. Its methods are called within `poll` and `close`."""
 
     def granted(self, grant: Grant) -> int:
-        """The partition is this member's, and is read from the offset that is answered."""
+        """Take over a partition, and return the offset to read it from."""
 
     def revoked(self, partition: int) -> None:
-        """As soon as this returns the partition may be another member's: forget it."""
+        """Forget a partition: once this returns, another member may hold it."""
 
 
 class Membership(Transactions, Protocol):
-    """A place in the group of masters: reads the partitions that it holds, and decides there.
+    """A place in the group of masters: reads and decides the partitions that it holds.
 
-    `rejected` counts records that are no events. Steps lie between two polls.
+    A step must begin and end between two polls.
     """
 
     rejected: int
+    """The number of records so far that are not valid events."""
 
     def poll(self, limit: int, timeout_s: float) -> list[Placed]:
-        """The next events of all partitions held, at most `limit`, each partition's in order.
+        """Return the next events of the partitions held, at most `limit`, in each one's order.
 
         Raises:
             Conflict: another master has joined under the same slot.
@@ -200,25 +210,28 @@ class Membership(Transactions, Protocol):
         """
 
     def position(self, partition: int) -> int:
-        """The offset behind all that `poll` has passed of a partition that is held."""
+        """Return the offset behind the records that `poll` has passed in a partition held."""
 
     def end(self, partition: int) -> int | None:
-        """Behind which position the member may decide for a partition that it holds: all that a
-        former holder has committed lies before it, also behind a step that is still open, and no
-        former holder commits anything more. None while one still can.
+        """Return the position from which on the member may decide for a partition that it holds.
+
+        Everything that a former holder has committed lies before that position, even if a step
+        that is still open hides it. No former holder can commit any more; while one still can, the
+        method returns None.
 
         Raises:
             Unavailable: the log does not answer.
         """
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Make visible what is in the step, and that the facts before `positions`, one for each
-        partition of the step, are decided.
+        """Publish the step, and record that all facts before `positions` are decided.
+
+        `positions` has one entry for each partition of the step.
 
         Raises:
             Fenced: the group went on without this member, or the log ended the step. Nothing became
-                visible. Abort; the next `poll` tells what is still held, or that all is over.
-            Invalid: something in the step is too large for the log; the step was dropped.
+                visible. Abort; the next `poll` revokes partitions or raises an error.
+            Invalid: a record of the step is too large for the log; the step was dropped.
             Unavailable: the step was dropped, and may be begun again.
             OutcomeUnknown: no answer came in time. Join again, which settles the step.
         """
@@ -230,72 +243,75 @@ class EventLog(Protocol):
 
         Raises:
             Unavailable: the log cannot be reached.
-            Invalid: it refuses these settings, or exists with others.
+            Invalid: the log refuses these settings, or exists with other settings.
         """
 
     def retention_ms(self, deadline: Deadline) -> int:
-        """Return how long the log keeps an event, below 0 for ever.
+        """Return how long the log keeps an event; negative means for ever.
 
         Raises:
             Unavailable: the log does not answer.
         """
 
     def identity(self, deadline: Deadline) -> str:
-        """Return the name that this log alone has, other than one of the same place that was before
-        it; empty where nobody gave it one.
+        """Return the id of this log, or an empty text if the log has none.
+
+        A log that was deleted and made again at the same place has another id.
 
         Raises:
             Unavailable: the log does not answer.
         """
 
     def append(self, fact: Event) -> Receipt:
-        """Hand a fact to the log without waiting for it.
+        """Hand a fact to the log without waiting for its confirmation.
 
         Raises:
             Invalid: the fact is too large.
-            Unavailable: too many facts wait for their confirmation.
+            Unavailable: too many facts wait for confirmation.
         """
 
     def follow(self, job: JobId, position: int | None = 0) -> Follower:
-        """Read a job's events from a position on; None is the oldest that the log still holds.
+        """Read a job's events from a position on; None means the oldest offset in the log.
 
         Raises:
             Unavailable: the log cannot be reached.
         """
 
     def written(self, job: JobId) -> int:
-        """Behind which position nothing stands of a job: all that was committed lies before it,
-        also behind a step of another job that is still open. Who has opened a job's decisions may
-        decide there.
+        """Return a position behind every committed event of a job.
+
+        That includes events that an open step of another job still hides. The process that has
+        opened the job's decisions may decide from there on.
 
         Raises:
             Unavailable: the log does not answer.
         """
 
     def open_decisions(self, job: JobId) -> Decisions:
-        """Become the one who decides for a job, fencing whoever did before.
+        """Take over the right to decide for a job, and fence the former holder.
 
         Raises:
             Unavailable: the log cannot be reached, or did not end the former holder's step in time.
         """
 
     def join(self, slot: str, holder: Holder) -> Membership:
-        """Enter the group of masters under a name that one master has at a time; whatever step an
-        earlier master of that name had open is dropped.
+        """Enter the group of masters under a slot, which one master has at a time.
+
+        The step that an earlier master of the slot had open is dropped.
 
         Raises:
             Unavailable: the log cannot be reached, or did not end the earlier step in time.
         """
 
     def partition(self, job: JobId) -> int:
-        """Return where a job's events are: jobs of the same partition share its offsets.
+        """Return the partition of a job's events. Jobs of the same partition share its offsets.
 
         Raises:
             Unavailable: the log does not answer.
         """
 
     def oldest(self, job: JobId) -> int:
-        """The oldest offset that is still kept where a job's events are.
+        """Return the oldest offset that the partition of a job still holds.
 
         Raises:
             Unavailable: the log does not answer.
@@ -304,8 +320,9 @@ class EventLog(Protocol):
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
-        """Every job's committed events up to now, each job's in order; of a job that is known up to
-        an offset only those behind it.
+        """Yield the committed events of all jobs up to now, in the order of each job.
+
+        Of a job in `known`, yield only the events from that offset on.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
@@ -314,28 +331,31 @@ class EventLog(Protocol):
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False
     ) -> dict[str, bytes]:
-        """What stands of a job's state, or with None of every job's, by key. A step of another job
-        that is still open may hide what was committed behind it; with `whole` its end is waited
-        for.
+        """Return the state records of a job by key, or of all jobs if `job` is None.
+
+        An open step of another job may hide records that were committed behind it. With `whole`,
+        wait until that step ends.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
         """
 
     def beat(self, job: JobId) -> Receipt:
-        """Say that the job's driver lives, without waiting whether it is heard.
+        """Send a heartbeat of the job's driver without waiting for its confirmation.
 
         Raises:
-            Unavailable: too much waits to be sent.
+            Unavailable: too many records wait to be sent.
         """
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
-        """When a job's driver, or with None every job's, was last heard, in milliseconds since 1970
-        by the log's clock; beats are kept for a day or two.
+        """Return when the driver of a job, or of each job if `job` is None, was last heard.
+
+        Times are milliseconds since 1970 by the log's clock. The log keeps heartbeats for a day or
+        two.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
         """
 
     def close(self) -> None:
-        """Give back connections; the log is not used afterwards."""
+        """Close the connections. The log must not be used afterwards."""

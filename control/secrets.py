@@ -1,4 +1,4 @@
-"""The check that no address in a configuration, which Spark shows, has a password."""
+"""A check for passwords in addresses: Spark shows its configuration to everybody."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ _WITH_USER = re.compile(r"[^?#]*@")
 
 
 def has_password(address: str) -> bool:
-    """Return whether a user or a password stands before the host: `http://user:word@host`."""
+    """Return True if the address names a user or a password, as in `http://user:word@host`."""
     return _WITH_USER.match(address) is not None

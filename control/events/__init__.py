@@ -1,1 +1,1 @@
-"""The events of a log, and their binary form."""
+"""The events of the log and their binary encoding."""

@@ -1,9 +1,9 @@
-"""Frozen dataclasses in Avro's binary form, by a schema that is walked once.
+"""Avro's binary encoding of frozen dataclasses: the schema is walked once, not for each value.
 
-Knows what the schemas of events use: records, which are dataclasses of the same name, arrays,
-unions of records and with null, and scalars. A field that a schema has not takes its default.
-Guarantees that a reader gives a value or raises: nothing it reads makes it take more memory than
-a few times the record.
+Supports what the schemas of events use: records, which become dataclasses of the same name, arrays,
+unions of records or with null, and scalars. A field that the schema lacks takes its default.
+Guarantees that a reader returns a value or raises, and that no input makes the reader use more
+memory than a few times the size of the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ..errors import Corrupt
 from .values import maker
 
-Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # a value, and the place behind it
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # the value, and the offset behind it
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _LONG_BYTES_MAX = 10
@@ -126,30 +126,30 @@ SCALAR_WRITERS: Mapping[str, Writer] = MappingProxyType(
 
 
 def reader(schema: Any, kinds: Mapping[str, type]) -> Reader:
-    """Of values that were written by a schema; its records are made as these classes."""
+    """Build a reader for one writer schema. Each record becomes an object of the class so named."""
     return _reader(schema, kinds, dict(_READERS))
 
 
 def writer(schema: Any) -> Writer:
-    """Of values whose records have all the fields of the schema."""
+    """Build a writer for one schema. The values must have all fields that the schema names."""
     return _writer(schema, dict(SCALAR_WRITERS))
 
 
-def _reader(schema: Any, kinds: Mapping[str, type], known: dict[str, Reader]) -> Reader:
+def _reader(schema: Any, kinds: Mapping[str, type], readers: dict[str, Reader]) -> Reader:
     if isinstance(schema, str):
-        return known[schema]
+        return readers[schema]
     if isinstance(schema, list):
-        return _union_reader([_reader(branch, kinds, known) for branch in schema])
+        return _union_reader([_reader(branch, kinds, readers) for branch in schema])
     if schema["type"] == "array":
-        return _array_reader(_reader(schema["items"], kinds, known))
-    parts = {part["name"]: _reader(part["type"], kinds, known) for part in schema["fields"]}
-    return known.setdefault(schema["name"], _record_reader(kinds[schema["name"]], parts))
+        return _array_reader(_reader(schema["items"], kinds, readers))
+    parts = {part["name"]: _reader(part["type"], kinds, readers) for part in schema["fields"]}
+    return readers.setdefault(schema["name"], _record_reader(kinds[schema["name"]], parts))
 
 
 def _record_reader(kind: Any, parts: Mapping[str, Reader]) -> Reader:
     make, readers = maker(kind), tuple(parts.values())
-    known = [field.name for field in fields(kind)]
-    assert list(parts) == known[: len(parts)], f"{kind.__name__} has other fields in front"
+    names = [field.name for field in fields(kind)]
+    assert list(parts) == names[: len(parts)], f"{kind.__name__} has other fields in front"
     rest = [field.default for field in fields(kind)[len(parts) :]]
     assert MISSING not in rest, f"a field of {kind.__name__} has no default"
 
@@ -178,7 +178,7 @@ def _array_reader(item: Reader) -> Reader:
         values: list[Any] = []
         count, at = read_long(record, at)
         while count:
-            if count < 0:  # then the block's size follows
+            if count < 0:  # the block's size in bytes follows
                 _, at = read_long(record, at)
             for _ in range(abs(count)):
                 value, at = item(record, at)
@@ -189,15 +189,15 @@ def _array_reader(item: Reader) -> Reader:
     return read
 
 
-def _writer(schema: Any, known: dict[str, Writer]) -> Writer:
+def _writer(schema: Any, writers: dict[str, Writer]) -> Writer:
     if isinstance(schema, str):
-        return known[schema]
+        return writers[schema]
     if isinstance(schema, list):
-        return union_writer({_name(branch): _writer(branch, known) for branch in schema})
+        return union_writer({_name(branch): _writer(branch, writers) for branch in schema})
     if schema["type"] == "array":
-        return array_writer(_writer(schema["items"], known))
-    parts = {part["name"]: _writer(part["type"], known) for part in schema["fields"]}
-    return known.setdefault(schema["name"], record_writer(parts))
+        return array_writer(_writer(schema["items"], writers))
+    parts = {part["name"]: _writer(part["type"], writers) for part in schema["fields"]}
+    return writers.setdefault(schema["name"], record_writer(parts))
 
 
 def record_writer(parts: Mapping[str, Writer]) -> Writer:
@@ -211,7 +211,7 @@ def record_writer(parts: Mapping[str, Writer]) -> Writer:
 
 
 def _name(branch: Any) -> str:
-    """The class that a branch is for."""
+    """Return the name of the class whose values a branch of a union encodes."""
     scalars = {"null": "NoneType", "long": "int"}
     return scalars[branch] if isinstance(branch, str) else branch["name"]
 

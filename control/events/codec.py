@@ -1,7 +1,7 @@
-"""Events as bytes: Avro single-object encoding, one schema file per published version.
+"""The binary form of events: Avro single-object encoding, one schema file per published version.
 
-A record is the two-byte marker, the schema's 64-bit fingerprint, and the body. Every version in
-`schemas/` stays readable: the writer's schema is found by its fingerprint.
+A record consists of a two-byte marker, the schema's 64-bit fingerprint, and the body. Every version
+in `schemas/` stays readable: the reader finds the writer's schema by its fingerprint.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .types import (
 )
 
 RECORD_BYTES_MAX = 512 * 1024
-PARTS_MAX = 1 << 17  # partitions of a result, or subpartitions
+PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
 VERSION = 3
 
-_COUNT_MAX = 1 << 56  # rows, bytes, requests or objects that one event counts
+_COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
 _TIME_MS_MAX = 1 << 47
 _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
@@ -62,10 +62,10 @@ _PREFIX = _MARKER + _fingerprint(_RAW[VERSION])
 
 
 def encode(event: Event) -> bytes:
-    """The event's record.
+    """Encode an event as a record.
 
     Raises:
-        Invalid: the record would be larger than the log takes, or says what no reader takes.
+        Invalid: the record is too large for the log, or a value is out of bounds for readers.
     """
     if wrong := _beyond(event):
         raise Invalid(f"{event.kind} {event.id}: {wrong}")
@@ -77,10 +77,10 @@ def encode(event: Event) -> bytes:
 
 
 def decode(record: bytes) -> Event:
-    """The event of a record.
+    """Decode the event of a record.
 
     Raises:
-        Corrupt: the bytes are no event of a known version.
+        Corrupt: the bytes are not a valid event of a known version.
     """
     read = _READERS.get(record[2:_HEADER_BYTES])
     if record[:2] != _MARKER or read is None:
@@ -91,10 +91,10 @@ def decode(record: bytes) -> Event:
         raise Corrupt(f"event cannot be decoded: {type(exc).__name__}") from exc
     if end != len(record):
         raise Corrupt(f"{len(record) - end} bytes after the event")
-    found = cast(Event, event)
-    if wrong := _beyond(found):
+    decoded = cast(Event, event)
+    if wrong := _beyond(decoded):
         raise Corrupt(f"an event of bounds that it may not have: {wrong}")
-    return found
+    return decoded
 
 
 def _is_name(text: str) -> bool:
@@ -102,8 +102,11 @@ def _is_name(text: str) -> bool:
 
 
 def _beyond(event: Event) -> str:
-    """Return why an event is out of bounds, or nothing: names go into keys and objects, and a
-    result of many parts takes much memory of every reader."""
+    """Return why a value of an event is out of bounds, or an empty text.
+
+    Names go into keys and object names. A result of too many parts takes too much memory of every
+    reader.
+    """
     if not _is_name(event.job):
         return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
@@ -121,11 +124,11 @@ def _beyond_result(body: ResultRegistered) -> str:
 
 
 def _beyond_segments(*segments: SegmentSummary) -> str:
-    return _beyond_counts(*[n for one in segments for n in (one.rows, one.size_bytes)])
+    return _beyond_counts(*[n for segment in segments for n in (segment.rows, segment.size_bytes)])
 
 
 def _beyond_counts(*counts: int) -> str:
-    """Return why no sum may take these in, or nothing."""
+    """Return why a count is out of bounds for the sums of a job, or an empty text."""
     if not counts or (min(counts) >= 0 and max(counts) <= _COUNT_MAX):
         return ""
     return f"it counts {min(counts)} to {max(counts)} rows, bytes, requests or objects"
@@ -143,7 +146,7 @@ _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
 
 
 def trace_id(event: Event) -> str:
-    """The id that all events of one exchange share, 32 hex digits."""
+    """Return the trace id that all events of one result share: 32 hex digits."""
     body = event.body
     attempt = getattr(body, "attempt", None)
     result = attempt.partition.result if attempt else getattr(body, "result", "")
@@ -156,7 +159,7 @@ def _digest(text: str) -> str:
 
 
 def headers(event: Event) -> list[tuple[str, bytes]]:
-    """Return the headers by which other tools recognise a record without decoding it."""
+    """Return headers from which other tools recognise a record without decoding it."""
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
     named = {

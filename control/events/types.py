@@ -1,7 +1,7 @@
-"""What can happen: facts, stated by tasks and drivers, and decisions, stated by the master.
+"""The events of the log: facts, stated by tasks, drivers and masters, and decisions of the master.
 
-An event on its way is an `Event`: an envelope around one body. Bodies hold plain values only, so
-that a stored event of any published version can be read for as long as the log is kept.
+An `Event` is an envelope around one body. Bodies hold only plain values, so that an event that any
+published version has stored can be read for as long as the log keeps it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from ..ids import AttemptId, JobId, ResultId
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
-    """One object of a partition. `index` is the storage room's: rows, bytes and checksums per
-    subpartition; empty when it is too large for an event: then only the footer has it."""
+    """One stored object that holds part or all of a partition."""
 
     number: int
     size_bytes: int
     rows: int
     checksum: int
     index: bytes
+    """The rows, bytes and checksum of each subpartition, in a format of the storage code.
+
+    Empty if the index is too large for an event; then only the segment's footer has it.
+    """
 
 
 # Facts
@@ -29,20 +32,20 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobRegistered:
-    """`store` is where the job's objects are; a driver that is silent for `lease_ms` is taken for
-    dead, 0 is never."""
+    """A driver asks to speak for the job."""
 
     mode: str
     version: str
     application: str
     store: str = ""
+    """The place of the job's objects."""
     lease_ms: int = 0
+    """A driver that is silent for this long may be taken for dead; 0 means never."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultRegistered:
-    """`inputs` are the results that its producers read. Where these producers need not write the
-    same rows again it is not `deterministic`; `pipelined`, it is read while it is written."""
+    """A result is about to be produced."""
 
     result: ResultId
     partitions: int
@@ -50,13 +53,16 @@ class ResultRegistered:
     schema: str
     label: str
     inputs: tuple[ResultId, ...] = ()
+    """The results that the producers read."""
     deterministic: bool = True
+    """False if a producer that runs again may write other rows."""
     pipelined: bool = False
+    """True if readers read a partition while it is still being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRegistered:
-    """The producers of `count` neighbouring partitions are known: one event for a whole stage."""
+    """The producers of `count` neighbouring partitions are known. A stage needs only one event."""
 
     result: ResultId
     first: int
@@ -65,7 +71,10 @@ class PartitionRegistered:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted:
-    """Confirmed before the attempt's first write: whatever it leaves behind can be found."""
+    """An attempt has begun.
+
+    The log confirms this before the attempt's first write, so that all its objects can be found.
+    """
 
     attempt: AttemptId
     host: str
@@ -79,11 +88,12 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """`fingerprint` is the same for the same content, None when nobody computed it."""
+    """An attempt has written a whole partition."""
 
     attempt: AttemptId
     segments: tuple[SegmentSummary, ...]
     fingerprint: int | None = None
+    """A hash of the content, None if it was not computed."""
 
     @property
     def rows(self) -> int:
@@ -96,7 +106,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class SegmentProduced:
-    """One segment of an attempt that goes on writing."""
+    """An attempt at a pipelined partition has written one segment, and goes on."""
 
     attempt: AttemptId
     segment: SegmentSummary
@@ -104,8 +114,10 @@ class SegmentProduced:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A reader task has read and verified what it had to of `count` neighbouring subpartitions:
-    all, or of a skewed one what some partitions hold."""
+    """A reader task has read and verified its part of `count` neighbouring subpartitions.
+
+    The part is all partitions of the result, or some of them if a subpartition is skewed.
+    """
 
     result: ResultId
     first: int
@@ -118,18 +130,19 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What an attempt had announced is not there; without evidence nothing follows from it. `task`
-    is the reader that waits for it to come again, 0 when nobody does."""
+    """An object that an attempt had announced is missing."""
 
     attempt: AttemptId
     object: str
     evidence: str
+    """The observation that proves the loss. If it is empty, no decision follows."""
     task: int = 0
+    """The reader task that waits for the partition to be made again, 0 if none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorLost:
-    """Whatever runs on the host ends without another word."""
+    """An executor is lost: attempts on its host have ended without a fact of their own."""
 
     host: str
     reason: str
@@ -137,45 +150,47 @@ class ExecutorLost:
 
 @dataclass(frozen=True, slots=True)
 class PromoteRequested:
-    """A result is to outlive its job until a point in time, 0 for ever."""
+    """A request to keep a result beyond its job."""
 
     result: ResultId
     expires_ms: int
+    """The time at which the result expires; 0 means never."""
     epoch: int = 0
+    """The epoch of the driver that asks; 0 for an operator, who is never fenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopTrackingRequested:
-    """Somebody else looks after the result from now on."""
+    """A request to leave the result to another owner."""
 
     result: ResultId
     reason: str
     epoch: int = 0
+    """The epoch of the driver that asks; 0 for an operator, who is never fenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The driver of an epoch was silent for longer than its job's lease."""
+    """The driver of an epoch was silent for longer than the job's lease."""
 
     reason: str
     epoch: int = 0
+    """The epoch of the silent driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How late it is: the only time that decisions know."""
+    """The current time, which decisions know from this fact alone."""
 
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequested:
-    """`epoch` is that of the driver that asks, here and below; 0 is an operator, whom nobody
-    replaces."""
-
     result: ResultId
     reason: str
     epoch: int = 0
+    """The epoch of the driver that asks; 0 for an operator, who is never fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +206,7 @@ class Deleted:
 class JobUnregistered:
     reason: str
     epoch: int = 0
+    """The epoch of the driver that asks; 0 for an operator, who is never fenced."""
 
 
 # Decisions
@@ -227,7 +243,7 @@ class ResultComplete:
 
 @dataclass(frozen=True, slots=True)
 class Reproduce:
-    """These partitions are to be made again."""
+    """An order to produce these partitions again."""
 
     result: ResultId
     partitions: tuple[int, ...]
@@ -236,16 +252,17 @@ class Reproduce:
 
 @dataclass(frozen=True, slots=True)
 class TrackingStopped:
-    """These attempts count no longer; with none named, the whole result is somebody else's."""
+    """Attempts no longer count, or the whole result has another owner."""
 
     result: ResultId
     attempts: tuple[AttemptId, ...]
+    """The attempts that no longer count. If empty, the result has another owner."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The result outlives its job."""
+    """The result outlives its job until `expires_ms`; 0 means for ever."""
 
     result: ResultId
     expires_ms: int
@@ -258,7 +275,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Nobody may read the result any more; the objects of these attempts are to be deleted."""
+    """The result must not be read any more, and the objects of these attempts must be deleted."""
 
     result: ResultId
     attempts: tuple[AttemptId, ...]
@@ -301,15 +318,18 @@ Body: TypeAlias = Fact | Decision
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of the log. `basis` is the offset of the fact that a decision follows from, None
-    for a fact; `cause` is the id of the event that led to this one, empty when nothing did."""
+    """A fact or a decision in its envelope."""
 
     id: str
     job: JobId
     cause: str
+    """The id of the event that led to this one, empty if there is none."""
     time_ms: int
+    """The time in milliseconds since 1970 by the author's clock."""
     by: str
+    """The name of the author."""
     basis: int | None
+    """The offset of the fact that a decision follows from, None for a fact."""
     body: Body
 
     @property
@@ -319,9 +339,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event at its place in the log. `at_ms` is when the log took it, by the log's own clock; 0
-    where that is not known."""
+    """An event and its offset in the log."""
 
     offset: int
     event: Event
     at_ms: int = field(default=0, compare=False)
+    """The time at which the log took the event, by the log's clock; 0 if it is unknown."""

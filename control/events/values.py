@@ -1,8 +1,10 @@
-"""Frozen dataclasses made quickly: the way of `dataclasses` to fill a frozen value, field by field
-past its own guard, is most of what an event would cost.
+"""Fast construction of frozen dataclasses.
 
-Guarantees the same values as the class itself and as `dataclasses.replace`. Assumes slots, two
-fields or more to change one of, and nothing to do in `__post_init__`.
+A frozen dataclass sets each field through `object.__setattr__`, which would be most of the cost of
+an event. The functions here fill an unfrozen object of the same slots, then change its class.
+
+Guarantees the same values as the class itself and as `dataclasses.replace`. Assumes that the class
+has slots and no `__post_init__`, and that a class whose values are changed has at least two fields.
 """
 
 from __future__ import annotations
@@ -18,28 +20,28 @@ __all__ = ["changed", "maker"]
 
 @cache
 def maker(kind: Any) -> Callable[..., Any]:
-    """What takes all fields of a class in their order, and gives a value of it."""
+    """Return a function that makes a value of a class from all of its fields, in their order."""
     unfrozen = _unfrozen(kind)
 
     def make(*parts: Any) -> Any:
-        made = unfrozen(*parts)
-        made.__class__ = kind
-        return made
+        value = unfrozen(*parts)
+        value.__class__ = kind
+        return value
 
     return make
 
 
-if TYPE_CHECKING:  # so that names and types of the parts are checked
+if TYPE_CHECKING:  # so that mypy checks the names and types of the parts
     from dataclasses import replace as changed
 else:
 
     def changed(value: Any, **parts: Any) -> Any:
-        """The value with other parts."""
-        made = _copier(value.__class__)(value)
+        """Return a copy of the value with other values in some fields."""
+        copy = _copier(value.__class__)(value)
         for name, part in parts.items():
-            setattr(made, name, part)
-        made.__class__ = value.__class__
-        return made
+            setattr(copy, name, part)
+        copy.__class__ = value.__class__
+        return copy
 
 
 @cache
@@ -50,6 +52,6 @@ def _copier(kind: Any) -> Callable[[Any], Any]:
 
 @cache
 def _unfrozen(kind: Any) -> Any:
-    """A class of the same slots whose objects may become those of the other."""
+    """Return an unfrozen class with the same slots, whose objects can change to class `kind`."""
     assert not hasattr(kind, "__post_init__"), f"{kind.__name__} checks its fields"
     return make_dataclass(kind.__name__, [field.name for field in fields(kind)], slots=True)
