@@ -1,1 +1,1 @@
-"""The event log on Kafka: the only folder that imports its client."""
+"""The event log on Kafka. Only this folder imports Kafka's client library."""

@@ -1,7 +1,7 @@
-"""librdkafka's clients for one log, and what the log asks of the cluster itself.
+"""librdkafka's clients for one log, and the log's requests to the cluster.
 
-Guarantees that a client is used only in the process that made it, that none writes to stderr, and
-that every question has a deadline. Foreign errors leave here translated.
+Guarantees that a client is used only in the process that made it, that no client writes to stderr,
+and that every request has a deadline. The client library's errors leave this module translated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .settings import KafkaSettings, Topic
 
 _LOG = logging.getLogger(__name__)
 
-_STEP_MS_MAX = 10_000  # an open step stalls every reader of its partition for as long
+_STEP_MS_MAX = 10_000  # how long an open step may stall the readers of its partition
 _PREPARE_S_MAX = 15.0
 _ASK_S_MAX = 3.0
 _PING_S_MAX = 1.0
@@ -49,7 +49,7 @@ _PAUSE_S = 0.05
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-# What the client says by itself is for those who ask for it; what matters is in our errors.
+# The client's own log is off unless a user turns it on: our errors have what matters.
 _CLIENT_LOG = logging.getLogger("headgate.librdkafka")
 _CLIENT_LOG.addHandler(logging.NullHandler())
 _CLIENT_LOG.propagate = False
@@ -58,33 +58,33 @@ T = TypeVar("T")
 
 
 class KafkaClients:
-    """Makes the clients and keeps the two that all of a log's users share, per process."""
+    """Makes clients, and keeps an admin client and a producer of facts for each process."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self._lock = Lock()
-        # A fork's child must not even free its parent's clients: their threads are not there.
-        # So it should end as Spark's and multiprocessing's do, without the interpreter's cleaning.
+        # A forked child must not even free its parent's clients: the child lacks their threads. It
+        # should end without the interpreter's cleanup, as children of Spark and multiprocessing do.
         self._admins: dict[int, AdminClient] = {}
         self._producers: dict[int, Producer] = {}
         self._errors: deque[KafkaError] = deque(maxlen=8)
         self._partitions = 0
-        self.has_read = False  # whether any reader was let read
+        self.has_read = False  # True after the first successful read
 
     def admin(self) -> AdminClient:
         with self._lock:
-            if (found := self._admins.get(os.getpid())) is None:
-                found = self._make(AdminClient, self.settings.common())
-                self._admins[os.getpid()] = found
-            return found
+            if (client := self._admins.get(os.getpid())) is None:
+                client = self._make(AdminClient, self.settings.common())
+                self._admins[os.getpid()] = client
+            return client
 
     def producer(self) -> Producer:
-        """The one that facts go through; another one after an error that ended the former."""
+        """Return the producer of facts: a new one after an error that ended the former."""
         with self._lock:
-            if (found := self._producers.get(os.getpid())) is None:
-                found = self._make(Producer, self.settings.producing())
-                self._producers[os.getpid()] = found
-            return found
+            if (client := self._producers.get(os.getpid())) is None:
+                client = self._make(Producer, self.settings.producing())
+                self._producers[os.getpid()] = client
+            return client
 
     def forget_producer(self) -> Producer | None:
         with self._lock:
@@ -97,11 +97,11 @@ class KafkaClients:
         return self._make(Consumer, self.settings.joining(slot))
 
     def place(self, job: JobId) -> Place:
-        """Where a job's events are."""
+        """Return the place of a job's events."""
         return Place(self.settings.events_topic, partition_of(job, self.partitions()))
 
     def places(self, topic: str, job: JobId | None) -> list[Place]:
-        """Where a job has its records in a topic, or with None where any job has."""
+        """Return the place of a job in a topic, or all places if `job` is None."""
         count = self.partitions()
         numbers = range(count) if job is None else (partition_of(job, count),)
         return [Place(topic, number) for number in numbers]
@@ -111,7 +111,7 @@ class KafkaClients:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """Let errors of ours out only."""
+        """Translate the client's errors."""
         try:
             yield
         except KafkaException as exc:
@@ -119,7 +119,7 @@ class KafkaClients:
 
     @contextmanager
     def producing(self, doing: str) -> Iterator[None]:
-        """Let errors of ours out only. After one that ended the producer there is another one."""
+        """Translate the client's errors, and forget the producer of facts after a fatal one."""
         with self.translated(doing):
             try:
                 yield
@@ -129,7 +129,7 @@ class KafkaClients:
                 raise
 
     def partitions(self) -> int:
-        """How many partitions each topic has, asked once."""
+        """Return the number of partitions of each topic; ask the cluster only once."""
         if not self._partitions:
             deadline = Deadline.after(self.settings.request_timeout_s)
             self._partitions = self._described(self.settings.events_topic, deadline)
@@ -139,24 +139,26 @@ class KafkaClients:
         return self._offset(place, _EARLIEST)
 
     def end_offset(self, place: Place) -> int:
-        """Where a reader of committed records stalls. A consumer's own watermark calls would queue
-        behind its long poll."""
+        """Return the offset at which a reader of committed records stalls.
+
+        The admin client asks, because a consumer's own request would wait behind its long poll.
+        """
         return self._offset(place, _LATEST)
 
     def written_offset(self, place: Place) -> int:
-        """Behind the newest record, also one that readers of committed records cannot reach yet."""
+        """Return the offset behind the newest record, even if an open step still hides it."""
         return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def prepare(self, deadline: Deadline) -> None:
-        """Reach the broker, then create the topics or compare them.
+        """Reach the broker, then create the topics or compare their settings.
 
         Raises:
             Unavailable: the broker cannot be reached.
             Invalid: credentials or options are refused, or a topic has other settings.
         """
-        deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda one: one.left_s)
+        deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda limit: limit.left_s)
         self._reach(deadline)
-        self.producer()  # its first request waits half a second inside the client: let it begin
+        self.producer()  # start now: its first request takes half a second
         for topic in self.settings.topics:
             if not self.settings.embedded:
                 self._make_sure_of(topic, deadline)
@@ -171,7 +173,7 @@ class KafkaClients:
         try:
             return kind(config | {"error_cb": self._errors.append, "logger": _CLIENT_LOG})
         except KafkaException as exc:
-            # Without its cause: the client's text quotes values, and one may be a secret.
+            # Leave out the cause: the client's text quotes values, and one may be a secret.
             raise self.settings.refused(exc.args[0].str()) from None
 
     def _reach(self, deadline: Deadline) -> None:
@@ -185,7 +187,7 @@ class KafkaClients:
 
     def _ping(self, deadline: Deadline) -> None:
         limit_s = max(_PAUSE_S, min(deadline.left_s, _PING_S_MAX))
-        if self.settings.embedded:  # the mock has no controller, who would be asked otherwise
+        if self.settings.embedded:  # the mock has no controller to ask
             self.admin().list_topics(timeout=limit_s)
         else:
             self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
@@ -200,7 +202,7 @@ class KafkaClients:
             raise kind(f"cannot reach Kafka with {self.settings.tried}: {reason}") from exc
 
     def _make_sure_of(self, topic: Topic, deadline: Deadline) -> None:
-        """A broker may not know yet what another one has made."""
+        """Create or compare a topic, and retry: a broker may not know yet what another has made."""
         while True:
             try:
                 self._create(topic, deadline)
@@ -211,9 +213,12 @@ class KafkaClients:
                 deadline.clock.sleep_s(_PAUSE_S)
 
     def _create(self, topic: Topic, deadline: Deadline) -> None:
-        made = self.settings.topic
+        settings = self.settings.topic
         new = NewTopic(
-            topic.name, made.partitions, made.replication, config={**topic.config, **topic.wished}
+            topic.name,
+            settings.partitions,
+            settings.replication,
+            config={**topic.config, **topic.wished},
         )
         if self.exists(topic.name, deadline):
             return
@@ -234,34 +239,36 @@ class KafkaClients:
             return False
 
     def retention_ms(self, deadline: Deadline) -> int:
-        """Return how long the topic of events keeps one; as it would be made, where there is none,
-        or the broker does not tell."""
-        made, name = self.settings.topic.retention_ms, self.settings.events_topic
+        """Return how long the events topic keeps an event.
+
+        If there is no topic, or the broker does not report the setting, return the configured one.
+        """
+        default_ms, name = self.settings.topic.retention_ms, self.settings.events_topic
         if self.settings.embedded or not self.exists(name, deadline):
-            return made
-        return int(self._configured(name, deadline).get("retention.ms", made))
+            return default_ms
+        return int(self._configured(name, deadline).get("retention.ms", default_ms))
 
     def identity(self, deadline: Deadline) -> str:
-        """Return the id of the topic of events, which one made anew in its place does not have."""
+        """Return the id of the events topic. A new topic with the same name has another id."""
         name = self.settings.events_topic
         if self.settings.embedded:
             return ""
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         with self.translated(f"asking for the id of topic {name}"):
-            found = self._ask(futures[name], deadline).topic_id
-        return str(found) if found.get_most_significant_bits() else ""
+            topic_id = self._ask(futures[name], deadline).topic_id
+        return str(topic_id) if topic_id.get_most_significant_bits() else ""
 
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
-        found = {"partitions": str(self._described(topic.name, deadline))}
-        found |= self._configured(topic.name, deadline)
-        if other := _others(found, wanted):
+        actual = {"partitions": str(self._described(topic.name, deadline))}
+        actual |= self._configured(topic.name, deadline)
+        if differences := _others(actual, wanted):
             raise Invalid(
-                f"topic {topic.name} exists with other settings: {other}. "
+                f"topic {topic.name} exists with other settings: {differences}. "
                 "Change the topic, the settings, or the prefix of the topics"
             )
-        if other := _others(found, topic.wished):
-            _LOG.warning("topic %s is not as one made now would be: %s", topic.name, other)
+        if differences := _others(actual, topic.wished):
+            _LOG.warning("topic %s is not as one made now would be: %s", topic.name, differences)
 
     def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -271,7 +278,7 @@ class KafkaClients:
         return {name: str(entry.value) for name, entry in entries.items()}
 
     def _described(self, name: str, deadline: Deadline) -> int:
-        """How many partitions there are, as soon as each has a leader, which takes a moment."""
+        """Wait until each partition of a topic has a leader, and return their number."""
         doing = f"looking for topic {name}, {self.settings.tried}"
         while True:
             try:
@@ -286,8 +293,8 @@ class KafkaClients:
             deadline.clock.sleep_s(_PAUSE_S)
 
     def _describe(self, name: str, deadline: Deadline) -> list[bool]:
-        """For each partition whether it has a leader."""
-        if self.settings.embedded:  # the mock makes a topic when it is asked for it
+        """Return for each partition of a topic True if it has a leader."""
+        if self.settings.embedded:  # the mock makes a topic on request
             metadata = self.admin().list_topics(name, timeout=max(_PAUSE_S, deadline.left_s))
             return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
@@ -307,7 +314,7 @@ class KafkaClients:
             except Unavailable:
                 if deadline.passed:
                     raise
-                self._forget_admin()  # it would go on asking a partition's former leader
+                self._forget_admin()  # it would go on asking the partition's former leader
                 deadline.clock.sleep_s(_PAUSE_S)
 
     def _ask_offset(
@@ -318,7 +325,7 @@ class KafkaClients:
             {there: spec}, isolation_level=isolation, **self._limit(deadline)
         )
         offset = int(self._ask(futures[there], deadline).offset)
-        if offset < 0:  # the client's way to say that it had no answer
+        if offset < 0:  # the client had no answer
             raise Unavailable(f"no answer about the offsets of {place}")
         return offset
 
@@ -332,7 +339,7 @@ class KafkaClients:
             raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
 
 
-def _others(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """What differs, of all that the broker tells."""
-    told = {name: value for name, value in wanted.items() if name in found}
-    return "; ".join(f"{n} is {found[n]}, not {w}" for n, w in told.items() if found[n] != w)
+def _others(actual: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return a text on the wanted settings that the broker reports with another value."""
+    reported = {name: value for name, value in wanted.items() if name in actual}
+    return "; ".join(f"{n} is {actual[n]}, not {w}" for n, w in reported.items() if actual[n] != w)

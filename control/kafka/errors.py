@@ -1,7 +1,7 @@
-"""What every error of Kafka's and librdkafka's means here.
+"""Translation of every error of Kafka and librdkafka into an error of Headgate.
 
-Assumes nothing of the client library but the names of its codes: a test walks all of them, and
-fails when one is not in the table.
+Assumes nothing about the client library but the names of its error codes. A test checks that the
+table has all of them.
 """
 
 from __future__ import annotations
@@ -88,34 +88,37 @@ MEANINGS: Mapping[str, type[HeadgateError]] = MappingProxyType(
     {name: kind for kind, names in _MEANINGS.items() for name in names.split()}
 )
 
-# For a record on its way these say nothing about whether the broker has it.
+# These errors do not say if the broker has a record that was sent.
 _UNCERTAIN = frozenset(
     ["_TRANSPORT", "_TIMED_OUT", "REQUEST_TIMED_OUT", "NETWORK_EXCEPTION", "_FATAL", "_DESTROY"]
 )
 
 
 class ErrorCode(Protocol):
-    """What the client library's error tells."""
+    """The methods of the client library's error that are used here."""
 
     def name(self) -> str: ...
     def str(self) -> str: ...
 
 
 def translate(error: ErrorCode, doing: str) -> HeadgateError:
-    """The error of ours that a code of Kafka's means."""
+    """Return the error of Headgate that an error code of Kafka means."""
     kind = MEANINGS.get(error.name(), Unavailable)
     return kind(f"{doing}: {error.str()} ({error.name()})")
 
 
 def translate_reading(error: ErrorCode, doing: str, has_read: bool) -> HeadgateError:
-    """The same for a reader. What could be read before is refused for a while only, as when the
-    rights to it are given anew."""
+    """Translate an error of a reader.
+
+    A refusal after a successful read is taken for temporary, for example while access rights
+    change: `Invalid` becomes `Unavailable`.
+    """
     meaning = translate(error, doing)
     return Unavailable(str(meaning)) if has_read and isinstance(meaning, Invalid) else meaning
 
 
 def translate_delivery(error: ErrorCode, doing: str) -> HeadgateError:
-    """The same for a record that was handed over and was not confirmed."""
+    """Translate an error of a record that was sent and not confirmed."""
     if error.name() in _UNCERTAIN:
         return OutcomeUnknown(f"{doing}: {error.str()} ({error.name()})")
     return translate(error, doing)

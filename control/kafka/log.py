@@ -1,8 +1,8 @@
-"""The event log on Kafka: a topic of events, a topic of state, a job in one partition of each.
+"""The event log on Kafka: topics of events, state and heartbeats. A job has a partition in each.
 
-Guarantees what `log.py` promises, by an idempotent producer for facts, a transaction per step of
-decisions, and read_committed readers. Assumes Kafka 3.5 or later, and that nobody alters the
-number of the topic's partitions.
+Keeps the guarantees of `log.py` with an idempotent producer for facts, a transaction for each step
+of decisions, and read_committed readers. Assumes Kafka 3.5 or later, and that the number of the
+topics' partitions never changes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .transactions import KafkaDecisions
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
 
 _LOG = logging.getLogger(__name__)
-_TURN_S = 0.01  # how long one of several waiting threads keeps the client's callbacks to itself
+_TURN_S = 0.01  # how long one waiting thread polls the client before another one may
 _CLOSE_S_MAX = 5.0
 _SCAN_LIMIT = 1000
 
 
 class KafkaEventLog:
-    """An event log for any number of processes."""
+    """An event log that any number of processes can share."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -89,7 +89,7 @@ class KafkaEventLog:
 
     def join(self, slot: str, holder: Holder) -> KafkaMembership:
         self._check_open()
-        self._clients.producer()  # for what it will state; its first request takes half a second
+        self._clients.producer()  # for later facts: its first request takes half a second
         return KafkaMembership(slot, holder, self._clients)
 
     def read_all(
@@ -102,7 +102,7 @@ class KafkaEventLog:
                 yield from _read_to_end(follower, place, deadline)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
-        """Records of the topic that are no events, and why; every reader passes them over.
+        """Yield the records of the topic that are not valid events. Every reader skips them.
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
@@ -118,11 +118,11 @@ class KafkaEventLog:
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False
     ) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        state: dict[str, bytes] = {}
         for place in self._scanned(self._settings.state_topic, job, deadline):
             end = self._clients.written_offset(place) if whole else 0
-            found |= read_state(self._clients, place, job, deadline, end)
-        return found
+            state |= read_state(self._clients, place, job, deadline, end)
+        return state
 
     def beat(self, job: JobId) -> KafkaReceipt:
         self._check_open()
@@ -134,25 +134,25 @@ class KafkaEventLog:
         return receipt
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
-        found: dict[JobId, int] = {}
+        heard_ms: dict[JobId, int] = {}
         for place in self._scanned(self._settings.heartbeats_topic, job, deadline):
-            found |= self._beats.read(place, deadline)
-        return {name: at for name, at in found.items() if job in (None, name)}
+            heard_ms |= self._beats.read(place, deadline)
+        return {name: at for name, at in heard_ms.items() if job in (None, name)}
 
     def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:
-        """Nothing when nobody has prepared the log since there is such a topic."""
+        """Return the places to read: none if a log of an older version lacks the topic."""
         self._check_open()
         there = self._clients.exists(topic, deadline)
         return self._clients.places(topic, job) if there else []
 
     def close(self) -> None:
-        """Deliver what was handed over, within bounds, and give back connections."""
+        """Wait a limited time for the delivery of appended facts, then close the connections."""
         self._closed = True
         if (producer := self._clients.forget_producer()) is not None:
             producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
 
     def _followers(self) -> Iterator[tuple[Place, KafkaFollower]]:
-        """One after the other for each partition, from its oldest record on."""
+        """Open a follower of each partition from its oldest record on, one after the other."""
         for partition in range(self._clients.partitions()):
             place = Place(self._settings.events_topic, partition)
             yield place, self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
@@ -172,7 +172,7 @@ class KafkaEventLog:
 
 
 class KafkaReceipt:
-    """A fact on its way. Any number of threads may wait for it, and for others, at once."""
+    """The receipt of a fact. Several threads may wait for the same or other receipts at once."""
 
     def __init__(self, producer: Producer, what: str) -> None:
         self._producer = producer
@@ -181,7 +181,7 @@ class KafkaReceipt:
         self._error: KafkaError | None = None
 
     def settle(self, error: KafkaError | None, message: Message) -> None:
-        """The client's delivery report."""
+        """Take the client's delivery report."""
         self._error = error
         self._offset = message.offset()
 
@@ -196,14 +196,14 @@ class KafkaReceipt:
             self._producer.poll(min(deadline.left_s, _TURN_S))
 
     def _known(self, offset: int) -> int:
-        """A broker that found the record there already, after a retry, may not say where."""
+        """Check the offset: a broker that a retry reached twice may report none."""
         if offset < 0:
             raise OutcomeUnknown(f"{self._what} is in the log, at an offset that was not told")
         return offset
 
 
 class KafkaFollower:
-    """Reads one job's committed events, or with `job` None everybody's."""
+    """Reads one job's committed events, or those of all jobs if `job` is None."""
 
     def __init__(
         self,
@@ -226,17 +226,17 @@ class KafkaFollower:
 
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
         deadline = Deadline.after(timeout_s)
-        start, found = self._position, list[Recorded]()
+        start, events = self._position, list[Recorded]()
         while True:
             self._raise_failure()
             for message in self._batch(limit, deadline.left_s):
-                self._take(message, found)
+                self._take(message, events)
             passed = self._at_end and self._position > start
-            if found or passed or deadline.passed:
+            if events or passed or deadline.passed:
                 break
-        if not found:
+        if not events:
             self._raise_failure()
-        return found
+        return events
 
     def position(self) -> int:
         return self._position
@@ -248,7 +248,7 @@ class KafkaFollower:
         self._consumer.close()
 
     def _batch(self, limit: int, timeout_s: float) -> list[Message]:
-        """What has come, without waiting for more than the first."""
+        """Wait for one message, and return it with the others that have already arrived."""
         try:
             first = self._consumer.poll(timeout_s)
             if first is None or limit == 1:
@@ -257,7 +257,7 @@ class KafkaFollower:
         except RuntimeError as exc:
             raise Closed(f"the follower of {self._place} is closed") from exc
 
-    def _take(self, message: Message, found: list[Recorded]) -> None:
+    def _take(self, message: Message, events: list[Recorded]) -> None:
         if (error := message.error()) is not None:
             self._take_error(error, message)
             return
@@ -270,12 +270,12 @@ class KafkaFollower:
         if job is not None and offset < self.known.get(job, 0):
             return
         try:
-            found.append(Recorded(offset, decoded(message, job), taken_ms(message)))
+            events.append(Recorded(offset, decoded(message, job), taken_ms(message)))
         except Corrupt as exc:
             self._reject(offset, exc)
 
     def _take_error(self, error: KafkaError, message: Message) -> None:
-        """Errors wait until what was read before them has been handed out."""
+        """Keep an error until `poll` has returned the events that were read before it."""
         if error.code() == KafkaError._PARTITION_EOF:
             self._position, self._at_end = max(self._position, message.offset() or 0), True
             self._clients.has_read = True
@@ -294,7 +294,7 @@ class KafkaFollower:
     def _raise_failure(self) -> None:
         failure = self._failure
         if failure is not None:
-            if not isinstance(failure, Lost):  # the client tries again by itself, except there
+            if not isinstance(failure, Lost):  # the client retries all other errors by itself
                 self._failure = None
             raise failure
 

@@ -1,10 +1,10 @@
 """The group of masters on Kafka: a consumer group that shares out the partitions (KIP-447).
 
-Guarantees that a step commits only while its member is one of the group: its offsets carry the
-member's place in the group, and the coordinator refuses them, and with them the whole step, from
-one that it has given up. A member may decide for a partition only when no former holder's step on
-it is under way any more: the coordinator says so before the partition's end is asked for.
-Assumes that nobody polls inside a step: a rebalance is heard of in `poll` and `close` only.
+Guarantees that a step commits only while its member belongs to the group: the step's offsets carry
+the member's place in the group, and the coordinator refuses the offsets, and so the whole step, of
+a member that it has given up. A member may decide for a partition only when no former holder's step
+on the partition is open. The coordinator confirms this before the partition's end is asked for.
+Assumes that no caller polls inside a step: rebalances are handled only in `poll` and `close`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .transactions import KafkaTransactions
 
 _LOG = logging.getLogger(__name__)
 
-# A dead master's step stalls readers until its slot is back, or for so long and the 10 s at which
-# a broker looks for such steps.
+# A dead master's step stalls readers until its slot is joined again, or for this time and the 10 s
+# after which a broker looks for such steps.
 _STEP_MS_MAX = 4_000
-_ANSWER_S_MAX = 3.0  # three heartbeats
+_ANSWER_S_MAX = 3.0  # the time of three heartbeats
 _TURN_S = 0.1
 _STATE_S_MAX = 60.0
 _LATER_S = 5.0
@@ -49,12 +49,15 @@ _LATER_S = 5.0
 
 @dataclass(slots=True)
 class _Held:
-    """`own` are the member's decisions that it has not read back yet, with their records."""
+    """A partition that the member holds."""
 
     position: int = 0
     end: int | None = None
+    """The position from which on the member may decide, None while that is not known."""
     asked: Future[list[TopicPartition]] | None = None
+    """The request under way for the group's offset, which shows that no step is open."""
     own: deque[tuple[bytes, Event]] = field(default_factory=deque)
+    """The member's decisions, with their records, that it has not read back yet."""
 
 
 class KafkaMembership(KafkaTransactions):
@@ -93,7 +96,7 @@ class KafkaMembership(KafkaTransactions):
         granted = len(self._held)
         self._take_up_later()
         while not self._found and granted == len(self._held):
-            self._take_all(deadline.left_s, 1)  # at once: a call may take partitions away
+            self._take_all(deadline.left_s, 1)  # return early: a call may take partitions away
             if limit > 1:
                 self._take_all(0.0, limit - 1)
             if deadline.passed or self._failure is not None:
@@ -106,11 +109,11 @@ class KafkaMembership(KafkaTransactions):
         return self._held[partition].position
 
     def end(self, partition: int) -> int | None:
-        held = self._held[partition]
-        if held.end is None and self._is_settled(partition, held):
+        holding = self._held[partition]
+        if holding.end is None and self._is_settled(partition, holding):
             place = Place(self._clients.settings.events_topic, partition)
-            held.end = self._clients.written_offset(place)
-        return held.end
+            holding.end = self._clients.written_offset(place)
+        return holding.end
 
     def write(self, decision: Event) -> None:
         record, place = codec.encode(decision), self._clients.place(decision.job)
@@ -118,8 +121,8 @@ class KafkaMembership(KafkaTransactions):
         self._held[place.partition].own.append((record, decision))
 
     def abort(self) -> None:
-        for held in self._held.values():
-            held.own.clear()
+        for holding in self._held.values():
+            holding.own.clear()
         super().abort()
 
     def commit(self, positions: Mapping[int, int]) -> None:
@@ -135,27 +138,32 @@ class KafkaMembership(KafkaTransactions):
         for asking in (self._asking, self._asking_later):
             asking.shutdown(wait=True, cancel_futures=True)
         self._outside.close()
-        with suppress(KafkaException, HeadgateError, RuntimeError):  # the last of a closed one
+        with suppress(KafkaException, HeadgateError, RuntimeError):  # the client may be closed
             self._leave()
         self._consumer.close()
         for number in list(self._held):
             self._let_go(number)
 
     def _leave(self) -> None:
-        """The group's last word is answered before the end: in its `close`, the client refuses or
-        never gets the very answers that it asks for."""
+        """Leave the group and wait until its partitions are revoked.
+
+        The client cannot do this in `close`: there it refuses the answers that it asks for, or
+        never gets them.
+        """
         self._consumer.unsubscribe()
         deadline = Deadline.after(_ANSWER_S_MAX)
         self._take_all(0.0, 1)
         while self._held and not deadline.passed:
             self._take_all(_TURN_S, 1)
 
-    def _is_settled(self, partition: int, held: _Held) -> bool:
-        """Whether no step is under way whose offsets the coordinator has taken already: after its
-        holder has changed, it takes none of a former one's."""
-        asked, held.asked = held.asked or self._ask_stable(partition), None
+    def _is_settled(self, partition: int, holding: _Held) -> bool:
+        """Return True if no open step has sent its offsets for the partition to the coordinator.
+
+        Once the holder has changed, the coordinator takes no offsets of a former holder.
+        """
+        asked, holding.asked = holding.asked or self._ask_stable(partition), None
         if not asked.done():
-            held.asked = asked
+            holding.asked = asked
             return False
         try:
             (place,) = asked.result()
@@ -165,8 +173,10 @@ class KafkaMembership(KafkaTransactions):
         return place.error is None
 
     def _ask_stable(self, partition: int) -> Future[list[TopicPartition]]:
-        """Of a consumer that takes no part, to which only stable offsets are told: an admin client,
-        asked the same, kills the process when the coordinator is another one by then."""
+        """Ask for the partition's stable offset through a consumer outside the group.
+
+        An admin client must not ask: it kills the process if the coordinator has changed meanwhile.
+        """
         place = TopicPartition(self._clients.settings.events_topic, partition)
         return self._asking.submit(self._outside.committed, [place], _ANSWER_S_MAX)
 
@@ -175,15 +185,17 @@ class KafkaMembership(KafkaTransactions):
         consumer.incremental_assign(starts)
         if later := [place for place in starts if place.partition in self._later]:
             consumer.pause(later)
-        # Not asked for later: the coordinator takes a step that names no member at all, and the
-        # client of a member that was given up forgets its name before it calls `_lost`.
+        # Read the place now, not at a commit: the coordinator accepts a step that names no member,
+        # and the client of a member that was given up forgets its name before it calls `_lost`.
         self._place = consumer.consumer_group_metadata()
         self._name = consumer.memberid() or ""
 
     def _begin_at(self, number: int) -> int:
-        """Take up a partition. The client must be told of a place in any case, so `poll`
-        raises what fails here. A partition that cannot be asked about, as without a leader, is
-        taken up later: the others go on."""
+        """Take up a partition, and return the offset to read it from.
+
+        The client needs an offset in any case, so `poll` raises an error that occurs here. A
+        partition that is unavailable, for example without a leader, is taken up later.
+        """
         try:
             grant = self._grant(number)
         except Unavailable as exc:
@@ -197,7 +209,7 @@ class KafkaMembership(KafkaTransactions):
         return self._held[number].position
 
     def _take_up_later(self) -> None:
-        """Try one partition that could not be asked about, beside the steps."""
+        """Take up one of the unavailable partitions in a thread of its own, while steps go on."""
         if self._granting is None:
             due = [number for number, again in self._later.items() if again.passed]
             if due:
@@ -209,12 +221,12 @@ class KafkaMembership(KafkaTransactions):
         self._granting = None
         del self._later[number]
         try:
-            held = _Held(self._holder.granted(asked.result()))
+            holding = _Held(self._holder.granted(asked.result()))
         except Unavailable:
             self._later[number] = Deadline.after(_LATER_S)
             return
-        self._held[number] = held
-        place = TopicPartition(self._clients.settings.events_topic, number, held.position)
+        self._held[number] = holding
+        place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
         self._consumer.incremental_unassign([place])
         self._consumer.incremental_assign([place])
         self._consumer.resume([place])
@@ -223,7 +235,7 @@ class KafkaMembership(KafkaTransactions):
         clients, deadline = self._clients, Deadline.after(_STATE_S_MAX)
         events = Place(clients.settings.events_topic, number)
         state = Place(clients.settings.state_topic, number)
-        first = clients.first_offset(events)  # before the state, which is of no older log then
+        first = clients.first_offset(events)  # before the state, which is then of no older log
         there = clients.exists(state.topic, deadline)
         stored = read_state(clients, state, None, deadline) if there else {}
         return Grant(number, stored, range(first, clients.written_offset(events)))
@@ -256,48 +268,51 @@ class KafkaMembership(KafkaTransactions):
             self._take(message)
 
     def _take(self, message: Message) -> None:
-        held = self._held.get(message.partition() or 0)
+        holding = self._held.get(message.partition() or 0)
         if (error := message.error()) is not None:
-            self._take_error(error, message, held)
-        elif held is not None:
+            self._take_error(error, message, holding)
+        elif holding is not None:
             offset = message.offset()
             assert offset is not None, "a record has an offset"
-            held.position, self._clients.has_read = offset + 1, True
-            self._decode(message, offset, held.own)
+            holding.position, self._clients.has_read = offset + 1, True
+            self._decode(message, offset, holding.own)
 
-    def _decode(self, message: Message, offset: int, own: deque[tuple[bytes, Event]]) -> None:
-        """A decision that was written here is not read again: the same bytes are the same event."""
+    def _decode(self, message: Message, offset: int, unread: deque[tuple[bytes, Event]]) -> None:
+        """Add the event of a record; do not decode the member's own decision again."""
         number = message.partition() or 0
         try:
-            same = own and own[0][0] == message.value()
-            event = own.popleft()[1] if same else decoded(message, job_of(message))
+            same = unread and unread[0][0] == message.value()
+            event = unread.popleft()[1] if same else decoded(message, job_of(message))
             self._found.append(Placed(number, Recorded(offset, event, taken_ms(message))))
         except Corrupt as exc:
             if self.rejected == 0:
                 _LOG.warning("skipped offset %d of partition %d: %s", offset, number, exc)
             self.rejected += 1
 
-    def _take_error(self, error: KafkaError, message: Message, held: _Held | None) -> None:
-        """Errors wait until what was read before them has been handed out."""
+    def _take_error(self, error: KafkaError, message: Message, holding: _Held | None) -> None:
+        """Keep an error until `poll` has returned the events that were read before it."""
         if error.code() == KafkaError._PARTITION_EOF:
             self._clients.has_read = True
-            if held is not None:
-                held.position = max(held.position, message.offset() or 0)
+            if holding is not None:
+                holding.position = max(holding.position, message.offset() or 0)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             _LOG.warning("%s was away for too long: %s", self._what, error.str())
         else:
             self._failure = self._said(error)
 
     def _said(self, error: KafkaError) -> HeadgateError:
-        if error.code() == KafkaError._FATAL:  # all that is fatal to a static member
+        if error.code() == KafkaError._FATAL:  # the only fatal error of a static member
             return self._replaced()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
         return translate_reading(error, f"reading as {self._what}", self._clients.has_read)
 
     def _replaced(self) -> HeadgateError:
-        """What Kafka says to a member whose slot has another one. It says so too to a member that
-        the group gave up before, which has lost its name by then: that one may join again."""
+        """Return the error of a member that another one has replaced in its slot.
+
+        Kafka gives the same error to a member that the group has given up, which has lost its name
+        by then. Such a member may join again.
+        """
         if self._name and self._consumer.memberid() != self._name:
             return Fenced(f"the group of masters has given up {self._what}")
         self._taken = True
@@ -307,8 +322,10 @@ class KafkaMembership(KafkaTransactions):
         return Conflict(f"another master has joined under {self._what}")
 
     def _raise_ended(self) -> None:
-        """Whose transactions were ended has been away for too long, or has been replaced: the
-        group's next answers tell which."""
+        """Raise the reason why the log has ended the member's transactions.
+
+        The member was away for too long or has been replaced; the group's next answers show which.
+        """
         deadline = Deadline.after(_ANSWER_S_MAX)
         while not self._taken and not deadline.passed:
             self._take_all(_TURN_S, 1)

@@ -1,4 +1,4 @@
-"""Events as Kafka's records: where they go, and what they are when they come."""
+"""Conversion between events and Kafka's records."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def produce(
 
 
 def job_of(message: Message) -> bytes | None:
-    """The job whose record it is by its key, None for a foreign record."""
+    """Return the job that the record's key names, or None if the record has no key."""
     key = message.key()
     return key.encode() if isinstance(key, str) else key
 
 
 def taken_ms(message: Message) -> int:
-    """When the log took a record; 0 where its topic has the time of who wrote it."""
+    """Return when the broker took a record, or 0 if its topic has the author's time instead."""
     kind, at_ms = message.timestamp()
     return at_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
 
 
 def decoded(message: Message, job: bytes | None) -> Event:
-    """The event of a record with this key.
+    """Decode the event of a record whose key names `job`.
 
     Raises:
-        Corrupt: it is none, or the one of another job than its key says.
+        Corrupt: the record is not a valid event, or its event is of another job than the key says.
     """
     record = message.value()
     if job is None or record is None:

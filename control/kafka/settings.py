@@ -1,7 +1,7 @@
-"""How to reach Kafka, and which of its clients' options a user may set.
+"""The settings of the connection to Kafka, and the client options that a user may set.
 
-Guarantees that the options which carry the log's promises are the door's alone, and that no secret
-shows in a `repr` or an error.
+Guarantees that a user cannot change an option that the log's guarantees need, and that no secret
+appears in a `repr` or an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..secrets import has_password
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 << 20
-BEATS_MS = 2 * _DAY_MS  # for how long a driver's sign of life is kept
+BEATS_MS = 2 * _DAY_MS  # how long the log keeps a driver's heartbeat
 
 _OWNED_WHY = {
     "the settings name the broker": "bootstrap.servers metadata.broker.list",
@@ -51,7 +51,7 @@ OWNED: Mapping[str, str] = MappingProxyType(
     {name: why for why, names in _OWNED_WHY.items() for name in names.split()}
 )
 
-# Only to suggest a name: what exists is for the client library to say.
+# Used only to suggest names in errors. The client library decides which options exist.
 _KNOWN = """
 api.version.request api.version.request.timeout.ms batch.num.messages batch.size
 broker.address.family broker.address.ttl broker.version.fallback check.crcs client.dns.lookup
@@ -88,39 +88,43 @@ _SECRET_PARTS = ("password", "secret", "passphrase", "pem")
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How topics are made; `replication` -1 leaves the number of copies to the broker, and
-    `retention_ms` is how long events are kept."""
+    """The settings with which topics are created."""
 
     partitions: int = 16
     replication: int = -1
+    """The number of copies; -1 leaves it to the broker."""
     retention_ms: int = 7 * _DAY_MS
+    """The time for which the log keeps an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic, with the settings that the log's promises rest on. It is made with those of
-    `wished` too, but an older one that has others is only warned about."""
+    """One topic and the settings that it is created with."""
 
     name: str
     config: Mapping[str, str]
+    """Settings that the log's guarantees need. A topic with other values is refused."""
     wished: Mapping[str, str] = field(default_factory=dict)
+    """Settings that a topic should have. Other values only cause a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where the log is. `options` go to librdkafka as they are; `embedded` says that the broker is
-    librdkafka's mock, which makes topics by itself and has no settings to compare.
+    """The connection to Kafka and the log's topics there.
 
     Raises:
-        Invalid: an option is not the user's to set.
+        Invalid: a user may not set one of the options, or an address has a password.
     """
 
     bootstrap: str
     topic_prefix: str = "headgate"
     topic: TopicSettings = field(default_factory=TopicSettings)
     request_timeout_s: float = 20.0
+    """The limit of a request to the cluster and of the delivery of a record."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More options, which go to librdkafka unchanged."""
     embedded: bool = False
+    """True for librdkafka's mock broker, which makes topics by itself and reports no settings."""
 
     def __post_init__(self) -> None:
         for name in self.options:
@@ -143,13 +147,13 @@ class KafkaSettings:
 
     @property
     def topics(self) -> tuple[Topic, ...]:
-        """All that a log consists of; a job has the same partition in each."""
+        """Return the topics of the log. A job has the same partition number in each."""
         timed = {"message.timestamp.type": "LogAppendTime"}
         forgets = {"cleanup.policy": "delete", "retention.bytes": "-1"}
         kept = forgets | {"retention.ms": str(self.topic.retention_ms)}
         beats = forgets | {"retention.ms": str(BEATS_MS)} | timed
         state = {"cleanup.policy": "compact"}
-        # Only a segment that is full is compacted, and every start of a job reads its partition.
+        # Kafka compacts only full segments, and every start of a job reads a whole partition.
         small = {"segment.bytes": str(_STATE_SEGMENT_BYTES)}
         copied = {"min.insync.replicas": "2"} if self.topic.replication > 2 else {}
         return (
@@ -160,16 +164,17 @@ class KafkaSettings:
 
     @property
     def tried(self) -> str:
-        """What a connection was tried with, for errors."""
+        """Return the settings of the connection attempt, for errors."""
         protocol = self.options.get("security.protocol", "PLAINTEXT").upper()
         return f"bootstrap {self.bootstrap}, security.protocol {protocol}"
 
     def group(self, job: JobId) -> str:
-        """The job's name among Kafka's transactional ids and consumer groups: that of no job of
-        another prefix, for neither prefixes nor jobs have a slash.
+        """Return the transactional id and consumer group of a job.
+
+        Names of jobs under different prefixes differ: neither a prefix nor a job has a slash.
 
         Raises:
-            Invalid: the masters beat under this name.
+            Invalid: the job has the name under which the masters send heartbeats.
         """
         if job == _MASTERS:
             raise Invalid(f"a job cannot be called {job}: the masters of a session are")
@@ -180,23 +185,23 @@ class KafkaSettings:
         return f"{self.topic_prefix}-{_MASTERS}"
 
     def slot(self, name: str) -> str:
-        """A master's transactional id."""
+        """Return the transactional id of a master's slot."""
         return f"{self.masters_group}/{name}"
 
     def scrub(self, text: str) -> str:
-        """Text of the client library's without the secrets among the options."""
+        """Replace the secrets among the options in a text of the client library."""
         for name, value in self.options.items():
             if value and any(part in name for part in _SECRET_PARTS):
                 text = text.replace(value, "***")
         return text
 
     def common(self) -> dict[str, object]:
-        """What all clients are made with."""
+        """Return the options of every client."""
         defaults = {"client.id": "headgate", "log_level": 2}
         return defaults | dict(self.options) | {"bootstrap.servers": self.bootstrap}
 
     def producing(self) -> dict[str, object]:
-        """A client for facts."""
+        """Return the options of a producer of facts."""
         owned = {
             "acks": "all",
             "enable.idempotence": True,
@@ -205,9 +210,11 @@ class KafkaSettings:
         return {"linger.ms": 0} | self.common() | owned
 
     def deciding(self, name: str, step_ms_max: int) -> dict[str, object]:
-        """A client for the steps of a job, or of a master in the group. A step that follows another
-        at once waits for the broker to finish that one, by the client's own back-off of 100 ms if
-        it were left alone."""
+        """Return the options of a producer for the steps of a job or of a master in the group.
+
+        A step that follows another at once waits until the broker has finished that one. The
+        back-off is short because the client's own 100 ms would delay every such step.
+        """
         owned = {
             "transactional.id": name,
             "transaction.timeout.ms": step_ms_max,
@@ -216,12 +223,15 @@ class KafkaSettings:
         return {"retry.backoff.ms": 5} | self.producing() | owned
 
     def reading(self, group: str) -> dict[str, object]:
-        """A client for a follower; the end of a partition is an event of its own, because only that
-        tells how far the records reach that no reader is shown."""
+        """Return the options of a consumer for a follower.
+
+        The consumer reports the end of a partition: only that gives the offset behind records which
+        no reader is shown.
+        """
         defaults = {
             "fetch.wait.max.ms": 10,
             "queued.max.messages.kbytes": 8192,
-            "fetch.queue.backoff.ms": 10,  # how long a queue that was full is left alone
+            "fetch.queue.backoff.ms": 10,  # the pause after a queue was full
         }
         owned = {
             "group.id": group,
@@ -234,8 +244,11 @@ class KafkaSettings:
         return defaults | self.common() | owned
 
     def joining(self, slot: str) -> dict[str, object]:
-        """A client for a member of the group of masters. The slot is a static member, so that one
-        that starts again is given its partitions at once; the others keep theirs meanwhile."""
+        """Return the options of a consumer for a member of the group of masters.
+
+        A slot is a static member: a master that restarts gets its partitions back at once, and the
+        other masters keep theirs meanwhile.
+        """
         defaults = {"session.timeout.ms": 10_000, "max.poll.interval.ms": 60_000}
         owned = {
             "group.instance.id": slot,
@@ -245,8 +258,10 @@ class KafkaSettings:
         return defaults | self.reading(self.masters_group) | owned
 
     def refused(self, text: str) -> Invalid:
-        """Why the client library takes none of this: its text may quote a value, so only names are
-        taken from it."""
+        """Return the error for settings that the client library refuses.
+
+        The library's text may quote a secret value, so the error repeats only names of options.
+        """
         named = [name for name in self.options if f'"{name}"' in text] or sorted(self.options)
         if "No such configuration property" in text:
             near = [f"{name} (did you mean {_nearest(name)}?)" for name in named]
@@ -255,5 +270,5 @@ class KafkaSettings:
 
 
 def _nearest(name: str) -> str:
-    found = get_close_matches(name, _KNOWN.split(), 1, cutoff=0.0)
-    return found[0]
+    matches = get_close_matches(name, _KNOWN.split(), 1, cutoff=0.0)
+    return matches[0]

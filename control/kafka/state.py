@@ -1,7 +1,7 @@
-"""What is read from its beginning, by key: jobs' state in its compacted topic, drivers' heartbeats.
+"""State records and drivers' heartbeats: topics that are read from their beginning, by key.
 
-Assumes what the broker keeps to: it compacts nothing that an open step could still hide, so that
-what a reader of committed records meets, up to where it stalls, is the state behind one step.
+Assumes that the broker compacts no record at or behind an open step. A reader of committed records
+therefore sees the state as it was after one step, up to the offset at which it stalls.
 """
 
 from __future__ import annotations
@@ -64,16 +64,18 @@ def produce_beat(
 def read_state(
     clients: KafkaClients, place: Place, job: JobId | None, deadline: Deadline, end: int = 0
 ) -> dict[str, bytes]:
-    """What stands in one partition of one job, or of all of them, up to a step that is still open,
-    or when that has ended up to `end`."""
-    found: dict[str, bytes] = {}
+    """Return the state records of one job, or of all jobs if `job` is None, in one partition.
+
+    Read up to the oldest open step. If that lies before `end`, wait until the step has ended.
+    """
+    state: dict[str, bytes] = {}
     for key, message in _scan(clients, place, deadline, end):
         if job not in (None, job_of(key)):
             continue
-        found.pop(key, None)
+        state.pop(key, None)
         if (body := message.value()) is not None:
-            found[key] = body
-    return found
+            state[key] = body
+    return state
 
 
 class Beats:
@@ -81,23 +83,23 @@ class Beats:
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
-        self._heard: dict[Place, dict[JobId, tuple[int, float]]] = {}  # and when that was read
+        self._heard: dict[Place, dict[JobId, tuple[int, float]]] = {}  # and the time of reading
         self._positions: dict[Place, int] = {}
         self._lock = Lock()
 
     def read(self, place: Place, deadline: Deadline) -> dict[JobId, int]:
-        """Return when each job of a partition was last heard, while heartbeats are kept."""
+        """Return when each job of a partition was last heard, unless that heartbeat is too old."""
         if not self._lock.acquire(timeout=deadline.left_s):
             raise Unavailable(f"{place} was not read in time")
         try:
             try:
                 self._read_on(place, deadline)
-            except Lost:  # the topic was made anew
+            except Lost:  # the topic was deleted and made again
                 del self._heard[place], self._positions[place]
                 self._read_on(place, deadline)
             oldest_s = SYSTEM_CLOCK.monotonic_s() - BEATS_MS / 1000
             heard = self._heard[place]
-            self._heard[place] = {job: one for job, one in heard.items() if one[1] >= oldest_s}
+            self._heard[place] = {job: beat for job, beat in heard.items() if beat[1] >= oldest_s}
             return {job: at_ms for job, (at_ms, _) in self._heard[place].items()}
         finally:
             self._lock.release()
@@ -131,7 +133,7 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> I
         first = consumer.poll(min(_SCAN_S, deadline.left_s))
         if first is None:
             continue
-        for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # waits for no more than one
+        for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # does not wait for a second one
             error = message.error()
             if error is None:
                 yield message
@@ -143,8 +145,10 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> I
 
 
 def _key(message: Message, place: Place, partitions: int) -> str | None:
-    """Whatever else somebody may have put there has no key of ours, or that of a job whose place is
-    another one."""
+    """Return the key of a record, or None for a foreign record.
+
+    A foreign record has no job's name in its key, or that of a job of another partition.
+    """
     key = message.key()
     try:
         text = key.decode() if isinstance(key, bytes) else key or ""

@@ -1,7 +1,7 @@
-"""Steps of decisions on Kafka: each is one transaction.
+"""Steps of decisions on Kafka. Each step is one transaction.
 
-Guarantees that a step which did not commit leaves nothing that a reader sees, and that a fenced
-holder is told so. A step that the broker ended because it was open for too long looks the same.
+Guarantees that a reader sees nothing of a step that did not commit, and that a fenced holder gets
+`Fenced`. So does a holder whose step the broker ended because it was open for too long.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .state import produce_state
 
 _CLOSE_S_MAX = 5.0
 _PAUSE_S = 0.05
-_STEP_S_MAX = 10.0  # a step that was open for so long is ended by the broker
+_STEP_S_MAX = 10.0  # the broker ends a step that was open for this long
 
 
-# What a group's coordinator says to a member that it no longer counts on.
+# Errors of a group's coordinator for a process that is no longer a member.
 _LEFT_BEHIND = frozenset(
     ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "STALE_MEMBER_EPOCH"]
 )
@@ -48,7 +48,7 @@ class KafkaTransactions:
         self._aborting = False
         self._producer = producer
         self._ended = False
-        self._refusal: KafkaError | None = None  # of the step's first record that was not taken
+        self._refusal: KafkaError | None = None  # the error of the step's first refused record
         with clients.translated(f"opening the decisions of {what}"):
             self._persist(self._producer.init_transactions, self._deadline())
 
@@ -90,8 +90,11 @@ class KafkaTransactions:
                 self._producer.abort_transaction(_CLOSE_S_MAX)
 
     def _commit(self, offsets: list[TopicPartition], group: Any) -> None:
-        """`group` is the metadata of whoever has read the facts: the coordinator refuses one that
-        is no longer a member."""
+        """Commit the step together with `offsets`.
+
+        `group` is the metadata of the consumer that has read the facts: the coordinator refuses a
+        consumer that is no longer a member.
+        """
         assert self._begun, "no step is open"
         deadline = self._deadline()
         try:
@@ -101,9 +104,12 @@ class KafkaTransactions:
         self._end(deadline)
 
     def _hand_over(self, offsets: list[TopicPartition], group: Any, left_s: float) -> None:
-        """The client forgets its own time limit while the group's coordinator is away, and may
-        never come back from this call (librdkafka 5456, 5511). Then it is left behind in a thread,
-        which is all that still holds the producer: closing that would wait for ever as well."""
+        """Add the offsets to the step in a thread of its own, and wait for it a limited time.
+
+        While the group's coordinator is away, the client ignores its own time limit and may never
+        return from this call (librdkafka 5456, 5511). Then the thread is abandoned. It keeps the
+        producer alive, because closing the producer would wait for ever too.
+        """
         answer: Future[None] = Future()
         call = partial(self._producer.send_offsets_to_transaction, offsets, group, left_s)
         Thread(target=_answer, args=(answer, call), daemon=True).start()
@@ -127,17 +133,20 @@ class KafkaTransactions:
             raise OutcomeUnknown(f"no answer to the commit of a step of {self._what}") from exc
 
     def _settle(self, error: KafkaError | None, message: Message) -> None:
-        """The client's delivery report, which comes before the step's abort has ended."""
+        """Take the client's delivery report, which comes before the abort of the step has ended."""
         self._refusal = self._refusal or error
 
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
-        """End the step that an error has spoiled; a fenced producer's is ended already. Its calls
-        may only say that an earlier error spoiled it. Who may write may change at any time: what
-        is refused for another reason than its size is worth another try."""
+        """Abort the step after an error, and return the error to raise.
+
+        The step of a fenced producer has ended already. The client's calls may only report that an
+        earlier error failed the step, so the error of the first refused record comes first. Access
+        rights may change at any time, so every refusal but one for size may be retried.
+        """
         error = exc.args[0]
         if _is_fatal(error):
             return self._over(error, doing)
-        with suppress(Unavailable):  # then the next step begins with it
+        with suppress(Unavailable):  # then the next step begins with the abort
             self.abort()
         if error.name() in _LEFT_BEHIND:
             return Fenced(f"the group went on without {self._what}: {error.str()}")
@@ -146,20 +155,23 @@ class KafkaTransactions:
         return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")
 
     def _over(self, error: KafkaError, doing: str) -> HeadgateError:
-        """Only another producer goes on after this error, and may do so unless it was fenced."""
+        """Give up the producer, and return the error to raise.
+
+        Another producer may go on, unless this one was fenced.
+        """
         self._begun, self._ended = False, True
         meaning = self._translate(self._cause(error), doing)
         return meaning if isinstance(meaning, Fenced) else Unavailable(f"{meaning}: open it again")
 
     def _finish_abort(self) -> None:
-        """Drop the step; where that timed out before, it goes on."""
+        """Abort the step, or finish an abort that timed out before."""
         if self._aborting:
             with self._translated("abort"):
                 self._persist(self._producer.abort_transaction, self._deadline())
             self._aborting = False
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """What made the producer useless: some calls only tell that something did."""
+        """Return the error that ended the producer: some calls only report that there was one."""
         try:
             self._producer.begin_transaction()
         except KafkaException as exc:
@@ -167,7 +179,7 @@ class KafkaTransactions:
         return error
 
     def _persist(self, call: Callable[[float], None], deadline: Deadline) -> None:
-        """Call again what may be called again, until the deadline."""
+        """Repeat a call until the deadline as long as its error is retriable."""
         while True:
             try:
                 return call(max(_PAUSE_S, deadline.left_s))

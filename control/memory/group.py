@@ -1,8 +1,9 @@
 """The group of masters in memory: members, the partitions that they hold, and their steps.
 
-Keeps what Kafka's groups keep: a partition is granted when its former holder has let it go, or has
-been given up; who was given up commits nothing, learns of it at its next poll, and enters again. A
-step that such a member left open stalls readers until its slot is joined again or the log ends it.
+Keeps the guarantees of Kafka's groups. A partition is granted once its former holder has let it go
+or was given up. A member that was given up commits nothing, learns of it at its next poll, and
+enters again. A step that such a member left open stalls readers until its slot is joined again or
+the log ends the step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class MemoryGroup:
-    """Who is in the group, and who holds what; its callers hold the log's lock."""
+    """The members of the group and their partitions. Callers hold the log's lock."""
 
     def __init__(self, partitions: list[Partition], changed: Condition) -> None:
         self.partitions = partitions
@@ -52,14 +53,14 @@ class MemoryGroup:
         self.changed.notify_all()
 
     def drop(self, member: MemoryMembership) -> None:
-        """Nobody waits for this member any more."""
+        """Give up a member: others may be granted its partitions at once."""
         member.evicted = True
-        self.holders = {p: held for p, held in self.holders.items() if held is not member}
+        self.holders = {p: holder for p, holder in self.holders.items() if holder is not member}
         self.changed.notify_all()
 
     def wanted(self, member: MemoryMembership) -> set[int]:
-        """What the member is to hold: each its share, in the order of the slots."""
-        slots = sorted(s for s, one in self.members.items() if not one.evicted)
+        """Return the member's share of the partitions, by round robin in the order of the slots."""
+        slots = sorted(slot for slot, other in self.members.items() if not other.evicted)
         if member.evicted:
             return set()
         at = slots.index(member.slot)
@@ -76,14 +77,14 @@ class MemoryMembership(MemoryTransactions):
         self._holder = holder
         self._group = group
         self._positions: dict[int, int] = {}
-        self._next = 0  # which partition is read first, so that all have their turn
+        self._next = 0  # the partition to read first, so that each has its turn
 
     def poll(self, limit: int, timeout_s: float) -> list[Placed]:
         assert not self._begun, "a step lies between two polls"
-        found: list[Placed] = []
+        events: list[Placed] = []
         with self._changed:
-            self._changed.wait_for(lambda: self._advance(limit, found), timeout_s)
-        return found
+            self._changed.wait_for(lambda: self._advance(limit, events), timeout_s)
+        return events
 
     def position(self, partition: int) -> int:
         return self._positions[partition]
@@ -98,7 +99,7 @@ class MemoryMembership(MemoryTransactions):
             self._commit()
 
     def check_place(self) -> None:
-        """What the group says to a step before it ends.
+        """Check, before a step is committed, that the member belongs to the group.
 
         Raises:
             Fenced: the member was given up; the step is dropped.
@@ -116,7 +117,7 @@ class MemoryMembership(MemoryTransactions):
                 del self._group.members[self.slot]
             self._group.drop(self)
 
-    def _advance(self, limit: int, found: list[Placed]) -> bool:
+    def _advance(self, limit: int, events: list[Placed]) -> bool:
         if self.replaced:
             raise Conflict(f"another master has joined under slot {self.slot}")
         self._check_fence()
@@ -127,8 +128,8 @@ class MemoryMembership(MemoryTransactions):
         moved = self._rebalance()
         before = dict(self._positions)
         for number in sorted(self._positions, key=lambda n: (n < self._next, n)):
-            self._read(number, limit, found)
-        self._next = found[-1].partition + 1 if found else 0
+            self._read(number, limit, events)
+        self._next = events[-1].partition + 1 if events else 0
         return moved or before != self._positions
 
     def _rebalance(self) -> bool:
@@ -151,10 +152,10 @@ class MemoryMembership(MemoryTransactions):
                 del self._group.holders[number]
         self._changed.notify_all()
 
-    def _read(self, number: int, limit: int, found: list[Placed]) -> None:
+    def _read(self, number: int, limit: int, events: list[Placed]) -> None:
         partition = self._partitions[number]
         partition.check(self._positions[number])
-        while self._positions[number] < partition.stable_end and len(found) < limit:
+        while self._positions[number] < partition.stable_end and len(events) < limit:
             offset = self._positions[number]
             self._positions[number] += 1
             entry = partition.entries[offset]
@@ -163,4 +164,4 @@ class MemoryMembership(MemoryTransactions):
             if (event := decoded(entry, offset)) is None:
                 self.rejected += 1
             else:
-                found.append(Placed(number, Recorded(offset, event, entry.at_ms)))
+                events.append(Placed(number, Recorded(offset, event, entry.at_ms)))

@@ -1,7 +1,7 @@
 """The event log in memory: for one process, for tests and for simulation.
 
-Keeps what Kafka keeps: records as bytes, jobs that share a partition and its offsets, markers that
-take an offset, readers that stall at the first record of an open step. Assumes nothing survives.
+Behaves like Kafka: records are bytes, jobs share a partition and its offsets, markers take an
+offset, and readers stall at the first record of an open step. Nothing survives the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Receipt:
 
 
 class MemoryEventLog:
-    """An event log for the threads of one process."""
+    """An event log that the threads of one process share."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class MemoryEventLog:
         self._closed = False
 
     def prepare(self, deadline: Deadline) -> None:
-        """Nothing to make ready."""
+        """Do nothing: a log in memory is always ready."""
 
     def retention_ms(self, deadline: Deadline) -> int:
         self._check_open()
@@ -88,11 +88,11 @@ class MemoryEventLog:
         return self._group.join(slot, holder)
 
     def evict(self, slot: str) -> None:
-        """Give a member's partitions to others, as a group does that has not heard of it."""
+        """Give a member's partitions to others, as a group does after missed heartbeats."""
         self._group.evict(slot)
 
     def end_step(self, slot: str) -> None:
-        """Drop a member's open step, as a broker does that waits no longer for its end."""
+        """Drop a member's open step, and fence the member, as a broker does after a timeout."""
         self._group.end_step(slot)
 
     def partition(self, job: JobId) -> int:
@@ -118,7 +118,7 @@ class MemoryEventLog:
                     yield Recorded(offset, event, entry.at_ms)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
-        """Records that are no events, and why."""
+        """Yield the records that are not valid events."""
         self._check_open()
         for partition in self._partitions:
             for offset, entry in enumerate(partition.entries[partition.first :], partition.first):
@@ -148,7 +148,7 @@ class MemoryEventLog:
             return {name: at for name, at in self._beats.items() if job in (None, name)}
 
     def expire(self, job: JobId, before: int) -> None:
-        """Forget the head of the partition that holds a job, as retention does."""
+        """Forget the records before an offset in a job's partition, as retention does."""
         with self._changed:
             partition = self._partition(job)
             partition.first = max(partition.first, min(before, partition.stable_end))
@@ -185,10 +185,10 @@ class MemoryFollower:
         self._position = position
 
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
-        found: list[Recorded] = []
+        events: list[Recorded] = []
         with self._changed:
-            self._changed.wait_for(lambda: self._read(limit, found), timeout_s)
-        return found
+            self._changed.wait_for(lambda: self._read(limit, events), timeout_s)
+        return events
 
     def position(self) -> int:
         return self._position
@@ -198,23 +198,23 @@ class MemoryFollower:
             return self._partition.stable_end
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is no connection to close."""
 
-    def _read(self, limit: int, found: list[Recorded]) -> bool:
+    def _read(self, limit: int, events: list[Recorded]) -> bool:
         self._partition.check(self._position)
         start, entries = self._position, self._partition.entries
-        while self._position < self._partition.stable_end and len(found) < limit:
+        while self._position < self._partition.stable_end and len(events) < limit:
             offset, self._position = self._position, self._position + 1
-            self._take(offset, entries[offset], found)
+            self._take(offset, entries[offset], events)
         return self._position > start
 
-    def _take(self, offset: int, entry: LogEntry, found: list[Recorded]) -> None:
+    def _take(self, offset: int, entry: LogEntry, events: list[Recorded]) -> None:
         if not entry.readable or entry.job not in (None, self._job):
             return
         if (event := decoded(entry, offset)) is None:
             self.rejected += 1
         else:
-            found.append(Recorded(offset, event, entry.at_ms))
+            events.append(Recorded(offset, event, entry.at_ms))
 
 
 class MemoryDecisions(MemoryTransactions):

@@ -1,4 +1,4 @@
-"""What the event log in memory is made of: partitions, their records, and steps."""
+"""The parts of the event log in memory: partitions, their records, and steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..log import StateRecord, job_of, partition_of
 
 _LOG = logging.getLogger(__name__)
 
-_decode = lru_cache(4096)(codec.decode)  # many read the same records; events never change
+_decode = lru_cache(4096)(codec.decode)  # several readers decode the same records
 
 
 class Fate(Enum):
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One offset: a record, or with `record` None the marker that ends a step."""
+    """The content of one offset: a record, or the marker that ends a step if `record` is None."""
 
     job: str | None
     record: bytes | None
@@ -58,7 +58,7 @@ class Partition:
 
     @property
     def stable_end(self) -> int:
-        """Where read_committed readers stall: the first record of the oldest open step."""
+        """Return where committed readers stall: at the first record of the oldest open step."""
         return min((step.first for step in self.open_steps), default=len(self.entries))
 
     def check(self, position: int) -> None:
@@ -81,7 +81,7 @@ class Partition:
 
 
 class MemoryTransactions:
-    """Steps over some of the partitions; whoever calls `fence` holds the log's lock."""
+    """Writes steps over the partitions. Callers of `fence` hold the log's lock."""
 
     def __init__(self, partitions: list[Partition], changed: Condition, what: str) -> None:
         self._partitions = partitions
@@ -126,7 +126,7 @@ class MemoryTransactions:
             self._end(Fate.ABORTED)
 
     def fence(self) -> None:
-        """Drop the open step, and take no other."""
+        """Drop the open step, and refuse all later ones."""
         self.fenced = True
         self._end(Fate.ABORTED)
 
@@ -160,10 +160,10 @@ def decoded(entry: LogEntry, offset: int) -> Event | None:
 
 
 def event_of(entry: LogEntry) -> Event:
-    """The event of a record.
+    """Decode the event of a record.
 
     Raises:
-        Corrupt: it is none.
+        Corrupt: the record is not a valid event.
     """
     if entry.job is None or entry.record is None:
         raise Corrupt("record has no key")
