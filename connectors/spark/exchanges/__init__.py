@@ -1,1 +1,1 @@
-"""In the driver: one exchange, and how long its result lives."""
+"""In the driver: exchanges, their transports, reruns, and the lifetimes of their results."""

@@ -1,7 +1,7 @@
-"""DataFrames that actions have run, by the DataFrames that were asked for.
+"""DataFrames that actions have run, by the user's DataFrame.
 
 Spark plans a DataFrame once: a second action on it has the same `current_timestamp()` and skips the
-map stages that have run. So an answer here lives as long as the DataFrame that was asked for.
+map stages that have run. So an answer here lives as long as the user's DataFrame.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from queue import SimpleQueue
 
 from pyspark.sql import DataFrame
 
-Answer = dict[bool, DataFrame]  # its rows, for those who collect and for those who do not
+Answer = dict[bool, DataFrame]  # the rows, by whether the driver collects them
 
 
 class Answers:
     def __init__(self, release: Callable[[DataFrame], None]) -> None:
-        """Call `release` with each answer that nobody can ask for again, in a thread of its own:
-        Python may find that out in the middle of anything."""
+        """Call `release` with each answer whose user's DataFrame is gone. A thread of its own calls
+        it, because Python may collect a DataFrame at any point of the program."""
         self._release = release
         self._known: weakref.WeakKeyDictionary[DataFrame, Answer] = weakref.WeakKeyDictionary()
         self._gone: SimpleQueue[DataFrame | None] = SimpleQueue()
@@ -30,13 +30,14 @@ class Answers:
         return self._known.get(asked, {}).get(collected)
 
     def add(self, asked: DataFrame, rows: DataFrame, reading: bool | None) -> None:
-        """Keep an answer; `reading` is None when it serves those who collect, and others too."""
+        """Keep an answer for actions that collect rows (`reading` is True), for actions that do not
+        (False), or for both (None)."""
         served = (True, False) if reading is None else (reading,)
         self._known.setdefault(asked, {}).update(dict.fromkeys(served, rows))
         weakref.finalize(asked, self._gone.put, rows).atexit = False
 
     def close(self) -> None:
-        """Release nothing more."""
+        """Stop releasing answers."""
         self._gone.put(None)
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""One exchange: register, write now, read whenever the DataFrame is used."""
+"""Run one exchange: register it, write its rows now, read them whenever its DataFrame is used."""
 
 from __future__ import annotations
 
@@ -57,14 +57,17 @@ _NAMED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class StoredExchange:
-    """What an exchange has stored: how to read it, whether its rows would come in the same order if
-    they were made again, and the rows and bytes of each subpartition."""
+    """The stored rows of an exchange."""
 
     descriptor: ShuffleDescriptor
     read: ReadTask
+    """The task that reads the rows."""
     ordered: bool
+    """True if a rerun of the map stage would give the rows in the same order."""
     rows: Longs
+    """Rows of each subpartition."""
     sizes: Longs
+    """Bytes of each subpartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +80,26 @@ class Exchange:
 
 @dataclass(slots=True)
 class KnownScans:
-    """The results that this driver has DataFrames of, by the RDD that reads them, and whether their
-    rows would come in the same order when they are made again."""
+    """The RDDs of this driver that read results."""
 
     _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
+    """By the RDD's id: the results that it reads, and whether each is `ordered`."""
 
     def add(self, scan: int, written: Iterable[StoredExchange]) -> None:
-        self._scans[scan] = [(one.descriptor.result, one.ordered) for one in written]
+        self._scans[scan] = [(exchange.descriptor.result, exchange.ordered) for exchange in written]
 
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
-        """The results that a map stage reads, and whether its rows come in order."""
+        """Return the results that a map stage reads, and whether a rerun of the stage would give
+        its rows in the same order."""
         scans = sorted(lineage.scans & self._scans.keys())
-        found = [one for scan in scans for one in self._scans[scan]]
-        ordered = lineage.ordered and all(ordered for _, ordered in found)
-        return tuple(dict.fromkeys(result for result, _ in found)), ordered
+        reads = [read for scan in scans for read in self._scans[scan]]
+        ordered = lineage.ordered and all(ordered for _, ordered in reads)
+        return tuple(dict.fromkeys(result for result, _ in reads)), ordered
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What the exchanges of a job work with."""
+    """The objects that all exchanges of a job share."""
 
     master: ShuffleMaster
     store: BlobStore
@@ -117,7 +121,7 @@ class Exchanger:
     def run(
         self, df: DataFrame, n: int, columns: Sequence[str | Column], result: ResultId
     ) -> Exchange:
-        """Do what `df.repartition(n, *columns)` would."""
+        """Run the exchange of `df.repartition(n, *columns)`, and return it with its DataFrame."""
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
@@ -141,9 +145,11 @@ class Exchanger:
         result: ResultId,
         settings: TaskSettings,
     ) -> StoredExchange:
-        """Write all rows into `n` subpartitions, and wait until they may be read; `named` is what
-        whoever reads them by their name gets to see. The caller carries the settings; what is
-        lost is made again with the same."""
+        """Write all rows into `n` subpartitions, and wait until they may be read.
+
+        `named` is the schema that a later `read` of the result shows. The caller carries `settings`
+        to the tasks; reruns of lost partitions carry the same settings.
+        """
         job_context, hide = self.job_context, hiding(self.spark.conf)
         label = hide(label)[:_LABEL_CHARS]
         named = StructType(
@@ -175,9 +181,9 @@ class Exchanger:
                 state = job_context.master.await_complete(descriptor)
                 check_rows(state, rows)
                 job_context.repairs.keep(result, replace(write, again=settings.around(write.again)))
-                whole, given = self._manifest(descriptor, state)
-                read = ReadTask(job_context.worker, given, transport.schema)
-                return StoredExchange(descriptor, read, ordered, whole.rows, whole.sizes)
+                manifest, shipped = self._manifest(descriptor, state)
+                read = ReadTask(job_context.worker, shipped, transport.schema)
+                return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
             except BaseException as exc:
                 self.drop(descriptor)
                 if isinstance(exc, PySparkException) and (ours := cause(exc)):
@@ -185,48 +191,54 @@ class Exchanger:
                 raise
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
-        """Release what nobody will read; what failed before is what the caller hears of."""
+        """Release a result that nobody will read. Errors are suppressed: the caller raises the
+        error that came before."""
         self.job_context.repairs.forget(descriptor.result)
         with suppress(HeadgateError):
             self.job_context.master.release_partition_externally(descriptor)
 
     def read(self, result: ResultId) -> Exchange:
-        """A finished exchange again, as the log and the store have it; Spark does not know how it
-        is partitioned.
+        """Return a complete result of the job as an exchange, from the log and the store. Spark
+        does not know its partitioning.
 
         Raises:
             Invalid: there is no such result, or it cannot be read.
         """
-        worker, known = (
+        worker, job_state = (
             self.job_context.worker,
             self.job_context.master.state(self.job_context.worker.job),
         )
-        said = readable(known, result).registered
+        registered = readable(job_state, result).registered
         transport = StoredReader(
-            self.spark, self.door, StructType.fromJson(json.loads(said.schema))
+            self.spark, self.door, StructType.fromJson(json.loads(registered.schema))
         )
         descriptor = ShuffleDescriptor(
-            worker.job, result, said.partitions, said.subpartitions, self.job_context.epoch
+            worker.job,
+            result,
+            registered.partitions,
+            registered.subpartitions,
+            self.job_context.epoch,
         )
         state = self.job_context.master.await_complete(descriptor)
-        whole, given = self._manifest(descriptor, state)
-        task = ReadTask(worker, given, transport.schema)
+        manifest, shipped = self._manifest(descriptor, state)
+        task = ReadTask(worker, shipped, transport.schema)
         frame = transport.reads(task)
-        written = StoredExchange(descriptor, task, False, whole.rows, whole.sizes)
+        written = StoredExchange(descriptor, task, False, manifest.rows, manifest.sizes)
         self._note(frame, written)
         return Exchange(written, frame)
 
     def mapped(
         self, written: StoredExchange, rows: StructType, function: Batches, schema: StructType | str
     ) -> DataFrame:
-        """What a function makes of each partition of an exchange, in the tasks that read it."""
-        given = given_schema(rows, str(self.spark.conf.get(_ZONE)))
-        frame = map_frame(self.spark, written.read, given, function, schema)
+        """Return a DataFrame of `function`'s output for each partition of an exchange. The tasks
+        that read the partitions call the function."""
+        passed_schema = given_schema(rows, str(self.spark.conf.get(_ZONE)))
+        frame = map_frame(self.spark, written.read, passed_schema, function, schema)
         self._note(frame, written)
         return frame
 
     def held(self, written: StoredExchange, subpartition: int) -> Longs:
-        """The bytes of a subpartition, by the partition that they come from."""
+        """Return the bytes of one subpartition that come from each partition."""
         descriptor = written.descriptor
         layout = Layout(self.job_context.worker.root, descriptor.job)
         state = self.job_context.master.state(descriptor.job).results[descriptor.result]
@@ -261,14 +273,14 @@ class Exchanger:
     def _manifest(
         self, descriptor: ShuffleDescriptor, state: ResultState
     ) -> tuple[Manifest, Manifest | StoredManifest]:
-        """What is to be read, whole, and as tasks are given it."""
+        """Return the manifest of a result, whole and in the form that is shipped with tasks."""
         layout, store = Layout(self.job_context.worker.root, descriptor.job), self.job_context.store
         manifest = build(descriptor, state, layout, store)
         return manifest, store_manifest(store, layout, manifest, state.completions)
 
     @contextmanager
     def _described(self, text: str) -> Iterator[None]:
-        """Jobs that start inside carry this text in Spark's own pages."""
+        """Give the jobs that start inside this description in Spark's pages."""
         context = self.spark.sparkContext
         before = context.getLocalProperty(_DESCRIPTION)
         context.setLocalProperty(_DESCRIPTION, text)
@@ -279,13 +291,14 @@ class Exchanger:
 
 
 def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
-    """Takes out of a text what Spark would take out of its plans, as it is told."""
+    """Return a function that redacts a text as Spark redacts its plans, by Spark's settings. A
+    pattern that Java may read in another way than Python redacts the whole text."""
     asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
     try:
         if any(odd in text for text in asked for odd in _JAVAS):
             raise re.error("sets of sets")
-        patterns = [re.compile(one) for one in asked]
-    except re.error:  # what Java may read otherwise hides all
+        patterns = [re.compile(expression) for expression in asked]
+    except re.error:
         return lambda text: _HIDDEN
 
     def hide(text: str) -> str:
@@ -297,38 +310,39 @@ def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
 
 
 def _public(column: str | Column) -> str:
-    """A column for the log and Spark's pages: an expression may hold values that are secret."""
+    """Return a column's name for the log and Spark's pages. Expressions are not shown, because they
+    may hold secret values."""
     named = _COLUMN.fullmatch(str(column))
     return column if isinstance(column, str) else named[1] if named else "an expression"
 
 
 def readable(state: JobState, name: ResultId) -> ResultState:
-    """A result that is complete, not released, and whose schema the log has.
+    """Return a result that is complete, not released, and whose schema the log has.
 
     Raises:
-        Invalid: it is not; says why, or names those there are.
+        Invalid: the result does not exist, is released or incomplete, or has no schema in the log.
     """
     result = state.results.get(name)
     if result is None:
-        complete = [known for known, found in state.results.items() if found.complete]
+        complete = [other for other, candidate in state.results.items() if candidate.complete]
         there = ", ".join(complete[-_NAMED_MAX:]) or "none"
         raise Invalid(f"job {state.job} has no result {name!r}; complete are: {there}")
     if result.released is not None:
         raise Invalid(f"result {name} was released: {result.released}")
     if not result.complete:
-        said = f"{len(result.winners)} of {result.registered.partitions} partitions are there"
-        raise Invalid(f"result {name} is not complete: {said}")
+        progress = f"{len(result.winners)} of {result.registered.partitions} partitions are there"
+        raise Invalid(f"result {name} is not complete: {progress}")
     if not result.registered.schema:
         raise Invalid(f"the schema of result {name} was too large for the log")
     return result
 
 
 def check_rows(state: ResultState, counted: Sequence[int]) -> None:
-    """Hold what was announced against what Spark's successful attempts have written: an attempt
-    whose input was cut off, as a process before it died, may have taken that for the end.
+    """Compare the announced row counts with those of Spark's successful attempts. They differ when
+    the process that fed an attempt died, and the attempt took the cut for the end of its input.
 
     Raises:
-        Corrupt: an attempt of other rows was announced.
+        Corrupt: an announced attempt has another number of rows.
     """
     for number, rows in enumerate(counted):
         announced = state.produced(number)
@@ -340,5 +354,6 @@ def check_rows(state: ResultState, counted: Sequence[int]) -> None:
 
 
 def _stated(schema: str) -> str:
-    """The schema as the log has it; one too large for an event stands in the segments only."""
+    """Return the schema for the log, empty when it is too large for an event: then only the
+    segments have a schema."""
     return schema if len(schema) <= _SCHEMA_CHARS else ""

@@ -1,4 +1,4 @@
-"""What a session's queries write and read just now: nobody else may release it."""
+"""The results that running queries of a session write or read: nobody else may release them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ....control.ids import ResultId
 
 
 class InUse:
-    """Names results, in turn. What is named while a query runs is in use until it has ended."""
+    """Names results by consecutive numbers. A result that is named while a query runs is in use
+    until that query has ended."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -25,7 +26,7 @@ class InUse:
 
     @contextmanager
     def query(self, read: Collection[ResultId] = ()) -> Iterator[None]:
-        """A query that reads these results, and names others."""
+        """Run a query inside, which reads the results `read` and may name others."""
         with self._lock:
             begun = self._last, read
             self._queries.append(begun)

@@ -1,7 +1,7 @@
-"""What is stored for rows that outlive the call they were made by: those of `offload`, of RDDs,
-checkpoints and caches.
+"""Lifetimes of results that outlive the call that made them: for `offload`, RDDs, checkpoints and
+caches.
 
-It is released when Spark has nothing any more that could read it, as Spark does with the files of
+A result is released when nothing is left in Spark that could read it, as Spark deletes the files of
 its own shuffles.
 """
 
@@ -21,7 +21,7 @@ Results = tuple[ShuffleDescriptor, ...]
 
 
 class NoReader(Reader):
-    """Stands for rows that nobody has, and that could not be released at once."""
+    """The reader of rows that are already unreachable, but whose release has failed."""
 
     def __init__(self) -> None:
         pass
@@ -39,32 +39,37 @@ class Lifetimes:
     @property
     def results(self) -> set[ResultId]:
         with self._lock:
-            return {one.result for results in self._readers.values() for one in results}
+            return {
+                descriptor.result for results in self._readers.values() for descriptor in results
+            }
 
     def add(self, reader: Reader, results: Results) -> None:
         with self._lock:
             self._readers[reader] = results
 
     def forget(self, results: Results) -> None:
-        """Somebody else has released them."""
+        """Forget results that somebody else has released."""
         with self._lock:
-            self._readers = {one: mine for one, mine in self._readers.items() if mine != results}
+            self._readers = {
+                reader: mine for reader, mine in self._readers.items() if mine != results
+            }
 
     def sweep(self) -> None:
-        """Release what nobody can read any more; where that fails, the next sweep goes on."""
+        """Release the results that nothing can read any more; after a failure the next sweep goes
+        on."""
         with self._lock:
-            gone = [(one, mine) for one, mine in self._readers.items() if one.is_gone()]
-        for one, results in gone:
+            gone = [(reader, mine) for reader, mine in self._readers.items() if reader.is_gone()]
+        for reader, results in gone:
             try:
                 self._release(results)
             except HeadgateError as exc:
                 _LOG.warning("what was kept stays stored until a later query: %s", exc)
                 return
             with self._lock:
-                self._readers.pop(one, None)
+                self._readers.pop(reader, None)
 
     def close(self) -> None:
-        """Everything is about to be released."""
+        """Close and forget all readers: every result is about to be released."""
         with self._lock:
             for reader in self._readers:
                 reader.close()

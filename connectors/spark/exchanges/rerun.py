@@ -1,8 +1,7 @@
-"""Making lost map partitions again while the action that misses them waits.
+"""Rerun map tasks for lost partitions while the action that needs them waits.
 
-Readers wait inside their tasks. Where they leave no slot for those who produce what they wait for,
-the repair is put first in line and some of them are killed, which Spark does not count as a
-failure, and started again by it later.
+Readers wait inside their tasks. If they leave no slot for the rerun, its stages are scheduled first
+and some readers are killed. Spark does not count that as a failure, and starts them again later.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ StateOf = Callable[[ResultId], ResultState | None]
 
 @dataclass(slots=True)
 class Reruns:
-    """The map stages that could be needed again; one repair of a result runs at a time."""
+    """The map stages that may be rerun. One rerun of a result goes on at a time."""
 
     context: SparkContext
     state_of: StateOf
@@ -53,7 +52,7 @@ class Reruns:
             self._stages.pop(result, None)
 
     def start(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """See to it that what is missing is being made again; returns at once."""
+        """Start a rerun of each result with missing partitions, unless one goes on; do not wait."""
         with self._lock:
             for result in missing.keys() & self._stages.keys() - self._running.keys():
                 if not self._closed.is_set():
@@ -81,14 +80,15 @@ class Reruns:
                 self._settle(result)
             if self._missing(result):
                 self._give_up(result, f"in {_ROUNDS_MAX} rounds")
-        except Exception:  # whatever a user's code raises in the map stage
+        except Exception:  # the user's code in the map stage may raise anything
             self._give_up(result, "its map stage failed", exc_info=True)
         finally:
             with self._lock:
                 del self._running[result]
 
     def _give_up(self, result: ResultId, how: str, exc_info: bool = False) -> None:
-        """Not to be tried again: the readers' wait ends, and their error says what is lost."""
+        """Try no further rerun of a result. The wait of its readers then times out, and their error
+        names the loss."""
         self.forget(result)
         _LOG.error("result %s was not made whole: %s", result, how, exc_info=exc_info)
 
@@ -98,8 +98,8 @@ class Reruns:
 
     def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
         group = f"headgate-repair-{result}"
-        with ThreadPoolExecutor(1, thread_name_prefix=group) as one:
-            job = one.submit(self._again, group, result, stage, missing)
+        with ThreadPoolExecutor(1, thread_name_prefix=group) as executor:
+            job = executor.submit(self._again, group, result, stage, missing)
             self._make_room(group, result, missing, job)
             job.result()
 
@@ -113,8 +113,8 @@ class Reruns:
     def _make_room(
         self, group: str, result: ResultId, missing: list[int], job: Future[None]
     ) -> None:
-        """Until every attempt has begun, kill a waiting reader for each that has not, and another
-        one where that did not help."""
+        """Kill waiting readers until every attempt of the rerun has begun: one in each turn, up to
+        the number of attempts that have not begun, and one more every `_PATIENCE_TURNS`."""
         killed: set[int] = set()
         turns = 0
         while not job.done() and not self._closed.wait(_TURN_S):
@@ -137,7 +137,7 @@ class Reruns:
         return {stage for info in infos if info is not None for stage in info.stageIds}
 
     def _settle(self, result: ResultId) -> None:
-        """Let the master's word on what was produced arrive."""
+        """Wait a while for the master's decisions on the partitions that were produced."""
         for _ in range(_SETTLE_TURNS):
             if not self._missing(result) or self._closed.wait(_TURN_S / 5):
                 return

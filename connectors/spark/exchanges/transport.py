@@ -1,8 +1,8 @@
-"""The two ways between Spark's rows and Arrow batches.
+"""Transports between Spark's rows and Arrow batches.
 
-The private road takes whole batches of bytes out of the JVM and hands them back, and Spark knows
-the partitioning of what it reads. The public road is mapInArrow both ways: the same rows in the
-same partitions, on any PySpark.
+`JvmTransport` takes whole batches out of the JVM as bytes and hands them back, and Spark knows the
+partitioning of the rows that it reads. `MapInArrowTransport` uses mapInArrow both ways: the same
+rows in the same partitions, on any PySpark. `StoredReader` reads the results of either.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A map stage that is planned. `run` gives the rows that Spark's own successful attempt at each
-    partition has written; `again` runs it for some of its partitions only."""
+    """A planned map stage."""
 
     partitions: int
     run: Callable[[], list[int]]
+    """Run the stage, and return the rows that the successful attempt at each partition wrote."""
     again: Callable[[list[int]], object]
+    """Run the stage for these partitions only."""
 
 
 class Transport(Protocol):
     @property
     def schema(self) -> bytes:
-        """The Arrow schema of what is stored."""
+        """Return the serialized Arrow schema of the stored rows."""
 
     def lineage(self) -> Lineage:
-        """How far the map stage can be trusted."""
+        """Return how far the map stage can be trusted to give the same rows again."""
 
     def writes(self, task: MapTask) -> Writing: ...
 
@@ -76,7 +77,8 @@ class JvmTransport:
 
     @cached_property
     def _batches(self) -> Any:
-        """The map stage as Spark plans it, which with adaptive execution runs what is before it."""
+        """Return the map stage as an RDD of Arrow batches. With adaptive execution, planning it
+        runs the stages before it."""
         return self._door.arrow_batches(self._plan.executed, self._batch_rows, self._row_bytes)
 
     def lineage(self) -> Lineage:
@@ -108,7 +110,7 @@ class MapInArrowTransport:
         self.schema = _bytes(carried_schema(self._stored))
 
     def lineage(self) -> Lineage:
-        """Public PySpark does not tell."""
+        """Return a lineage that promises nothing: public PySpark does not tell."""
         return Lineage()
 
     def writes(self, task: MapTask) -> Writing:
@@ -121,7 +123,7 @@ class MapInArrowTransport:
 
 
 class StoredReader:
-    """Reads what either road has written, with nothing but its schema at hand."""
+    """Reads the rows that either transport has written, and needs only their schema."""
 
     def __init__(self, spark: SparkSession, door: CatalystDoor | None, rows: StructType) -> None:
         self._spark = spark
@@ -153,7 +155,8 @@ def map_frame(
     function: Batches,
     schema: StructType | str,
 ) -> DataFrame:
-    """What a function makes of the batches of each task, without a row of them in the JVM."""
+    """Return a DataFrame of `function`'s output for the batches of each task. The rows of the
+    batches do not go through the JVM."""
     read = ship(GivenTask(task, _bytes(given)).batches)
     numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
     return spark.createDataFrame(numbers, "number long").mapInArrow(
