@@ -1,1 +1,1 @@
-"""On executors: the tasks, and the values that travel with them."""
+"""On executors: tasks, and the values that are shipped with them."""

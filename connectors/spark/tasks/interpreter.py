@@ -1,4 +1,4 @@
-"""Make a worker cheaper: memory is used again, less is garbage-collected, zips are forgotten."""
+"""Make a worker process cheaper: reuse memory, collect less garbage, and drop finders of zips."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KEPT_BYTES = 512 << 20
 
 
 def keep_memory() -> None:
-    """Let this process use again what it has freed, Arrow too, whose own allocator gives it back:
-    pages asked of the system anew took a quarter of a task's Python CPU. Another C library than
-    glibc is left as it is."""
+    """Let this process reuse the memory that it frees, Arrow's memory too. Arrow's own allocator
+    returns memory to the system, and new pages took a quarter of a task's Python CPU. A C library
+    without `mallopt` is left as it is."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
@@ -27,8 +27,9 @@ def keep_memory() -> None:
 
 
 def freeze_modules() -> None:
-    """Take what modules have brought out of the garbage collector's sight: PySpark's worker runs a
-    whole collection after every task, and going through loaded libraries took most of it."""
+    """Hide the objects of loaded modules from the garbage collector, again after new modules were
+    loaded. PySpark's worker runs a full collection after every task, and walking through loaded
+    libraries took most of its time."""
     global _frozen
     if _frozen != len(sys.modules):
         _frozen = len(sys.modules)
@@ -37,9 +38,9 @@ def freeze_modules() -> None:
 
 
 def forget_zips() -> None:
-    """Before 4.2 PySpark's worker has all that finds modules look anew before every task, and what
-    finds them in a zip, as PySpark is one, goes through all of it: 80 ms. Whoever imports from it
-    later makes another."""
+    """Drop the import finders of zips. Before 4.2 the PySpark worker invalidates every finder
+    before each task, and the finder of a zip, such as PySpark's own, then reads the whole directory
+    of the zip: 80 ms. A later import from the zip makes a new finder."""
     finders = sys.path_importer_cache
     for path in [path for path, finder in finders.items() if isinstance(finder, zipimporter)]:
         finders.pop(path, None)

@@ -1,7 +1,7 @@
-"""Rows that Spark has aggregated in part, merged further by the tasks that read them.
+"""Merge rows that Spark has partially aggregated, in the tasks that read them.
 
-Spark merges whatever is left apart. So rows are merged only where any order gives the same, and
-where there is something to be gained.
+Spark's final aggregate merges rows that are still apart. So tasks merge rows only where every order
+gives the same result, and only while merging reduces the rows enough.
 """
 
 from __future__ import annotations
@@ -21,77 +21,80 @@ _WHOLE_BELOW = {pa.int64(): 2.0**63, pa.float64(): 2.0**53}
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """How rows become one whose first columns, so many, are the same: by an Arrow kernel for each
-    column behind them."""
+    """The way to merge rows of equal keys into one row."""
 
     keys: int
+    """Number of key columns, which come first."""
     kernels: tuple[str, ...]
+    """The Arrow kernel for each column behind the keys."""
 
 
 def may_gain(rows: int, tasks: int, partitions: int) -> bool:
-    """Whether what a task merges at once comes from several of the partitions that it reads: the
-    keys of each have been brought together where it was made."""
+    """Return True if the rows that a task merges at once come from several partitions. The rows of
+    one partition do not merge any further: its map task has aggregated them by key."""
     return rows * _LEAST_PARTITIONS <= _ROWS_AT_ONCE * tasks * partitions
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Reads as a reader task does, and hands out fewer rows."""
+    """Reads like a `ReadTask`, and merges the rows."""
 
     read: ReadTask
     merging: Merging
 
     @property
     def count(self) -> int:
-        """How many tasks it takes."""
+        """Return the number of tasks."""
         return self.read.count
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """The batches of one task, as the messages that the JVM loads."""
+        """Yield the merged batches of one task, as the messages that the JVM loads."""
         return messages(nothing, merged(self.read.batches_of(index), self.merging))
 
 
 def merged(batches: Iterable[pa.RecordBatch], merging: Merging) -> Iterator[pa.RecordBatch]:
-    """Rows of the same keys as one; as they come from where on that is not worth it."""
-    held: list[pa.RecordBatch] = []
+    """Yield batches in which rows of equal keys are merged. After a merge that gains too little,
+    the rest is yielded unchanged."""
+    pending: list[pa.RecordBatch] = []
     fresh, fresh_bytes, before, worth = 0, 0, 0, True
     for batch in batches:
         if not worth:
             yield batch
             continue
-        held.append(batch)
+        pending.append(batch)
         fresh += len(batch)
         fresh_bytes += batch.nbytes
         if fresh < _ROWS_AT_ONCE and fresh_bytes <= _HELD_BYTES_MAX:
             continue
-        held = _merge(held, merging)
-        after = sum(map(len, held))
+        pending = _merge(pending, merging)
+        after = sum(map(len, pending))
         worth = (after - before) * _LEAST_GAIN <= fresh
         fresh, fresh_bytes, before = 0, 0, after
-        if not worth or sum(one.nbytes for one in held) > _HELD_BYTES_MAX:
-            yield from held
-            held, before = [], 0
-    yield from _merge(held, merging) if fresh else held
+        if not worth or sum(merged_batch.nbytes for merged_batch in pending) > _HELD_BYTES_MAX:
+            yield from pending
+            pending, before = [], 0
+    yield from _merge(pending, merging) if fresh else pending
 
 
 def _merge(batches: list[pa.RecordBatch], merging: Merging) -> list[pa.RecordBatch]:
-    """The batches as they are, where the order in which they are merged could be told."""
+    """Merge the rows of equal keys, unless the order of merging could change the result."""
     rows = pa.Table.from_batches(batches)
     if not all(
-        _is_exact(*one) for one in zip(rows.columns[merging.keys :], merging.kernels, strict=True)
+        _is_exact(*pair) for pair in zip(rows.columns[merging.keys :], merging.kernels, strict=True)
     ):
         return batches
     names = [str(at) for at in range(rows.num_columns)]
     kernels = list(zip(names[merging.keys :], merging.kernels, strict=True))
     groups = rows.rename_columns(names).group_by(names[: merging.keys], use_threads=False)
-    made = groups.aggregate(kernels)
+    aggregated = groups.aggregate(kernels)
     columns = [*names[: merging.keys], *(f"{name}_{kernel}" for name, kernel in kernels)]
-    whole = pa.Table.from_arrays([made[name] for name in columns], schema=rows.schema)
-    return whole.combine_chunks().to_batches()  # type: ignore[no-any-return]
+    table = pa.Table.from_arrays([aggregated[name] for name in columns], schema=rows.schema)
+    return table.combine_chunks().to_batches()  # type: ignore[no-any-return]
 
 
 def _is_exact(column: pa.ChunkedArray, kernel: str) -> bool:
-    """Whether sums stay whole numbers that the type can hold, whatever is added first."""
+    """Return True if a kernel gives the same in every order: a sum does while all values are whole
+    numbers and no partial sum exceeds the whole numbers that the type holds."""
     if kernel != "sum":
         return True
     if pa.types.is_floating(column.type) and not _are_whole(column):

@@ -1,7 +1,7 @@
-"""How tasks get to executors: by value as far as a check that the executor can run them.
+"""Ship tasks to executors, each behind a check that the executor can run it.
 
-A function that lives inside another travels as code, so an executor without headgate, or with
-another version, still gets as far as saying so.
+The check is an inner function, which is pickled as code. So an executor without headgate, or with
+another version, can run the check and report the mismatch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHER = re.compile(r"^ImportError: (executor .*headgate.*)$", re.MULTILINE)
 
 
 def ship(task: Task) -> Task:
-    """The task as a function that any Python worker can load."""
+    """Return the task as a function that any Python worker can load."""
     body, version = pickle.dumps(task), __version__
 
     def run(index: int, rows: Iterable[Any]) -> Iterator[Any]:
@@ -31,32 +31,32 @@ def ship(task: Task) -> Task:
         import sys
 
         try:
-            found = importlib.import_module("headgate").__version__
+            installed = importlib.import_module("headgate").__version__
         except (ImportError, AttributeError):
-            found = "none"
-        if found != version:
+            installed = "none"
+        if installed != version:
             raise ImportError(
-                f"executor {socket.gethostname()} ({sys.executable}) has headgate {found}, "
+                f"executor {socket.gethostname()} ({sys.executable}) has headgate {installed}, "
                 f"the driver has {version}: install the same version there, or point "
                 "PYSPARK_PYTHON at a Python that has it"
             )
-        made: Iterator[Any] = pickle.loads(body)(index, rows)
-        return made
+        results: Iterator[Any] = pickle.loads(body)(index, rows)
+        return results
 
     return run
 
 
 def probe(index: int, rows: Iterable[Any]) -> Iterator[str]:
-    """A task that does nothing: where it runs, the right headgate is installed."""
+    """Do nothing: a task that `ship` lets run only where the right headgate is installed."""
     yield from ()
 
 
 def cause(failure: BaseException) -> HeadgateError | None:
-    """The headgate error that made a Spark action fail, if one did."""
+    """Return the headgate error that made a Spark action fail, None for other failures."""
     text = str(failure)
-    if found := _OURS.search(text):
-        kind = getattr(errors, found[1])
-        return kind(found[2])  # type: ignore[no-any-return]
-    if found := _OTHER.search(text):
-        return Invalid(found[1])
+    if match := _OURS.search(text):
+        kind = getattr(errors, match[1])
+        return kind(match[2])  # type: ignore[no-any-return]
+    if match := _OTHER.search(text):
+        return Invalid(match[1])
     return None

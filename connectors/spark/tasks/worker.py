@@ -1,7 +1,7 @@
-"""What runs in Spark's Python workers: map tasks that write a partition, reader tasks that read.
+"""The tasks in Spark's Python workers: map tasks write a partition, reader tasks read an exchange.
 
-What a process needs (clients, connections, pools) is made at its first task and kept for the next.
-Functions here travel by name, so that every worker runs the code that it has installed itself.
+A process makes clients, connections and pools at its first task and keeps them for the next tasks.
+Functions of this module are pickled by name, so every worker runs the code that is installed there.
 """
 
 from __future__ import annotations
@@ -42,21 +42,26 @@ SUBPARTITION = "headgate_subpartition"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """All that a worker needs to make its environment; those of one `key` share it."""
+    """The settings from which a worker process makes its environment."""
 
     key: str
+    """Tasks with the same key share an environment."""
     job: JobId
     kafka: KafkaSettings
     store: str
+    """URL of the store."""
     root: str
+    """Prefix of all object names in the store."""
     s3: tuple[tuple[str, str], ...]
+    """Options of the object store."""
     limits: Limits
     wait_s: float
+    """Longest wait for a decision or a confirmation."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Writes one partition; the last column of what comes in is the subpartition."""
+    """Writes one partition. The last column of the incoming batches is the subpartition."""
 
     settings: WorkerSettings
     result: ResultId
@@ -65,15 +70,16 @@ class MapTask:
     schema: bytes
     codec: str
     ordered: bool
+    """True if another attempt would give the rows in the same order."""
 
     def write_frames(self, index: int, frames: Iterable[pa.Buffer]) -> Iterator[int]:
-        """Write the batches that the JVM sends as bytes."""
+        """Write the batches that the JVM sends as bytes, and yield the number of rows."""
         schema = self._schema()
         carried = schema.append(pa.field(SUBPARTITION, pa.int32()))
         yield self._write(schema, (_batch(frame, carried) for frame in frames))
 
     def write_batches(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """Write the batches of mapInArrow, and count the rows in one."""
+        """Write the batches of mapInArrow, and yield a batch with the number of rows."""
         rows = self._write(self._schema(), batches)
         yield pa.RecordBatch.from_pydict({"rows": [rows]})
 
@@ -99,16 +105,16 @@ class MapTask:
 
 
 class Frames(NoOpSerializer):
-    """Buffers as they are: each a length and that many bytes, until the end mark.
+    """Reads buffers from a stream: each is a length and that many bytes, and an end mark follows.
 
     Raises:
-        EOFError: the stream ends without the mark. So it does when what feeds the task fails: the
-            rows are not all there, and must not be announced as if they were.
+        EOFError: the stream ends without the mark, as it does when the JVM side of the task fails.
+            Rows are missing then, and the partition must not be announced.
     """
 
     def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
         while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
-            # Arrow's allocator gives the same pages again; Python's goes to the system each time.
+            # Arrow's allocator reuses pages; Python's asks the system for new ones each time.
             frame = pa.allocate_buffer(length)
             if stream.readinto(memoryview(frame).cast("B")) != length:
                 raise EOFError(f"a batch of {length} bytes was cut off")
@@ -117,32 +123,35 @@ class Frames(NoOpSerializer):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task reads: neighbouring subpartitions, of all partitions or of some."""
+    """The slices that one task reads."""
 
     subpartitions: range
     partitions: range | None = None
+    """The partitions that are read; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Reads subpartitions, each in a task of its own number, or the parts named."""
+    """Reads the rows of an exchange."""
 
     settings: WorkerSettings
     manifest: Manifest | StoredManifest
     schema: bytes
+    """The serialized Arrow schema of the rows."""
     parts: tuple[Part, ...] = ()
+    """The part that each task reads; empty when task i reads subpartition i."""
 
     @property
     def count(self) -> int:
-        """How many tasks it takes."""
+        """Return the number of tasks."""
         return len(self.parts) or self.manifest.count
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """The batches of one task, as the messages that the JVM loads."""
+        """Yield the batches of one task, as the messages that the JVM loads."""
         return messages(nothing, self.batches_of(index))
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches of the tasks whose numbers come in as rows."""
+        """Yield the batches of the tasks whose numbers come in as rows."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from self.batches_of(number)
@@ -156,15 +165,15 @@ class ReadTask:
         while left:
             manifest = shuffle.manifest_of(self.manifest, left.start)
             count = min(len(left), manifest.first + manifest.count - left.start)
-            held = manifest if part.partitions is None else manifest.of(part.partitions)
-            deployment = InputGateDeployment(held, schema, left.start, count, task)
+            selected = manifest if part.partitions is None else manifest.of(part.partitions)
+            deployment = InputGateDeployment(selected, schema, left.start, count, task)
             yield from shuffle.create_input_gate(deployment)
             left = left[count:]
 
 
 def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
-    """Yield what a task that reads hands to the JVM, which holds each message as a whole; rows of
-    Spark's do not come in."""
+    """Yield batches as messages for the JVM, cut into small pieces because the JVM holds each
+    message as a whole. `nothing` is the empty input of a reader task."""
     for _ in nothing:
         raise AssertionError("a reader task has no input")
     for batch in batches:
@@ -177,20 +186,20 @@ _ENVIRONMENTS_MAX = 4
 
 
 def _batch(stream: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the only batch of a stream; its schema is known, and is not read again."""
+    """Return the only batch of a stream, and skip the schema message: the schema is known."""
     messages = ipc.MessageReader.open_stream(stream)
     messages.read_next_message()
     return ipc.read_record_batch(messages.read_next_message(), schema)
 
 
 def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
-    """This process's environment for a job, made at its first task; that which was used longest ago
-    makes room."""
-    found = _ENVIRONMENTS.get(settings.key) or _make_environment(settings)
+    """Return this process's environment for a job, made at the job's first task. The environment
+    that was used longest ago is closed when there are too many."""
+    shuffle = _ENVIRONMENTS.get(settings.key) or _make_environment(settings)
     _ENVIRONMENTS.move_to_end(settings.key)
     freeze_modules()
     forget_zips()
-    return found
+    return shuffle
 
 
 def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
@@ -202,18 +211,18 @@ def _make_environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
         settings.store,
     )
     context = ShuffleEnvironmentContext(settings.job, Runtime(settings.wait_s))
-    made = factory.create_shuffle_environment(context)
-    _ENVIRONMENTS[settings.key] = made
+    shuffle = factory.create_shuffle_environment(context)
+    _ENVIRONMENTS[settings.key] = shuffle
     if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
         _ENVIRONMENTS.popitem(last=False)[1].close()
-    return made
+    return shuffle
 
 
 def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np.ndarray]:
-    """The rows as they were, and the subpartition of each."""
+    """Split a batch into its rows and the subpartition of each row."""
     columns = batch.columns
     rows = pa.RecordBatch.from_arrays(columns[:-1], schema=schema)
-    return rows, np.from_dlpack(columns[-1])  # Arrow's own way to numpy imports pandas, a second
+    return rows, np.from_dlpack(columns[-1])  # Arrow's own conversion imports pandas: 1 s
 
 
 def _context() -> TaskContext:
