@@ -1,1 +1,1 @@
-"""In the driver: the methods of PySpark that are replaced in an attached session."""
+"""In the driver: replacements for methods of PySpark in attached sessions."""

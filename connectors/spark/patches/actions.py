@@ -1,8 +1,7 @@
-"""Actions of sessions whose queries run through their headgate without being told to.
+"""Replace PySpark's actions, so that the queries of entered sessions run in Headgate automatically.
 
 The methods of PySpark's DataFrame and of its writers are replaced while any session is entered
-here, and are the very same objects again when none is. A DataFrame of another session does what it
-always did.
+here. When none is, the original objects are put back. DataFrames of other sessions act as before.
 """
 
 from __future__ import annotations
@@ -33,31 +32,35 @@ _within = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How queries run: one that is asked for `once`, a DataFrame of the user's that may be asked
-    for `again`, and one whose rows somebody is to `keep`. Each is told whether the driver collects
-    the rows, and so brings those of a limit together, and why Spark has to run it as a whole, if
-    so."""
+    """The ways in which a session runs queries.
+
+    Each takes the query, whether the driver collects its rows (a limit then needs no exchange), and
+    why Spark has to run the whole query, empty when it need not.
+    """
 
     once: Run
+    """Run a query that is asked for once."""
     again: Run
+    """Run a DataFrame of the user's, whose rows later actions may ask for."""
     keep: Run
+    """Run a query whose rows stay readable after the action."""
 
 
 def enter(spark: SparkSession, runs: Runs) -> None:
-    """Let a session's actions go another way. Of several the last one to enter has them."""
+    """Run a session's actions through `runs`. The last to enter a session wins."""
     with _lock:
         _entered.setdefault(session_name(spark), []).append(runs)
         if not _replaced:
-            for (kind, name), made in _methods().items():
+            for (kind, name), replacement in _methods().items():
                 _replaced[kind, name] = kind.__dict__[name]
-                setattr(kind, name, made)
+                setattr(kind, name, replacement)
 
 
 def leave(spark: SparkSession, runs: Runs) -> None:
-    """End what was entered, if it was."""
+    """Undo `enter`, and do nothing if `runs` were not entered."""
     with _lock:
         name = session_name(spark)
-        others = [one for one in _entered.pop(name, []) if one != runs]
+        others = [other for other in _entered.pop(name, []) if other != runs]
         if others:
             _entered[name] = others
         if not _entered:
@@ -67,15 +70,15 @@ def leave(spark: SparkSession, runs: Runs) -> None:
 
 
 def _methods() -> dict[tuple[type, str], Any]:
-    made = {name: _whole(Classic.__dict__[name], True) for name in COLLECTED}
-    made |= {name: _whole(Classic.__dict__[name]) for name in RUN}
-    made |= {name: _checkpoint(Classic.__dict__[name]) for name in CHECKPOINTS}
-    made["count"] = _count(Classic.__dict__["count"])
-    made["show"] = _first(Classic.__dict__["show"], 20, 1)
-    made["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
-    made["toLocalIterator"] = _iterated(Classic.__dict__["toLocalIterator"])
-    made["rdd"] = _kept(Classic.__dict__["rdd"])
-    return {(Classic, name): made[name] for name in made} | saves(_run, _is_entered)
+    methods = {name: _whole(Classic.__dict__[name], True) for name in COLLECTED}
+    methods |= {name: _whole(Classic.__dict__[name]) for name in RUN}
+    methods |= {name: _checkpoint(Classic.__dict__[name]) for name in CHECKPOINTS}
+    methods["count"] = _count(Classic.__dict__["count"])
+    methods["show"] = _first(Classic.__dict__["show"], 20, 1)
+    methods["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
+    methods["toLocalIterator"] = _iterated(Classic.__dict__["toLocalIterator"])
+    methods["rdd"] = _kept(Classic.__dict__["rdd"])
+    return {(Classic, name): methods[name] for name in methods} | saves(_run, _is_entered)
 
 
 def _whole(original: Callable[..., Any], collected: bool = False) -> Callable[..., Any]:
@@ -88,7 +91,7 @@ def _whole(original: Callable[..., Any], collected: bool = False) -> Callable[..
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """One that is made later reads then what is stored now."""
+    """Replace a checkpoint. A lazy checkpoint reads later the rows that are stored now."""
 
     @wraps(original)
     def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
@@ -101,7 +104,7 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _count(original: Callable[[DataFrame], int]) -> Callable[[DataFrame], int]:
-    """Rows are counted behind the last exchange, of which no column is needed."""
+    """Replace `count` by an aggregate, which needs no column of the last exchange."""
 
     @wraps(original)
     def count(self: DataFrame) -> int:
@@ -114,7 +117,7 @@ def _count(original: Callable[[DataFrame], int]) -> Callable[[DataFrame], int]:
 
 
 def _first(original: Callable[..., Any], usual: int, more_rows: int) -> Callable[..., Any]:
-    """Only so many rows are asked for."""
+    """Replace an action that shows its first rows by one on a limit."""
 
     @wraps(original)
     def action(self: DataFrame, *args: Any, **more: Any) -> Any:
@@ -135,10 +138,10 @@ def _iterated(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
         return rows(self, *args, **more)
 
     def rows(self: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
-        with ExitStack() as held:
-            with _run_in(held, self) as out:
-                found = original(out, *args, **more)
-            yield from found
+        with ExitStack() as running:
+            with _run_in(running, self) as out:
+                iterator = original(out, *args, **more)
+            yield from iterator
 
     return iterate
 
@@ -150,9 +153,9 @@ def _kept(original: Any) -> Any:
         with _alone(), runs.keep(self, False, "") as out:
             return original.func(out)
 
-    made = cached_property(wraps(original.func)(rdd))
-    made.__set_name__(Classic, "rdd")
-    return made
+    replacement = cached_property(wraps(original.func)(rdd))
+    replacement.__set_name__(Classic, "rdd")
+    return replacement
 
 
 @contextmanager
@@ -168,19 +171,19 @@ def _run(
 
 
 @contextmanager
-def _run_in(held: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
-    """Keep what has run until `held` ends, but other actions of this thread need not wait. The
-    session may have left since its user asked for the rows: Spark runs the query then."""
+def _run_in(running: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
+    """Run a DataFrame, and keep its results until `running` is closed; other actions of this thread
+    go on meanwhile. Spark runs the query if the session has left since the user asked for rows."""
     if (runs := _runs_of(df)) is None:
         yield df
         return
     with _alone():
-        yield held.enter_context(runs.again(df, False, ""))
+        yield running.enter_context(runs.again(df, False, ""))
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Actions inside of an action are the session's own."""
+    """Leave actions that an action runs inside to Spark."""
     _within.active = True
     try:
         yield
@@ -189,7 +192,7 @@ def _alone() -> Iterator[None]:
 
 
 def _runs_of(df: DataFrame) -> Runs | None:
-    """Return how the session's queries run; None where they are Spark's own."""
+    """Return how the queries of a DataFrame's session run; None where Spark runs them."""
     if getattr(_within, "active", False):
         return None
     name = session_name(df.sparkSession)

@@ -1,8 +1,8 @@
-"""Saves of sessions whose queries run through their headgate without being told to.
+"""Replace PySpark's saves, so that the queries of entered sessions run in Headgate automatically.
 
-Spark itself writes, with its writer as the user has set it up; only where the rows come from is
-another DataFrame. Its plan still names what the query reads, so that Spark's own rules hold: about
-a table that is written while it is read, and about what may be null.
+Spark itself writes, with the writer that the user has set up, but takes the rows from another
+DataFrame. The plan of that DataFrame still names the sources of the query, so that Spark's own
+rules hold: about a table that is written while it is read, and about columns that may be null.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SAVES: dict[type, tuple[str, ...]] = {
 
 
 def saves(run: RunQuery, is_entered: Callable[[DataFrame], bool]) -> dict[tuple[type, str], Any]:
-    """What takes the place of each method that saves."""
+    """Return the replacement of each method that saves."""
     return {
         (kind, name): _saved(kind.__dict__[name], run, is_entered)
         for kind, names in SAVES.items()
@@ -60,11 +60,11 @@ def _saved(
     @wraps(original)
     def save(self: Any, *args: Any, **more: Any) -> Any:
         df: DataFrame = self._df
-        given = parameters.bind(self, *args, **more).arguments
-        if not is_entered(df) or _is_settled(self, original.__name__, given):
+        arguments = parameters.bind(self, *args, **more).arguments
+        if not is_entered(df) or _is_settled(self, original.__name__, arguments):
             return original(self, *args, **more)
         query = df.select("*")  # Spark plans each save anew
-        with run(df, query, refusal=_refusal(self, original.__name__, given)) as out:
+        with run(df, query, refusal=_refusal(self, original.__name__, arguments)) as out:
             if out is query:
                 return original(self, *args, **more)
             with written_from(self, out.union(df.where(F.lit(False)))):
@@ -73,32 +73,33 @@ def _saved(
     return save
 
 
-def _is_settled(writer: Any, name: str, given: Mapping[str, Any]) -> bool:
-    """Whether Spark asks for no row: it would not touch what is there already."""
+def _is_settled(writer: Any, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return True if Spark needs no row: the target exists, and the mode does not write to it."""
     if name not in ONCE:
         return False
-    if _mode(writer, given) not in KEEPS:
+    if _mode(writer, arguments) not in KEEPS:
         return False
     if name == "saveAsTable":
-        return bool(writer._spark.catalog.tableExists(given["name"]))
-    return target(writer, given.get("path"))[1]
+        return bool(writer._spark.catalog.tableExists(arguments["name"]))
+    return target(writer, arguments.get("path"))[1]
 
 
-def _refusal(writer: Any, name: str, given: Mapping[str, Any]) -> str:
-    """Why the query is left to Spark: it reads files that go before the last stage has read them.
-    Spark itself has no rule about that, but more exchanges than we need."""
-    if name not in ("save", *FILES) or _mode(writer, given) != "overwrite":
+def _refusal(writer: Any, name: str, arguments: Mapping[str, Any]) -> str:
+    """Return why the query is left to Spark, empty if it is not. A query that reads the files that
+    it overwrites is left: its last stage would read them after they are deleted. Spark has no rule
+    about that, but its plan has more exchanges than ours."""
+    if name not in ("save", *FILES) or _mode(writer, arguments) != "overwrite":
         return ""
-    folder, exists = target(writer, given.get("path"))
+    folder, exists = target(writer, arguments.get("path"))
     read = writer._df.inputFiles() if exists else []
     overlap = any(_plain(file).startswith(f"{_plain(folder)}/") for file in read)
     return f"{folder} is read, and overwritten" if overlap else ""
 
 
-def _mode(writer: Any, given: Mapping[str, Any]) -> str:
-    return str(given.get("mode") or writer._jwrite.curmode().name()).lower()
+def _mode(writer: Any, arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("mode") or writer._jwrite.curmode().name()).lower()
 
 
 def _plain(uri: str) -> str:
-    """Without what Java's ways to write a URI differ in."""
+    """Return a URI with one slash behind its scheme: Java writes one or three."""
     return re.sub("^([^:]*):/+", r"\1:/", uri)
