@@ -1,1 +1,1 @@
-"""Engines."""
+"""Connectors: one folder for each engine that shuffles through Headgate."""

@@ -1,1 +1,1 @@
-"""Spark: the only room that imports pyspark."""
+"""The connector for Spark: the only folder that imports pyspark."""

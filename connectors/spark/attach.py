@@ -1,4 +1,4 @@
-"""A session's headgate is made: everything is checked, and the job registered."""
+"""Attach a session: check everything, register the job, and make its headgate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("headgate")
 
 
 class _JobContext:
-    """What the master may ask of this driver."""
+    """Implements `JobShuffleContext`: logs fatal errors and starts reruns."""
 
     def __init__(self, job: JobId, application: str, repairs: Reruns) -> None:
         self.job_id = job
@@ -45,7 +45,12 @@ class _JobContext:
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
-    """Check everything, register the job, and hand out its headgate."""
+    """Check settings, executors and services, register the job, and return its headgate.
+
+    Raises:
+        Invalid: the session, a setting, an executor or a service cannot be used.
+        Unavailable: the broker or the store cannot be reached, or no master answers in time.
+    """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
     settings = read_settings(spark.conf.getAll)
@@ -62,8 +67,11 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
 
 
 def default_job(application: str) -> str:
-    """Return the name of an application's job. Local and standalone masters call applications after
-    the time, so that two of one broker may share an id: there the driver's process is added."""
+    """Return the default name of an application's job.
+
+    Local and standalone masters name applications after the time, so two applications at one broker
+    may share an id. Their job names also carry a checksum of the driver's host and process id.
+    """
     if not application.startswith(("local-", "app-")):
         return application
     driver = f"{socket.gethostname()}/{os.getpid()}"
@@ -103,7 +111,8 @@ def _door(spark: SparkSession, settings: Settings) -> CatalystDoor | None:
 
 
 def _require_headgate(spark: SparkSession) -> None:
-    """Every executor that is there now can run our tasks; later ones are checked at first use."""
+    """Run a probe in every slot, to check that the present executors can run our tasks. Executors
+    that join later are checked by their first task."""
     context = spark.sparkContext
     slots = max(1, context.defaultParallelism)
     try:

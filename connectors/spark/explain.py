@@ -1,4 +1,4 @@
-"""Where each exchange of a query runs or ran, in words."""
+"""Explain in words where each exchange of a query runs or ran."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .report import ResultReport
 def planned(
     query: QueryRunner, df: DataFrame, fillings: Iterable[tuple[QueryRunner, Cache]]
 ) -> str:
-    """A query of which nothing has run, and what fills the caches that it is the first to read."""
+    """Describe a query that has not run: its plan and where each exchange will run. `fillings` are
+    the caches that the query is the first to read, and the queries that fill them."""
     plan = query.plan(df)
     lines = [_told_before(query, shuffle) for shuffle in plan.shuffles]
     for filling, cache in fillings:
@@ -27,9 +28,9 @@ def planned(
 
 
 def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> str:
-    """A query whose exchanges are done, and what reading them has cost until now."""
-    found = {report.result: report for report in reports}
-    lines = [_told(done, found[done.written.descriptor.result]) for done in query.exchanges]
+    """Describe a query whose exchanges have run, with the cost of each exchange so far."""
+    report_of = {report.result: report for report in reports}
+    lines = [_told(done, report_of[done.written.descriptor.result]) for done in query.exchanges]
     lines += [f"{label}: stayed in Spark: {reason}" for label, reason in query.refused]
     if query.reused:
         lines.append(f"{query.reused} more had the rows of another one")
@@ -53,7 +54,8 @@ def _told(done: FinishedExchange, report: ResultReport) -> str:
 
 
 def _skew(rows: Longs) -> str:
-    """How the largest partition stands to the middle one of those that have rows."""
+    """Return the ratio of the largest subpartition to the median of those that have rows; empty
+    when fewer than two have rows."""
     some = rows[rows > 0]
     if len(some) < 2:
         return ""

@@ -1,5 +1,8 @@
-"""Grouped functions by PySpark's own names: exchanges run now, functions when the DataFrame that
-is returned is used."""
+"""Grouped functions under PySpark's own method names.
+
+The exchanges run when a method is called. The user's functions run when the returned DataFrame is
+used.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Offloads = Callable[[DataFrame], DataFrame]
 
 
 class Grouped:
-    """The groups of a DataFrame, as `df.groupBy` gives them; what is made of them runs here."""
+    """Groups a DataFrame like `df.groupBy`; each method runs the exchanges of its query here."""
 
     def __init__(self, offload: Offloads, df: DataFrame, *columns: str | Column) -> None:
         self._offload = offload
@@ -34,7 +37,7 @@ class Grouped:
 
 
 class Cogrouped:
-    """The groups of two DataFrames, side by side."""
+    """Pairs the groups of two DataFrames that have the same key."""
 
     def __init__(self, offload: Offloads, left: GroupedData, right: GroupedData) -> None:
         self._offload = offload

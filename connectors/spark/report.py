@@ -1,4 +1,4 @@
-"""What exchanges cost: rows, bytes, requests, and their price, all from the log."""
+"""Reports on exchanges: rows, bytes, requests and their price, as the log states them."""
 
 from __future__ import annotations
 
@@ -14,37 +14,43 @@ GET_USD = 0.0004 / 1000
 
 @dataclass(frozen=True, slots=True)
 class ResultReport:
-    """One exchange. `price_usd` counts requests at the list price of S3 Standard in us-east-1."""
+    """One exchange, as the log states it."""
 
     result: ResultId
     label: str
     partitions: int
     subpartitions: int
     consumable: int
+    """Partitions that have become consumable."""
     consumed: int
+    """Subpartitions that were read at least once."""
     rows: int
+    """Rows of the consumable partitions."""
     stored_bytes: int
     superseded: int
+    """Attempts that were superseded."""
     puts: int
     gets: int
     read_bytes: int
     released: str | None
+    """Reason of the release; None while the result is not released."""
 
     @property
     def price_usd(self) -> float:
+        """Return the price of all requests, by the list prices of S3 Standard in us-east-1."""
         return price_usd(self.puts, self.gets)
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The exchanges of a job; `native` is what this driver left to Spark: why, and how often. The
-    sums are of all exchanges, also of those that were released so long ago that only their sum,
-    `forgotten`, is known."""
+    """The exchanges of a job. The sums cover all exchanges, forgotten results included."""
 
     job: str
     results: tuple[ResultReport, ...]
     native: Mapping[str, int]
+    """Shuffles that this driver left to Spark: their number by reason."""
     forgotten: Forgotten
+    """Sums of results that were released so long ago that nothing else is remembered."""
 
     @property
     def puts(self) -> int:

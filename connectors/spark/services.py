@@ -1,4 +1,4 @@
-"""The broker and the store of a session: opened, checked, and described for the workers."""
+"""Open and check the broker and the store of a session, and describe them for the workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tasks.worker import WorkerSettings
 
 
 class LocalServices(Protocol):
-    """An embedded broker and store in processes of their own."""
+    """An embedded broker and store, each in a process of its own."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -45,16 +45,21 @@ StartLocal = Callable[[], LocalServices]
 
 @dataclass(frozen=True, slots=True)
 class JobServices:
+    """The open log and store of a job."""
+
     log: KafkaEventLog
     store: BlobStore
     worker: WorkerSettings
+    """Settings from which workers open the same log and store."""
     opened: ExitStack
+    """Closes the store, the log and the embedded services."""
 
     def require_whole_log(self) -> None:
-        """The embedded broker drops the oldest events when its memory is full, without a word.
+        """Check that the embedded broker still has the oldest event of the job. It drops the oldest
+        events silently when its memory is full.
 
         Raises:
-            Invalid: it has, so that nothing that follows could be explained.
+            Invalid: events were dropped, so no decision could be derived from the log.
         """
         if self.worker.kafka.embedded and self.log.oldest(self.worker.job) > 0:
             raise Invalid(
@@ -77,11 +82,11 @@ class JobServices:
 def open_services(
     settings: Settings, job: JobId, local: StartLocal, master: str, readers: int
 ) -> JobServices:
-    """Reach the broker and the store, within one deadline for both.
+    """Open and check the broker and the store, within one deadline for both.
 
     Raises:
         Invalid: a setting, a credential or the bucket is wrong.
-        Unavailable: one of them cannot be reached.
+        Unavailable: the broker or the store cannot be reached.
     """
     with ExitStack() as opening:
         worker = _describe(settings, job, local, master, readers, opening)

@@ -1,4 +1,4 @@
-"""A session's headgate: attach, exchange, look, release, close."""
+"""The headgate of an attached session: run exchanges, report on them, release them, close."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _LOG = logging.getLogger("headgate")
 _EVENTS_MAX = 500
 _POLL_S = 0.5
 _REASON_CHARS = 200
-_OBJECT = re.compile(r"\bo\d+\.")  # py4j's number of it, which makes one reason many
+_OBJECT = re.compile(r"\bo\d+\.")  # py4j's object number, which would make one reason many
 
 
 class Headgate:
-    """Hands exchanges of one Spark session to Kafka and object storage."""
+    """Runs exchanges of one Spark session through Kafka and object storage."""
 
     def __init__(self, exchanger: Exchanger, services: JobServices) -> None:
         self._exchanger = exchanger
@@ -77,13 +77,13 @@ class Headgate:
         return self._exchanger.job_context.worker.job
 
     def repartition(self, df: DataFrame, n: int, *columns: str | Column) -> DataFrame:
-        """The rows of `df` in exactly `n` partitions, each row where `df.repartition` puts it.
+        """Return the rows of `df` in `n` partitions, each row where `df.repartition` puts it.
 
         The rows are written now and read whenever the returned DataFrame is used.
 
         Raises:
             Invalid: `n`, a column or its type cannot be used; nothing has run.
-            Unavailable: no decision came in time; names what was waited for.
+            Unavailable: no decision came in time; the message names the missing decision.
         """
         self._require_open()
         if n < 1 or not columns:
@@ -95,11 +95,12 @@ class Headgate:
         return exchange.frame
 
     def offload(self, df: DataFrame) -> DataFrame:
-        """The rows of `df`, in its order and with its schema; each exchange of its plan runs here.
+        """Return the rows of `df`, in its order and with its schema, and run the exchanges of its
+        plan in Headgate.
 
-        The exchanges run now, as those under a checkpoint; the last stage runs whenever the
-        returned DataFrame is used. What cannot be taken runs in Spark, and `report` says why.
-        What is stored goes with `release`, or when nothing can read it any more.
+        The exchanges run now, like those under a checkpoint. The last stage runs whenever the
+        returned DataFrame is used. Exchanges that Headgate cannot run stay in Spark, and `report`
+        says why. The stored rows are deleted by `release`, or when nothing can read them any more.
 
         Raises:
             Invalid: this Spark has no private door.
@@ -112,24 +113,25 @@ class Headgate:
         return out
 
     def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
-        """The groups of `df`, for a function of the user's: `df.groupBy` with its exchange here."""
+        """Return the groups of `df` for grouped functions: `df.groupBy`, with its exchange here."""
         return Grouped(self.offload, df, *columns)
 
     def map_partitions_in_arrow(
         self, df: DataFrame, func: Batches, schema: StructType | str
     ) -> DataFrame:
-        """`df.mapInArrow` of a DataFrame that `repartition` or `read` returned: the function is
-        called by the tasks that read what is stored, and no row of it goes through the JVM.
+        """Return `df.mapInArrow(func, schema)` for a DataFrame that `repartition` or `read`
+        returned. The tasks that read the stored rows call the function, and no stored row goes
+        through the JVM.
 
         Raises:
-            Invalid: the DataFrame is none of these, was released, or has columns of a type that
-                functions are given in another form.
+            Invalid: neither returned the DataFrame, it was released, or a column has a type that
+                cannot be passed to functions as PySpark does it.
         """
         return self._exchanger.mapped(self._written_of(df), df.schema, func, schema)
 
     def explain(self, df: DataFrame) -> str:
-        """The plan of a query and, for each of its exchanges, whether it runs here; of what
-        `offload` returned also rows, bytes, requests, seconds and skew.
+        """Return the plan of a query and, for each of its exchanges, whether it runs here. For a
+        DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
 
         Raises:
             Invalid: this Spark has no private door.
@@ -140,8 +142,8 @@ class Headgate:
         return explain.planned(query, df, self._fillings(query, df))
 
     def read(self, result: str) -> DataFrame:
-        """The rows of a complete result of this job, also one that an earlier driver has written
-        under the same `spark.headgate.job.id`; `results` has the names.
+        """Return the rows of a complete result of this job. An earlier driver of the same
+        `spark.headgate.job.id` may have written the result; `results` has the names.
 
         Raises:
             Invalid: there is no such result, it is released, or not complete.
@@ -152,19 +154,21 @@ class Headgate:
         return exchange.frame
 
     def results(self) -> tuple[ResultReport, ...]:
-        """Every exchange of the job, in the order in which they were made."""
+        """Return a report on each exchange of the job, in the order of registration; those that the
+        master has forgotten are left out."""
         return self._report({}).results
 
     def report(self) -> JobReport:
-        """Rows, bytes, requests and price of the job's exchanges, as the log has them."""
+        """Return the rows, bytes, requests and price of the job's exchanges, as the log states
+        them, and the shuffles that Spark ran itself."""
         unseen = self._unseen.count() if self._unseen and not self._closed else {}
         return self._report(self._native + Counter(unseen))
 
     def release(self, df: DataFrame) -> None:
-        """Delete what is stored for a DataFrame that `repartition`, `read` or `offload` returned.
+        """Delete the stored rows of a DataFrame that `repartition`, `read` or `offload` returned.
 
         Raises:
-            Invalid: the DataFrame is none of these, or was released before.
+            Invalid: none of them returned the DataFrame, or it was released before.
             Unavailable: no decision came in time; call it again.
         """
         self._require_open()
@@ -176,19 +180,19 @@ class Headgate:
         self._written.pop(df, None)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
-        """Let what is stored for a DataFrame outlive this job, until a point in time (milliseconds
-        since 1970) or for ever; a later driver of the same `spark.headgate.job.id` reads it by the
-        name that is returned, and releases it.
+        """Let the stored rows of a DataFrame outlive this job, until a point in time (milliseconds
+        since 1970) or, with 0, for ever. Return the name of the result: by this name a later driver
+        of the same `spark.headgate.job.id` reads and releases it.
 
         Raises:
-            Invalid: the DataFrame is none that `repartition` or `read` returned, or was released.
+            Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
         """
         descriptor = self._descriptor_of(df)
         self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
         return descriptor.result
 
     def stop_tracking(self, df: DataFrame, reason: str) -> ResultId:
-        """Leave what is stored for a DataFrame to somebody else, who has to delete it.
+        """Leave the stored rows of a DataFrame to another owner, who has to delete them.
 
         Raises:
             Invalid: as for `promote`.
@@ -198,30 +202,32 @@ class Headgate:
         return descriptor.result
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
-        """Whether a result, or one partition of it, can be read whole now."""
+        """Return True if a whole result, or one whole partition of it, can be read now."""
         return self._exchanger.job_context.master.is_available(
             self.job, ResultId(result), partition
         )
 
     def may_release_executor(self, host: str) -> bool:
-        """Whether this job loses nothing with the executors of a host."""
+        """Return True if this job loses nothing with the executors of a host."""
         return self._exchanger.job_context.master.may_release_executor(self.job, host)
 
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
-        """Release every result but those of these DataFrames, what these were made from, what was
-        promoted, and what a query of this session writes or reads just now; returns which. What was
-        derived from a DataFrame that is not named can no longer be read.
+        """Release the complete results that nothing needs, and return their names.
+
+        Promoted results are needed. So are the results of the named DataFrames, of rows that Spark
+        may still read and of running queries, with the inputs of all three. A DataFrame that was
+        derived from an unnamed one can no longer be read.
 
         Raises:
             Invalid: as for `promote`.
         """
         self._require_open()
-        held = self._kept.results | self._in_use.results
-        held |= {self._descriptor_of(df).result for df in in_use}
-        return self._exchanger.job_context.master.remove_unused(self.job, held)
+        needed = self._kept.results | self._in_use.results
+        needed |= {self._descriptor_of(df).result for df in in_use}
+        return self._exchanger.job_context.master.remove_unused(self.job, needed)
 
     def why(self, result: str, partition: int) -> tuple[Made, ...]:
-        """Every attempt at a partition: why it was made, and what became of it.
+        """Return every attempt at a partition, with its reason and its outcome.
 
         Raises:
             Unavailable: the log was not read in time.
@@ -238,16 +244,16 @@ class Headgate:
         return why(records, PartitionId(ResultId(result), partition))
 
     def detach(self) -> None:
-        """Let the session's actions be Spark's own again; what is stored stays."""
+        """Let Spark run the session's actions itself again; stored rows stay."""
         if self._runs:
             actions.leave(self._exchanger.spark, self._runs)
 
     def close(self) -> None:
-        """Release all that the job has but what was promoted, and wait until it is deleted, for as
-        long as objects go.
+        """Release every result of the job except promoted ones, and wait until their objects are
+        deleted, as long as the deletion makes progress.
 
         Raises:
-            Unavailable: nothing went any more; call it again to wait on.
+            Unavailable: the deletion has stopped; call it again to go on waiting.
         """
         if self._ended:
             return
@@ -282,7 +288,8 @@ class Headgate:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """What is not deleted when nothing goes any more is left to a sweep: the lease ends."""
+        """Close, but wait no longer if the deletion stops: a sweep deletes the rest after the lease
+        has ended."""
         try:
             self.close()
         finally:
@@ -314,17 +321,17 @@ class Headgate:
 
     @contextmanager
     def _or_dropped(self, results: Results) -> Iterator[None]:
-        """Release what was stored for rows that in the end nobody can read."""
+        """Release these results if the block inside fails, because then nobody can read them."""
         try:
             yield
         except BaseException:
-            for one in results:
-                self._exchanger.drop(one)
+            for descriptor in results:
+                self._exchanger.drop(descriptor)
             raise
 
     def _fill(self, query: QueryRunner, asked: Query) -> list[str]:
-        """Run the exchanges of the caches that a query is the first to read; why some are Spark's
-        own."""
+        """Run the exchanges of the caches that a query is the first to read, and return why some of
+        them stay in Spark."""
         self._kept.sweep()
         reasons: list[str] = []
         for filling, cache in self._fillings(query, asked):
@@ -344,7 +351,7 @@ class Headgate:
         return reasons
 
     def _fillings(self, query: QueryRunner, asked: Query) -> Iterator[tuple[QueryRunner, Cache]]:
-        """The caches that are to be filled for a query, each behind those that it reads."""
+        """Yield the caches that a query has to fill, each after the caches that it reads."""
         for cache in query.empty_caches(asked):
             filling = self._query()
             yield from self._fillings(filling, cache)
@@ -352,8 +359,8 @@ class Headgate:
 
     @contextmanager
     def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """Run a query that is asked for once; what it stored goes with the action, or with the
-        job."""
+        """Run a query that is asked for once. Its stored rows are released after the action, or
+        with the job."""
         with self._instead(df, collected, refusal) as out:
             try:
                 yield out
@@ -362,14 +369,14 @@ class Headgate:
 
     @contextmanager
     def _asking(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """Run a DataFrame of the user's, unless an earlier action has; what it stored goes with
-        the DataFrame, or with the job."""
+        """Run a DataFrame of the user's, unless an earlier action has run it. Its stored rows are
+        released with the DataFrame, or with the job."""
         assert self._answers is not None
-        known = self._answers.get(df, collected)
-        read = self._results_of(known)
+        answer = self._answers.get(df, collected)
+        read = self._results_of(answer)
         with self._in_use.query(read):
-            if known is not None and known in self._offloaded and self._can_be_read(read):
-                yield known
+            if answer is not None and answer in self._offloaded and self._can_be_read(read):
+                yield answer
                 return
         with self._instead(df, collected, refusal) as out:
             try:
@@ -382,16 +389,16 @@ class Headgate:
 
     def _results_of(self, out: DataFrame | None) -> list[ResultId]:
         done = None if out is None else self._offloaded.get(out)
-        return [one.result for one in done.results] if done else []
+        return [descriptor.result for descriptor in done.results] if done else []
 
     def _can_be_read(self, results: Iterable[ResultId]) -> bool:
         state = self._exchanger.job_context.master.state(self.job)
-        found = [state.results.get(one) for one in results]
-        return all(one is not None and one.released is None for one in found)
+        states = [state.results.get(result) for result in results]
+        return all(result is not None and result.released is None for result in states)
 
     def _forget(self, out: DataFrame) -> None:
-        """Release what was stored for rows that nobody can ask for again; a later query does what
-        fails."""
+        """Release the stored rows of a query that nobody can ask for again. If that fails, a later
+        query releases them."""
         try:
             if out in self._offloaded and not self._closed:
                 self.release(out)
@@ -401,7 +408,7 @@ class Headgate:
 
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """A query for whoever may come back to it, as long as anybody can."""
+        """Run a query whose stored rows stay until nothing in Spark can read them any more."""
         with self._instead(df, collected, refusal) as out:
             try:
                 yield out
@@ -411,7 +418,7 @@ class Headgate:
 
     @contextmanager
     def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """What runs instead of a query; Spark runs it where we cannot."""
+        """Yield the DataFrame to run for a query: the query itself where Spark has to run it."""
         with self._in_use.query():
             out, reasons = self._try_offload(df, collected, refusal)
             with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
@@ -420,7 +427,7 @@ class Headgate:
     def _try_offload(
         self, df: DataFrame, collected: bool, refusal: str
     ) -> tuple[DataFrame, list[str]]:
-        """What runs instead of a query, and why some or all of it is Spark's own."""
+        """Return the DataFrame to run for a query, and why Spark runs all or some of it."""
         if df.isStreaming:
             return df, []
         filled: list[str] = []
@@ -433,7 +440,7 @@ class Headgate:
                 return out, filled + [why for _, why in self._offloaded[out].refused]
             reasons = refusals if all(refusals) else [refusal]
             if query.reads_cache(df):
-                df = df.select("*")  # planned anew, for the user's plan could outlive what it reads
+                df = df.select("*")  # planned anew: the user's plan could outlive the cache
         except Exception as exc:
             if is_sparks(exc):
                 raise
@@ -474,6 +481,6 @@ class Headgate:
 
 
 def _told(error: Exception) -> str:
-    """An error as a reason, in one line."""
+    """Return an error as a reason, in one line."""
     text = str(getattr(error, "java_exception", error)).partition("\n")[0]
     return f"{type(error).__name__}: {_OBJECT.sub('', text)[:_REASON_CHARS]}"

@@ -1,4 +1,4 @@
-"""Which columns can be carried, and as which Arrow types."""
+"""Check which columns Headgate can carry, and map their types to Arrow's."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
 
 
 def carried_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which the JVM hands over rows of this schema.
+    """Return the Arrow schema in which the JVM hands over rows of `schema`.
 
     Raises:
-        Invalid: a column cannot be carried; names it and its type.
+        Invalid: a column cannot be carried.
     """
     fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
     try:
@@ -56,8 +56,8 @@ def carried_schema(schema: StructType) -> pa.Schema:
 
 
 def least_bytes(fields: Iterable[pa.Field]) -> int:
-    """The bytes that a row takes in Arrow whatever it holds: a struct's fields do when it is null,
-    lists and texts only say where they end."""
+    """Return the least bytes that a row takes in Arrow, whatever its values: the fields of a null
+    struct count in full, a list or a text counts as one offset."""
     return sum(map(_least_bytes, (field.type for field in fields)))
 
 
@@ -71,15 +71,15 @@ def _least_bytes(kind: pa.DataType) -> int:
 
 
 def has_maps(schema: StructType) -> bool:
-    """Whether any column holds a map, and so may be a key that does."""
+    """Return True if any column holds a map: a key of such rows may hold one too."""
     return any(isinstance(inner, MapType) for inner in _walk(schema))
 
 
 def check(schema: StructType) -> None:
-    """Refuse what cannot be carried, before any task runs.
+    """Refuse columns that cannot be carried, before any task runs.
 
     Raises:
-        Invalid: names the column and the type.
+        Invalid: a column cannot be carried, or there is no column.
     """
     if not schema.fields:
         raise Invalid("there are no columns to repartition")
@@ -98,10 +98,10 @@ def check(schema: StructType) -> None:
 
 
 def check_public(schema: StructType) -> None:
-    """Refuse what only the private road carries.
+    """Refuse columns that public PySpark cannot carry; `JvmTransport` can.
 
     Raises:
-        Invalid: names the column and the type.
+        Invalid: there is such a column.
     """
     for field in schema:
         inside = list(_walk(field.dataType))[1:]
@@ -113,10 +113,10 @@ def check_public(schema: StructType) -> None:
 
 
 def check_public_keys(keys: StructType) -> None:
-    """Refuse keys for which SQL's `hash` is not what Spark partitions by.
+    """Refuse keys that SQL's `hash` hashes in another way than Spark's partitioning.
 
     Raises:
-        Invalid: names the key and the type.
+        Invalid: there is such a key.
     """
     for key in keys:
         for inner in _walk(key.dataType):
@@ -129,10 +129,11 @@ def check_public_keys(keys: StructType) -> None:
 
 
 def given_schema(schema: StructType, zone: str) -> pa.Schema:
-    """What PySpark hands to a user's function, in a session of this time zone.
+    """Return the Arrow schema in which PySpark passes rows to a user's function, in a session of
+    time zone `zone`.
 
     Raises:
-        Invalid: it hands over something else than what is carried; names the column.
+        Invalid: a column cannot be passed as PySpark does it.
     """
     for field in schema:
         if not may_be_given(field.dataType):
@@ -140,12 +141,13 @@ def given_schema(schema: StructType, zone: str) -> pa.Schema:
                 f"column {field.name!r} is {field.dataType.simpleString()}, which functions here "
                 "are not given as PySpark does it: use mapInArrow"
             )
-    made = to_arrow_schema(schema, **dict(_VERSION.to_arrow_schema))
-    return pa.schema([_zoned(field, zone) for field in made])
+    arrow_schema = to_arrow_schema(schema, **dict(_VERSION.to_arrow_schema))
+    return pa.schema([_zoned(field, zone) for field in arrow_schema])
 
 
 def _zoned(field: pa.Field, zone: str) -> pa.Field:
-    """The JVM writes timestamps in the session's zone; an older PySpark knows none but UTC."""
+    """Return the field with all timestamps in the session's zone, as the JVM writes them. An older
+    PySpark always gives UTC."""
     kind = field.type
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         kind = pa.timestamp(kind.unit, zone)
@@ -159,7 +161,7 @@ def _zoned(field: pa.Field, zone: str) -> pa.Field:
 
 
 def may_be_given(kind: DataType) -> bool:
-    """Whether a column is in Arrow what PySpark hands to a user's function."""
+    """Return True if stored columns of a type can be passed to functions as PySpark does it."""
     plain = (
         *(NumericType, BooleanType, StringType, BinaryType, DateType, TimestampType, NullType),
         *(TimestampNTZType, DayTimeIntervalType, ArrayType, MapType, StructType),
@@ -168,7 +170,8 @@ def may_be_given(kind: DataType) -> bool:
 
 
 def stored_schema(schema: StructType) -> StructType:
-    """The schema in which rows are stored: columns by number, and none that only Spark knows."""
+    """Return the schema in which rows are stored: columns are named by number, and types that only
+    Spark knows are replaced."""
     stored = StructType()
     for at, field in enumerate(schema):
         stored.add(f"c{at}", _stored(field.dataType), field.nullable)
@@ -176,18 +179,18 @@ def stored_schema(schema: StructType) -> StructType:
 
 
 def is_small(kind: DataType) -> bool:
-    """Whether a column is of decimals that are stored as whole numbers without their scale: the
-    JVM makes large numbers of a decimal to put it into Arrow's form, and again to read it."""
+    """Return True if decimals of a type are stored as whole numbers without their scale. In Arrow's
+    own form each value would cost the JVM a big integer, when written and again when read."""
     return isinstance(kind, DecimalType) and kind.precision <= _LONG_DIGITS
 
 
 def to_carried(schema: StructType) -> list[Column]:
-    """Renamed columns as what mapInArrow takes."""
+    """Return the renamed columns in the types in which they are stored."""
     return [_to(field.dataType, f"c{at}").alias(f"c{at}") for at, field in enumerate(schema)]
 
 
 def back_from_carried(schema: StructType) -> list[Column]:
-    """What was carried, under its own name and type."""
+    """Return the stored columns under their original names and in their original types."""
     return [
         _back(field.dataType, f"c{at}").alias(field.name, metadata=field.metadata)
         for at, field in enumerate(schema)
@@ -232,7 +235,8 @@ def _walk(kind: DataType) -> Iterator[DataType]:
 
 
 def _carried(kind: DataType) -> DataType:
-    """The same layout in types that pyarrow knows: a year-month interval is a 32-bit integer."""
+    """Return the type of the same layout that pyarrow knows: a year-month interval becomes a 32-bit
+    integer."""
     if isinstance(kind, YearMonthIntervalType):
         return IntegerType()
     if isinstance(kind, UserDefinedType):

@@ -1,7 +1,7 @@
-"""The versions of Spark whose private calls are known, and all in which they differ.
+"""The versions of Spark whose private calls are known, and every difference between them.
 
-`make test-matrix` tries each. A newer one goes by public calls only, an older one is refused. This
-asks for no Spark to be installed.
+`make test-matrix` tries each version. A newer version is served through public calls only; an older
+one is refused. This module does not need an installed Spark.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One minor version: what the calls of these names take beside what they take in all, whether
-    Python's tasks can be reached by a socket in the file system, and whether grouped functions are
-    called by the tasks that read."""
+    """One minor version: the arguments that its calls take in addition to those of every version,
+    and its abilities."""
 
     logical_rdd: tuple[object, ...] = ()
+    """More arguments of `LogicalRDD`."""
     shuffle_exchange: tuple[object, ...] = ()
+    """More arguments of `ShuffleExchangeExec`."""
     to_arrow_schema: tuple[tuple[str, Any], ...] = ()
+    """More keyword arguments of PySpark's `to_arrow_schema`."""
     sockets: bool = True
+    """True if Spark can reach Python tasks by a Unix domain socket."""
     grouped: bool = False
+    """True if the tasks that read an exchange may call the grouped function above it."""
 
 
 _ZONED = (("timezone", "UTC"),)
@@ -40,10 +44,10 @@ OLDEST, *_, NEWEST = VERSIONS
 
 
 def version_of(spark: str) -> Version | None:
-    """What is known of a version as Spark tells it, None for a newer one.
+    """Return the known version that a version text of Spark names, None for a newer one.
 
     Raises:
-        Invalid: it is older than all that are known.
+        Invalid: the version is older than every known one.
     """
     minor = ".".join(re.findall(r"\d+", spark)[:2])
     if _number(minor) < _number(OLDEST):
