@@ -1,9 +1,8 @@
-"""The private door: with `physical.py`, `stated.py`, `places.py`, `walk.py`, `numbering.py`,
-`operators.py`, `caches.py`, `task_settings.py` and `jvm.py` behind it, the only code that touches
+"""The private door: with the folders `jvm` and `queries` behind it, the only code that touches
 Spark's internals through py4j.
 
-`open_door` answers None where a name it needs is missing or batches cannot be made; the caller then
-keeps to public PySpark.
+`open_door` returns None where a class that it needs is missing or batches cannot be made. The
+caller then uses public PySpark only.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from .bridge import Jvm, name_of
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
-_RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString has it
+_RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString writes the id
 _CONVERTER = "org.apache.spark.sql.connect.execution.SparkConnectPlanExecution"
-_BATCH_BYTES = 16 << 20  # as Spark estimates them: what is off the heap is about twice as much
+_BATCH_BYTES = 16 << 20  # by Spark's estimate; off the heap they take about twice as much
 _CLASSES = {
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "types": "org.apache.spark.sql.types.DataTypes",
@@ -59,24 +58,30 @@ _CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """How far a map stage can be trusted to give the same rows when it runs again: `repeatable`, in
-    whatever order, and `ordered`, in the same one too. `scans` are the RDDs that it reads."""
+    """The guarantees of a map stage that runs again."""
 
     ordered: bool = False
+    """It gives the same rows in the same order."""
     repeatable: bool = False
+    """It gives the same rows, in any order."""
     scans: frozenset[int] = frozenset()
+    """The ids of the RDDs that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangePlan:
-    """An exchange taken apart: the physical plan of the numbered rows that Spark makes of `origin`,
-    their schema, and what Spark knows of them behind the exchange."""
+    """The two sides of an exchange: the rows that go in, and the form in which they come out."""
 
     executed: Any
+    """The physical plan of the rows that go in, each with the number of its partition."""
     schema: StructType
+    """The schema of these rows."""
     origin: Any
+    """The plan that `lineage` examines for its scans and for what is not deterministic."""
     attributes: Any
+    """The columns of the rows that come out."""
     partitioning: Any
+    """The partitioning of the rows that come out."""
 
 
 class CatalystDoor:
@@ -87,7 +92,8 @@ class CatalystDoor:
         self._jvm = jvm
 
     def exchange_plan(self, repartitioned: DataFrame, maps: bool) -> ExchangePlan:
-        """The rows under a repartition, as c0, c1, …, and behind them Spark's own partition id."""
+        """Return the rows under a repartition as columns c0, c1, …, then Spark's own id of a row's
+        partition."""
         query = repartitioned._jdf.queryExecution()
         node = query.analyzed()
         partitioning, child, session = node.partitioning(), node.child(), self._session
@@ -100,19 +106,20 @@ class CatalystDoor:
         return ExchangePlan(executed, rows.schema, origin, child.output(), partitioning)
 
     def carried(self, output: Any, number: Any) -> Any:
-        """Return some columns as c0, c1, …, in the form in which they are stored, and behind them
-        the number of a row's partition."""
+        """Return columns as c0, c1, …, in the form in which they are stored, then the number of a
+        row's partition."""
         small = self._small_decimals(output)
         carried = [
-            self.alias(self._jvm["unscaled"](one) if at in small else one, f"c{at}")
-            for at, one in enumerate(self._jvm.items(output))
+            self.alias(self._jvm["unscaled"](column) if at in small else column, f"c{at}")
+            for at, column in enumerate(self._jvm.items(output))
         ]
         carried.append(self.alias(number, SUBPARTITION))
         return self._jvm.seq(carried)
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
-        """Spark's optimizer sorts the maps in partition expressions, and only then hashes them;
-        a session of our own lets the analyzer pass what the optimizer has made."""
+        """Return the optimized partitioning, and a session that may hash maps. Spark's optimizer
+        sorts the maps in partition expressions before they are hashed, but an ordinary session's
+        analyzer refuses the sorted maps too."""
         session = self._session.cloneSession()
         session.conf().set("spark.sql.legacy.allowHashOnMapType", "true")
         planned = query.optimizedPlan()
@@ -120,15 +127,15 @@ class CatalystDoor:
         return (planned.partitioning() if kept else partitioning), session
 
     def number(self, partitioning: Any) -> Any:
-        """The expression of a row's partition; what needs none goes to the only one."""
+        """Return the expression for the number of a row's partition: 0 where there is only one."""
         if partitioning.numPartitions() == 1:
             return self._jvm["literal"](0, self._jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, plan: Any, batch_rows: int, row_bytes: int) -> Any:
-        """The rows of a physical plan as a JavaRDD of Arrow streams, each of one batch, as bytes. A
-        batch ends also when its rows are large, which `Dataset.toArrowBatchRdd` does not. A row
-        counts as `row_bytes` at the least: Spark counts next to nothing for a null struct."""
+        """Return a physical plan's rows as a JavaRDD of Arrow streams in bytes, a batch each.
+        Unlike the batches of `Dataset.toArrowBatchRdd`, these are limited in bytes too. A row
+        counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
         with self.active(self._session):
@@ -139,7 +146,7 @@ class CatalystDoor:
         """Make a converter for no columns.
 
         Raises:
-            Py4JError: this JVM does not let us, or this Spark has another one.
+            Py4JError: the JVM refuses access, or this Spark has another converter.
         """
         self._convert(self._parsed(StructType()), 1)
 
@@ -150,8 +157,8 @@ class CatalystDoor:
 
     @contextmanager
     def active(self, session: Any) -> Iterator[None]:
-        """Spark's rules, nodes and expressions take the session that is active in their thread for
-        theirs; a thread of ours has none."""
+        """Make a session the active one of this thread inside. Spark's rules, nodes and expressions
+        use the active session, and a Python thread has none."""
         sessions = self._jvm["sessions"]
         before = sessions.getActiveSession()
         sessions.setActiveSession(session)
@@ -165,23 +172,23 @@ class CatalystDoor:
 
     @cached_property
     def _converter(self) -> Any:
-        """Make the object that makes batches for Spark Connect. Its class wants a query of
-        Connect's, which the making of batches does not: so no constructor is called."""
-        found = self._jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
-        found.setAccessible(True)
-        return found.get(None).allocateInstance(self._jvm["class"].forName(_CONVERTER))
+        """Return the object that makes batches for Spark Connect. No constructor is called, for it
+        needs a query of Connect; making batches does not."""
+        unsafe = self._jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+        unsafe.setAccessible(True)
+        return unsafe.get(None).allocateInstance(self._jvm["class"].forName(_CONVERTER))
 
     @cached_property
     def _any(self) -> Any:
         return self._jvm.only("scala.reflect.ClassTag").Any()
 
     def relation(self, attributes: Any) -> Any:
-        """A leaf of no rows."""
+        """Return a logical leaf without rows."""
         return self._jvm["relation"](attributes, self._jvm.seq(), False, self._jvm.nothing())
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
-        """What Spark knows of a map stage; where it does not say, the stage is not trusted. The
-        level of an RDD leaves out what its expressions do, which the plan tells."""
+        """Return the guarantees of a map stage; none where Spark gives no answer. The level of an
+        RDD ignores its expressions, so the plan must be deterministic too."""
         try:
             level = batches.rdd().outputDeterministicLevel().toString()
             repeatable = level in _REPEATABLE and plan.deterministic()
@@ -190,88 +197,91 @@ class CatalystDoor:
             return Lineage()
 
     def _scans(self, plan: Any) -> frozenset[int]:
-        """The RDDs behind a plan's leaves, those of its subqueries and of its caches too."""
-        found: set[int] = set()
+        """Return the ids of the RDDs behind a plan's leaves, its subqueries and its caches."""
+        rdds: set[int] = set()
         plans = [plan, *self._jvm.items(plan.subqueriesAll())]
-        for leaf in (leaf for one in plans for leaf in self._jvm.items(one.collectLeaves())):
+        for leaf in (leaf for root in plans for leaf in self._jvm.items(root.collectLeaves())):
             name = name_of(leaf)
             if name in _SCANS:
-                found.update(map(int, _RDD_ID.findall(leaf.rdd().toDebugString())))
+                rdds.update(map(int, _RDD_ID.findall(leaf.rdd().toDebugString())))
             elif name == "InMemoryRelation":
-                found |= self._scans(leaf.cachedPlan())
+                rdds |= self._scans(leaf.cachedPlan())
             elif name == "InMemoryTableScanExec":
-                found |= self._scans(leaf.relation().cachedPlan())
+                rdds |= self._scans(leaf.relation().cachedPlan())
             elif name == "AdaptiveSparkPlanExec":
-                found |= self._scans(leaf.inputPlan())
-        return frozenset(found)
+                rdds |= self._scans(leaf.inputPlan())
+        return frozenset(rdds)
 
     def scan_of(self, frame: DataFrame) -> int:
-        """The RDD that a frame of this door reads, as lineages tell it."""
+        """Return the id of the RDD that a frame of this door reads, as lineages have it."""
         number: int = self.rows_behind(frame).id()
         return number
 
     def rows_behind(self, frame: DataFrame) -> Any:
-        """The RDD itself."""
+        """Return the RDD that a frame of this door reads."""
         return frame._jdf.queryExecution().analyzed().collectLeaves().apply(0).rdd()
 
     def weakly(self, thing: Any) -> Any:
-        """A reference that lets a thing of the JVM go when nobody else has it."""
+        """Return a weak reference to an object of the JVM."""
         return self._jvm["weak"](thing)
 
     def scan(
         self, batches: RDD[Any], stored: StructType, attributes: Any, partitioning: Any
     ) -> DataFrame:
-        """A DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
+        """Return a DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
         assert batches.getNumPartitions() == partitioning.numPartitions(), "else rows go wrong"
         read, back = self.as_stored(attributes)
         scan = self.logical(read, self.rows_of(batches, stored), partitioning)
         return self.frame(self._jvm["project"](back, scan) if back else scan)
 
     def load(self, batches: RDD[Any], stored: StructType, schema: StructType) -> DataFrame:
-        """A DataFrame over Arrow batches of whose partitioning Spark knows nothing."""
+        """Return a DataFrame over Arrow batches whose partitioning Spark does not know."""
         attributes = self._jvm["attributes"].toAttributes(self._parsed(schema))
         unknown = self._jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, unknown)
 
     def rows_of(self, batches: RDD[Any], stored: StructType) -> Any:
-        """Spark's own rows out of Arrow batches. To coalesce them, to as many partitions as there
-        are, puts off reading until somebody asks for a row: a join with none on its other side
-        does not, and Spark ends a Python worker whose rows nobody takes, a second for the next."""
+        """Return Arrow batches as an RDD of Spark's rows. `coalesce` to the same number of
+        partitions makes reading lazy. A join whose other side is empty then starts no Python
+        worker. Spark would end that worker, and a new worker takes a second to start."""
         loader = self._jvm["loader"]
         loaded = loader.toDataFrame(batches._jrdd, self._parsed(stored), self._session)
         rows = loaded.queryExecution().analyzed().rdd().toJavaRDD()
         return rows.coalesce(batches.getNumPartitions()).rdd()
 
     def as_stored(self, attributes: Any) -> tuple[Any, Any]:
-        """What is read for some attributes, and what makes them of it, None where it is them."""
+        """Return the attributes as they are stored, and the expressions that make the attributes
+        of them. The expressions are None where both are the same."""
         small = self._small_decimals(attributes)
         if not small:
             return attributes, None
         read, back = [], []
-        for at, one in enumerate(self._jvm.items(attributes)):
+        for at, attribute in enumerate(self._jvm.items(attributes)):
             if at not in small:
-                read.append(one)
-                back.append(one)
+                read.append(attribute)
+                back.append(attribute)
                 continue
             kind, empty = small[at], self._jvm.seq()
             long, metadata = self._jvm["types"].LongType, self._jvm["metadata"].empty()
             number = self._jvm["named"].newExprId()
-            whole = self._jvm["column"](one.name(), long, one.nullable(), metadata, number, empty)
-            made = self._jvm["decimal"](whole, kind.precision, kind.scale, False)
-            given = self._jvm["alias"](
-                made,
-                one.name(),
-                one.exprId(),
-                one.qualifier(),
-                self._jvm["option"].apply(one.metadata()),
+            stored = self._jvm["column"](
+                attribute.name(), long, attribute.nullable(), metadata, number, empty
+            )
+            decimal = self._jvm["decimal"](stored, kind.precision, kind.scale, False)
+            restored = self._jvm["alias"](
+                decimal,
+                attribute.name(),
+                attribute.exprId(),
+                attribute.qualifier(),
+                self._jvm["option"].apply(attribute.metadata()),
                 empty,
             )
-            read.append(whole)
-            back.append(given)
+            read.append(stored)
+            back.append(restored)
         return self._jvm.seq(read), self._jvm.seq(back)
 
     def _small_decimals(self, attributes: Any) -> dict[int, DecimalType]:
-        """The decimals among attributes that are stored as whole numbers."""
+        """Return the places and types of the decimals that are stored as whole numbers."""
         schema = self._jvm["attributes"].fromAttributes(attributes).json()
         kinds = enumerate(field.dataType for field in StructType.fromJson(json.loads(schema)))
         return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
@@ -284,8 +294,8 @@ class CatalystDoor:
         ordering: Any = None,
         statistics: Any = None,
     ) -> Any:
-        """A leaf over rows of which Spark knows how they are partitioned and ordered, and of whose
-        size it may be told."""
+        """Return a logical leaf over rows with a partitioning, an ordering and, if given,
+        statistics."""
         nothing = self._jvm.nothing()
         return self._jvm["scan"](
             attributes,
@@ -314,7 +324,7 @@ class CatalystDoor:
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:
-    """The door into this session's JVM, None when it is not one that we know."""
+    """Return the door into this session's JVM, None where this Spark is not supported."""
     if (version := version_of(spark.version)) is None:
         return None
     try:

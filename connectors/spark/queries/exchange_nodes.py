@@ -1,4 +1,4 @@
-"""The exchanges of a plan, as they hang together."""
+"""The exchanges of a plan, and how they depend on each other."""
 
 from __future__ import annotations
 
@@ -24,76 +24,87 @@ KINDS = (HASH, RANGE, ROUND_ROBIN, SINGLE)
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Exchanges that one stage reads side by side: whatever a task reads of one, it reads of the
-    others too. `others`: beside them it reads something else."""
+    """The exchanges that one stage reads side by side. Each task reads the same subpartitions of
+    all of them."""
 
     shuffles: list[Shuffle] = field(default_factory=list)
     others: bool = False
+    """True when the stage reads something else too."""
     filters: int = 0
+    """The number of filters in the stage, without those that only drop nulls."""
 
 
 @dataclass(eq=False, slots=True)
 class Shuffle:
-    """One exchange of a plan, as Spark has it, or the mark that stands in its place once it has
-    begun. `wanted`: the user asked for so many partitions. `above` are the nodes from its stage's
-    root down to it, `origin` is the logical node whose rows go through it; `opposite` is what the
-    nearest join brings together with it, `stage` what is read below it; `parts` are what the tasks
-    that read it take, when it is not one subpartition each; `caller` says what they call with its
-    rows, and `merging` how they make fewer of them, when they do not just hand them out. `columns`
-    says for each column of the node which one that is stored: what repeats is stored once."""
+    """One exchange of a plan: Spark's own node, or the mark in its place once it has begun."""
 
     node: Any
     columns: tuple[int, ...]
+    """For each column of the node the place of the stored column: repeated columns share one."""
     partitioning: Any
     kind: str
+    """The class of the partitioning."""
     count: int
+    """The number of its partitions in Spark's plan: subpartitions here."""
     wanted: bool
+    """True when the query requires this number of partitions, as a repartition by number does."""
     group: Group
+    """The exchanges that are read beside it, with itself."""
     inputs: list[Shuffle]
+    """The exchanges that its map stage reads."""
     above: tuple[Any, ...]
+    """The nodes from the root of the stage that reads it down to its parent."""
     origin: Any
+    """The logical node whose rows go through it, None for a mark."""
     stage: Group
+    """The exchanges that its map stage reads directly, side by side."""
     opposite: list[Shuffle] = field(default_factory=list)
+    """The exchanges on the other side of the nearest join."""
     mark: Mark | None = None
+    """Set once it has begun."""
     refusal: str = ""
+    """The reason why it is left to Spark, empty when it is not."""
     parts: tuple[Part, ...] = ()
+    """The parts that tasks read, empty where each task reads one subpartition."""
     caller: Caller | None = None
+    """The node whose function the reading tasks call with its rows, if any."""
     merging: Merging | None = None
+    """The way in which the reading tasks merge its rows, None where they do not."""
 
     @property
     def given(self) -> StructType:
-        """Its rows under their own names."""
-        found: StructType = StructType.fromJson(json.loads(self.node.schema().json()))
-        return found
+        """Return the schema of its rows in Spark's plan."""
+        schema: StructType = StructType.fromJson(json.loads(self.node.schema().json()))
+        return schema
 
     @property
     def rows(self) -> StructType:
-        """The same as they are stored."""
-        given = self.given
-        return StructType([given[at] for at in self.firsts])
+        """Return the schema of its rows as they are stored: each column once."""
+        schema = self.given
+        return StructType([schema[at] for at in self.firsts])
 
     @property
     def firsts(self) -> list[int]:
-        """For each column that is stored the first of the node that it is."""
+        """Return for each stored column its first place among the node's columns."""
         return [self.columns.index(at) for at in range(max(self.columns, default=-1) + 1)]
 
     @property
     def filters(self) -> int:
-        """How often its rows were sifted."""
-        return self.stage.filters + sum(one.filters for one in self.inputs)
+        """Return the number of filters below it, in all stages."""
+        return self.stage.filters + sum(shuffle.filters for shuffle in self.inputs)
 
     @property
     def place(self) -> Any:
-        """The node that reading it takes the place of."""
+        """Return the node whose place the scan takes."""
         return self.caller.node if self.caller else self.node
 
     @property
     def is_cut(self) -> bool:
-        """Whether some of its subpartitions are read in pieces, or once for each piece of another
-        exchange."""
-        held = {part.subpartitions for part in self.parts}
+        """Return True if some subpartition is read in pieces, or once for each piece of the
+        opposite exchange's subpartition."""
+        spans = {part.subpartitions for part in self.parts}
         pieces = any(part.partitions is not None for part in self.parts)
-        return pieces or len(held) < len(self.parts)
+        return pieces or len(spans) < len(self.parts)
 
     @property
     def is_done(self) -> bool:
@@ -105,7 +116,8 @@ class Shuffle:
 
     @property
     def public_label(self) -> str:
-        """What the log and Spark's pages say of it: columns, and no values, which may be keys."""
+        """Return the label for the log and Spark's pages. It names columns and shows no values:
+        these may be keys."""
         if self.kind not in (HASH, RANGE):
             return self.label
         return f"{self.kind}({self.partitioning.references().mkString(', ')}) into {self.count}"
@@ -113,50 +125,59 @@ class Shuffle:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Caller:
-    """A node that is done by the tasks that read its exchanges, and what they call for it."""
+    """A node whose work is done by the tasks that read its exchanges."""
 
     node: Any
     call: Call
+    """The function that the tasks call."""
     shuffles: tuple[Shuffle, ...]
 
 
 @dataclass(eq=False, slots=True)
 class Mark:
-    """An exchange that has begun: an RDD without rows that only tells it from others, and its size
-    once it is known."""
+    """An exchange that has begun."""
 
     rdd: Any
+    """An RDD without rows, whose id tells this mark from others."""
     first: Shuffle
+    """The exchange as it began; equal exchanges of all plans share its mark."""
     rows: int = -1
+    """The number of its rows, -1 until it is done."""
     size_bytes: int = -1
+    """The estimated size of its rows, -1 until it is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`shuffles` are all exchanges of a plan, each behind those that it reads; `inputs` those that
-    the last stage reads. `top` is a limit that only the driver's reading obeys. `refusal` says why
-    all of it is left to Spark, empty when it is not."""
+    """A query's plan, taken apart at its exchanges."""
 
     logical: Any
     top: Any
+    """The limit that was taken off the root, None if there was none. The driver applies it."""
     root: Any
+    """The root of the physical plan, below `top`."""
     shuffles: tuple[Shuffle, ...]
+    """All exchanges, each behind the exchanges that it reads."""
     inputs: tuple[Shuffle, ...]
+    """The exchanges that the last stage reads."""
     refusal: str
+    """The reason why all exchanges are left to Spark, empty when they are not."""
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
-    """Those that are left to Spark before one is reached that runs here."""
-    for one in shuffles:
-        if one.refusal:
-            yield one
-            yield from refused(one.inputs)
+    """Yield the exchanges that are left to Spark, from each path the ones above the first exchange
+    that runs here."""
+    for shuffle in shuffles:
+        if shuffle.refusal:
+            yield shuffle
+            yield from refused(shuffle.inputs)
 
 
 def through(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
-    """Those that run here: through one that is left to Spark its own inputs are read."""
-    for one in shuffles:
-        if one.refusal:
-            yield from through(one.inputs)
+    """Yield the exchanges that run here. The inputs of an exchange that is left to Spark take its
+    place."""
+    for shuffle in shuffles:
+        if shuffle.refusal:
+            yield from through(shuffle.inputs)
         else:
-            yield one
+            yield shuffle

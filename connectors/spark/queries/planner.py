@@ -1,8 +1,8 @@
-"""Physical plans, behind the private door: the exchanges in one, the rows under each, and the scan
-that takes its place.
+"""Make physical plans, behind the private door: find the exchanges of a plan, plan the rows under
+each, and put a scan in its place.
 
-A plan is made in a session of our own, which has the user's settings but no adaptive execution:
-that would hide the plan.
+Plans are made in a session of their own. It has the user's settings but no adaptive execution,
+which would hide the plan.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
-_COLLECTED = (TOP, "CollectLimitExec")  # as roots they bring rows to the driver, not together
+_COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
@@ -85,7 +85,7 @@ Query = DataFrame | Cache
 
 
 class Planner:
-    """One query's way through Spark; each has its own."""
+    """Plans one query; each query needs a planner of its own."""
 
     def __init__(self, spark: SparkSession, door: CatalystDoor, jvm: Jvm) -> None:
         self._spark = spark
@@ -93,7 +93,7 @@ class Planner:
         self._jvm = jvm
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
-        self._session.conf().set(_HASHED_MAPS, "true")  # Spark's optimizer has sorted them
+        self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
         self._numbering = PartitionIds(spark, door, self._session)
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
@@ -104,13 +104,13 @@ class Planner:
         self.is_limited = False
 
     def caches(self, asked: Query) -> list[Cache]:
-        """The caches that a query reads."""
+        """Return the caches that a query reads."""
         with self._active():
             return list(caches(self._jvm, self._optimized(asked)))
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
-        """The plan of a query, with nothing of it run. Where the driver collects the rows, it is
-        the driver that brings those of a limit together, and no exchange is needed for it."""
+        """Return the plan of a query, without running anything. A limit at its root needs no
+        exchange where the driver collects the rows: the driver then applies the limit."""
         with self._active():
             logical = self._optimized(asked)
             plan = self._plan(logical)
@@ -120,7 +120,7 @@ class Planner:
             return self._plan(self._jvm["project"](logical.output(), logical))
 
     def _optimized(self, asked: Query) -> Any:
-        """What Spark's optimizer has made of a query, once."""
+        """Return the optimized plan of a query, made at the first call."""
         if self._logical is not None:
             return self._logical
         if isinstance(asked, Cache):
@@ -137,37 +137,42 @@ class Planner:
         return self._logical
 
     def plan_again(self, plan: Plan) -> Plan:
-        """The plan of what is left, where the sizes of what is done are known."""
+        """Plan the rest of a query again, with the sizes of the exchanges that are done."""
         with self._active():
             begun = [
                 (shuffle, self._made_of(shuffle))
                 for shuffle in plan.shuffles
                 if shuffle.mark is not None and name_of(shuffle.node) == _SHUFFLE
             ]
-            places = [self._place(one, made) for one, made in begun if made is not None]
-            places = self._jvm.first_of_each(places)  # any of them has the rows
+            places = [
+                self._place(exchange, physical)
+                for exchange, physical in begun
+                if physical is not None
+            ]
+            places = self._jvm.first_of_each(places)  # equal nodes have the same rows
             logical = self._places.replace(plan.logical, places)
             if any(mark.rows == 0 for mark in self._marks.values()):
                 logical = self._jvm.only(_CUT).apply(logical)
             return self._plan(logical)
 
     def begin(self, shuffle: Shuffle) -> bool:
-        """Mark an exchange as begun, or as the same as one that has; whether it is the first of
-        all with these rows in these partitions."""
+        """Mark an exchange as begun. Return False if an exchange with the same rows in the same
+        partitions has begun before: they share its mark."""
         with self._active():
             child = self._marked(shuffle.node.child(), shuffle.inputs)
             same = shuffle.node.withNewChildren(self._jvm.seq([child])).canonicalized()
             mark = Mark(self._no_rows(), shuffle)
             number = mark.rdd.id()
-            known = self._alike.putIfAbsent(same, number)
-        shuffle.mark = self._marks.setdefault(known or number, mark)
-        return known is None
+            earlier = self._alike.putIfAbsent(same, number)
+        shuffle.mark = self._marks.setdefault(earlier or number, mark)
+        return earlier is None
 
     def rows(
         self, shuffle: Shuffle, scans: Mapping[Shuffle, Scan], in_order: bool = False
     ) -> ExchangePlan:
-        """The rows that go into an exchange, and behind them the number of their partition; with
-        `in_order` sorted by a hash, so that they are dealt alike each time they are made."""
+        """Return the plan of the rows that go into an exchange, with a row's partition as the last
+        column. With `in_order` the rows are sorted by a hash first: round robin then sends them to
+        the same partitions each time they are made."""
         with self._active():
             output = shuffle.node.output()
             origin = child = self._fill(shuffle.node.child(), scans)
@@ -184,7 +189,7 @@ class Planner:
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
-        """What the user's session says of adaptive reading."""
+        """Return the settings for adaptive reading in the user's session."""
         conf = self._spark.conf
         on = is_true(conf.get("spark.sql.adaptive.enabled"))
         slots = self._spark.sparkContext.defaultParallelism
@@ -195,8 +200,8 @@ class Planner:
         cuts = on and is_true(conf.get(f"{_SKEW}enabled"))
         skewed = self._bytes(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
         times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
-        own = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
-        sent = self._bytes(own or conf.get("spark.sql.autoBroadcastJoinThreshold"))
+        adaptive_limit = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
+        sent = self._bytes(adaptive_limit or conf.get("spark.sql.autoBroadcastJoinThreshold"))
         return AdaptiveSettings(
             on and is_true(conf.get(f"{_COALESCE}enabled")),
             self._bytes(target),
@@ -208,23 +213,25 @@ class Planner:
         )
 
     def estimate_bytes(self, shuffle: Shuffle) -> float:
-        """How large an exchange may be. Spark's own estimate leaves out what filters do."""
+        """Estimate the size of an exchange. Spark's own estimate ignores filters, so each filter
+        lowers it; the inputs' size is the upper limit where all of them are done."""
         first = shuffle if shuffle.mark is None else shuffle.mark.first
         guess = float(first.origin.stats().sizeInBytes()) * _KEPT**first.filters
-        marks = [one.mark for one in through(first.inputs)]
+        marks = [source.mark for source in through(first.inputs)]
         if first.stage.others or not marks:
             return guess
-        known = [mark.size_bytes for mark in marks if mark is not None and mark.rows >= 0]
-        return min(guess, sum(known)) if len(known) == len(marks) else guess
+        sizes = [mark.size_bytes for mark in marks if mark is not None and mark.rows >= 0]
+        return min(guess, sum(sizes)) if len(sizes) == len(marks) else guess
 
     def row_bytes(self, shuffle: Shuffle) -> int:
-        """What Spark takes a row of an exchange to need."""
+        """Return the size of a row of an exchange, by Spark's default sizes of its types."""
         return 8 + int(shuffle.node.schema().defaultSize())
 
     def may_cut(self, group: Group) -> list[bool]:
-        """Which exchanges of a stage may be cut where they are skewed: those whose rows meet those
-        of the only other one in a join, with nothing above it that relies on where rows are."""
-        joins = [joined(one.above) for one in group.shuffles]
+        """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
+        stage must read two exchanges and join them, the type of the join must allow it, and no
+        node above the join may rely on where rows are."""
+        joins = [joined(shuffle.above) for shuffle in group.shuffles]
         if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
             return [False] * len(joins)
         left, right = group.shuffles
@@ -240,8 +247,12 @@ class Planner:
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
     def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Scan, int]:
-        """What takes an exchange's place: it reads its parts. Besides the RDD that it reads, as
-        lineages tell it."""
+        """Return the scan that reads an exchange's parts in its place, and the id of the RDD that
+        the scan reads, as lineages have it.
+
+        Raises:
+            Corrupt: the RDD has another number of partitions, or the scan has other columns.
+        """
         read, declared = batches.getNumPartitions(), len(shuffle.parts) or shuffle.count
         if read != declared:
             raise Corrupt(f"{shuffle.label} is read in {read} partitions, not in {declared}")
@@ -265,13 +276,14 @@ class Planner:
             return self._places.scan(node, output, leaf), rows.id()
 
     def _once(self, shuffle: Shuffle, output: Any) -> Any:
-        """The columns of an exchange that are stored."""
+        """Return the columns of an exchange that are stored: a repeated column once."""
         if len(shuffle.firsts) == len(shuffle.columns):
             return output
         return self._jvm.seq([output.apply(at) for at in shuffle.firsts])
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str]:
-        """The DataFrame of a plan whose exchanges are done, and what is left of the plan."""
+        """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as
+        text."""
         with self._active():
             root = self._fill(plan.root, scans)
             rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
@@ -290,8 +302,8 @@ class Planner:
         return self._jvm["dataset"].ofRows(self._session, logical).queryExecution()
 
     def _executed(self, plan: Any) -> Any:
-        """Return a stage as Spark executes it. Nothing else is prepared again: a rule that adds
-        exchanges has no part in it."""
+        """Return a stage as Spark executes it. Only the last two rules run again: the others could
+        add exchanges."""
         return self._prepared(plan, self._rules[-2:])
 
     def _prepared(self, plan: Any, rules: Iterable[Any]) -> Any:
@@ -301,18 +313,22 @@ class Planner:
 
     @cached_property
     def _rules(self) -> list[Any]:
-        """The rules by which Spark prepares a physical plan. The last two fuse operators and let
-        equal exchanges be one, which would hide them."""
+        """Return the rules by which Spark prepares a physical plan. The last two fuse operators and
+        merge equal exchanges, which would hide them.
+
+        Raises:
+            Invalid: this Spark has other rules at the end.
+        """
         rules = self._jvm.items(
             self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
         )
-        names = [one.ruleName().rpartition(".")[2] for one in rules[-2:]]
+        names = [rule.ruleName().rpartition(".")[2] for rule in rules[-2:]]
         if names != _LAST_RULES:
             raise Invalid(f"this Spark prepares plans by other rules: {', '.join(names)} come last")
         return rules
 
     def _plan(self, logical: Any) -> Plan:
-        with self._setting(_FUSED, "false"):  # Spark prepares subqueries whole; none is fused yet
+        with self._setting(_FUSED, "false"):  # else Spark fuses subqueries at once
             planner = self._session.sessionState().planner()
             planned = planner.plan(self._jvm["answer"](logical)).next()
             root = self._prepared(planned, self._rules[:-2])
@@ -321,7 +337,9 @@ class Planner:
             top, root = root, root.child()
         walk = ExchangeFinder(self._jvm, self._marks, root)
         if walk.tops:
-            root = self._places.replace(root, [(one, self._gathered(one)) for one in walk.tops])
+            root = self._places.replace(
+                root, [(top_rows, self._gathered(top_rows)) for top_rows in walk.tops]
+            )
             walk = ExchangeFinder(self._jvm, self._marks, root)
         for shuffle in walk.shuffles:
             shuffle.merging = merging(self._jvm, shuffle)
@@ -337,9 +355,9 @@ class Planner:
         return Plan(logical, top, root, shuffles, inputs, refusal)
 
     def _made_of(self, shuffle: Shuffle) -> Any:
-        """The physical nodes over an exchange that were made of the same logical one, with what
-        Spark has put between; None when they do not give the rows that it does, so that the
-        exchange has to be found once more."""
+        """Return the highest physical node over an exchange that was made of the same logical node,
+        or the exchange itself. Return None where its columns are not those of the logical node:
+        the exchange then has to be found again."""
         physical = shuffle.node
         for node in reversed(shuffle.above):
             made_of = link(node)
@@ -351,19 +369,19 @@ class Planner:
         return physical if same else None
 
     def _place(self, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
-        """A logical node whose exchange has begun, and what is planned in its stead: the physical
-        nodes that were made of it, over a mark."""
+        """Return the logical node of an exchange that has begun, and the node to plan instead: a
+        leaf without rows, or the physical nodes that were made of it over a mark."""
         logical, mark = shuffle.origin, shuffle.mark
         assert mark is not None
         if mark.rows == 0 and (physical is shuffle.node or is_grouped(logical)):
             return logical, self._door.relation(logical.output())
-        known = mark.rows >= 0
-        stated = self._stated(logical.output(), mark.size_bytes) if known else logical
+        is_done = mark.rows >= 0
+        stated = self._stated(logical.output(), mark.size_bytes) if is_done else logical
         return logical, self._jvm["stage"](stated, self._marked(physical, [shuffle]))
 
     def _stated(self, output: Any, size_bytes: int) -> Any:
-        """A logical leaf of a known size. Python cannot hand the JVM the numbers of statistics, so
-        that they are those of a range that is as large."""
+        """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
+        takes those of a range of the same size."""
         numbers = self._session.range(max(1, size_bytes // 8))
         stats = self._jvm["option"].apply(numbers.queryExecution().optimizedPlan().stats())
         unknown = self._jvm["unknown"](0)
@@ -383,8 +401,8 @@ class Planner:
         return self._places.replace(plan, places)
 
     def _gathered(self, top: Any) -> Any:
-        """Return top rows in the middle of a plan, which Spark brings together without an exchange
-        that one could see, with one."""
+        """Return a top-rows node from the middle of a plan with an exchange below it. Spark brings
+        its rows together too, but shows no exchange."""
         child = self._jvm["sorted"](top.sortOrder(), False, top.child(), 0)
         child = self._jvm["some"](top.limit(), child)
         ensured, nothing = self._jvm.only(_ENSURED), self._jvm.nothing()
@@ -399,27 +417,27 @@ class Planner:
         return self._numbering.number(shuffle, stage)
 
     def _is_small(self, shuffle: Shuffle) -> bool:
-        """Whether rows would be read as one part in any case, so that no bounds are needed."""
-        marks = [one.mark for one in shuffle.inputs if one.mark is not None]
+        """Return True if all rows would be read as one part, so that no bounds are needed."""
+        marks = [source.mark for source in shuffle.inputs if source.mark is not None]
         if shuffle.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
             return False
         return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle) -> Any:
-        """Return how rows are partitioned as they are read: for neighbours together Spark has words
-        of its own, and of pieces it knows nothing."""
+        """Return the partitioning of the rows as they are read. Spark has types for neighbouring
+        partitions that are read together, and none for pieces of a partition."""
         if not (parts := shuffle.parts):
             return shuffle.partitioning
         if shuffle.kind == RANGE:
             return self._jvm["ranges"](shuffle.partitioning.ordering(), len(parts))
         if shuffle.kind == HASH and not shuffle.is_cut:
-            held = (part.subpartitions for part in parts)
-            bounds = self._jvm.seq(self._jvm["bounds"](one.start, one.stop) for one in held)
+            spans = (part.subpartitions for part in parts)
+            bounds = self._jvm.seq(self._jvm["bounds"](span.start, span.stop) for span in spans)
             return self._jvm["coalesced"](shuffle.partitioning, bounds)
         return self._jvm["unknown"](len(parts))
 
     def _stage(self, physical: Any) -> Any:
-        """A logical leaf that is planned as this very plan."""
+        """Return a logical leaf that Spark plans as this physical plan."""
         return self._jvm["stage"](self._door.relation(physical.output()), physical)
 
     def _leaf(self, output: Any, rows: Any, partitioning: Any) -> Any:
@@ -427,20 +445,20 @@ class Planner:
         return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
-        places = [(one.place, scan) for one, scan in scans.items()]
-        cut = {joined(one.above)[-1]: None for one in scans if one.is_cut}
+        places = [(shuffle.place, scan) for shuffle, scan in scans.items()]
+        cut = {joined(shuffle.above)[-1]: None for shuffle in scans if shuffle.is_cut}
         return self._places.fill(plan, places, list(cut))
 
     def alike(self, shuffles: Iterable[Shuffle]) -> list[list[Shuffle]]:
-        """Return the exchanges of a stage by the places that they stand at: nothing tells equal
-        places apart, for Spark's optimizer has copied them."""
-        found: dict[int, list[Shuffle]] = {}
+        """Return the exchanges of a stage, grouped by equal places in its plan. Equal places cannot
+        be told apart: Spark's optimizer has copied them."""
+        by_place: dict[int, list[Shuffle]] = {}
         with self._active():
             places = self._jvm["alike"]()
-            for at, one in enumerate(shuffles):
-                first = places.putIfAbsent(one.place, at)
-                found.setdefault(at if first is None else first, []).append(one)
-        return list(found.values())
+            for at, shuffle in enumerate(shuffles):
+                first = places.putIfAbsent(shuffle.place, at)
+                by_place.setdefault(at if first is None else first, []).append(shuffle)
+        return list(by_place.values())
 
     def _ascending(self, expression: Any) -> Any:
         directions = self._jvm.only(_ASCENDING), self._jvm.only(_NULLS_FIRST)

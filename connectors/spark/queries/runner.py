@@ -1,4 +1,4 @@
-"""A whole query whose exchanges run here, each as soon as those are done whose rows it needs."""
+"""Run a query exchange by exchange: each begins as soon as its inputs are done."""
 
 from __future__ import annotations
 
@@ -37,25 +37,30 @@ _CANCEL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class FinishedExchange:
-    """An exchange that has run: how it is read, what it was, and how long its map stage took."""
+    """An exchange that has run."""
 
     transport: JvmTransport
     written: StoredExchange
     label: str
+    """Its partitioning, as Spark writes it."""
     took_s: float
+    """The time that its map stage took."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedQuery:
-    """A query whose exchanges are done; how many needed nothing of their own because another had
-    the same rows, and which were left to Spark, and why. `plan` is what is left, as Spark shows
-    it. `is_limited`: only who collects the rows may read it so, or only who does not."""
+    """A query whose exchanges are done."""
 
     exchanges: tuple[FinishedExchange, ...]
     reused: int
+    """The number of exchanges that were not run, because another had the same rows."""
     refused: tuple[tuple[str, str], ...]
+    """The labels of the exchanges that were left to Spark, each with the reason."""
     plan: str
+    """The rest of the plan, as Spark shows it."""
     is_limited: bool
+    """True when the query ends in a limit. It was then planned either for a driver that collects
+    the rows or for other readers, and serves no others."""
 
     @property
     def results(self) -> tuple[ShuffleDescriptor, ...]:
@@ -75,28 +80,29 @@ class QueryRunner:
         self._reused = 0
 
     def empty_caches(self, asked: Query) -> list[Cache]:
-        """The caches that are to be filled for a query."""
-        found = self._plans.caches(asked)
-        return [one for one in found if one.is_empty and one.logical is not None]
+        """Return the empty caches that a query reads, as far as Spark tells their plans."""
+        caches = self._plans.caches(asked)
+        return [cache for cache in caches if cache.is_empty and cache.logical is not None]
 
     def reads_cache(self, asked: Query) -> bool:
         return bool(self._plans.caches(asked))
 
     def refusals(self, asked: Query, collected: bool) -> list[str]:
-        """For each exchange of a query why it is left to Spark, empty when it is not."""
+        """Return for each exchange of a query the reason why it is left to Spark, empty when it is
+        not."""
         self._plan = self.plan(asked, collected)
-        return [self.refusal(one) for one in self._plan.shuffles]
+        return [self.refusal(shuffle) for shuffle in self._plan.shuffles]
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
-        """The plan of a query, with nothing of it run; see `Planner.plan`."""
+        """Return the plan of a query, without running anything; see `Planner.plan`."""
         return self._refused_in(self._plans.plan(asked, collected))
 
     def refusal(self, shuffle: Shuffle) -> str:
-        """Why an exchange is left to Spark, as far as one can tell now; empty when it is not."""
+        """Return the reason known so far why an exchange is left to Spark, empty when it is not."""
         return shuffle.refusal or self._too_small(shuffle)
 
     def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
-        """The rows of a query, all of whose exchanges are done, and what is told of it."""
+        """Run all exchanges of a query, and return its rows and a report."""
         first = self._plan or self.plan(asked)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
@@ -118,12 +124,15 @@ class QueryRunner:
             context.removeJobTag(tag)
         done = tuple(run.result() for run in self._runs.values())
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
-        native = tuple((one.label, one.refusal) for stage in stages for one in refused(stage))
+        native = tuple(
+            (shuffle.label, shuffle.refusal) for stage in stages for shuffle in refused(stage)
+        )
         limited = self._plans.is_limited
         return frame, FinishedQuery(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
-        """End all map stages, those too that had no job yet when the first call came."""
+        """End all map stages. Repeat the call to Spark until they end: a stage may have had no job
+        yet when it came first."""
         pool.shutdown(wait=False, cancel_futures=True)
         while running := [run for run in self._runs.values() if not run.done()]:
             self._exchanger.spark.sparkContext.cancelJobsWithTag(tag)
@@ -159,11 +168,11 @@ class QueryRunner:
         return ""
 
     def _due(self, plan: Plan) -> list[Shuffle]:
-        """Exchanges that can begin: first those that may spare the one on the other side of a
-        join, which is not needed when they turn out small enough to be sent to everybody."""
+        """Return the exchanges that can begin. An exchange waits for a smaller one on the other
+        side of a join: if that is small enough for a broadcast, this one is not needed."""
         ready = []
         for shuffle in plan.shuffles:
-            if shuffle.mark is None and all(one.is_done for one in through(shuffle.inputs)):
+            if shuffle.mark is None and all(source.is_done for source in through(shuffle.inputs)):
                 shuffle.refusal = self.refusal(shuffle)
                 ready += [] if shuffle.refusal else [shuffle]
         free = [shuffle for shuffle in ready if not self._waits(shuffle)]
@@ -175,12 +184,13 @@ class QueryRunner:
             return False
         mine = self._plans.estimate_bytes(shuffle)
         return any(
-            not one.is_done and self._plans.estimate_bytes(one) < mine
-            for one in through(shuffle.opposite)
+            not opposite.is_done and self._plans.estimate_bytes(opposite) < mine
+            for opposite in through(shuffle.opposite)
         )
 
     def _note(self, plan: Plan) -> bool:
-        """Take down what has ended; whether the rest should be planned again for it."""
+        """Note the sizes of the exchanges that are done. Return True if the rest should be planned
+        again because of them."""
         limit, again = self._plans.adapting.broadcast_bytes, False
         for mark, run in self._runs.items():
             if mark.rows >= 0 or not run.done():
@@ -205,8 +215,8 @@ class QueryRunner:
         if shuffle.kind == ROUND_ROBIN and not job_context.known.inputs(transport.lineage())[1]:
             transport = self._transport(shuffle, scans, in_order=True)
         named = shuffle.rows
-        told = any(refused(shuffle.inputs))
-        with accounted(self._exchanger.spark.sparkContext) if told else nullcontext():
+        counted = any(refused(shuffle.inputs))
+        with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
             written = self._exchanger.write(
                 transport, named, shuffle.count, shuffle.public_label, self._name(), self._settings
             )
@@ -225,11 +235,17 @@ class QueryRunner:
         )
 
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
-        """How a stage reads its exchanges, all of which are done."""
-        done = {one: self._done(one) for one in through(inputs)}
-        read = {one: own for one in done if (own := _read_by(one, done))[0] is one}
+        """Return the scans for the exchanges of a stage, all of which are done."""
+        done = {shuffle: self._done(shuffle) for shuffle in through(inputs)}
+        read = {
+            shuffle: siblings
+            for shuffle in done
+            if (siblings := _read_by(shuffle, done))[0] is shuffle
+        }
         places = self._plans.alike(read)
-        for group in _cut_as_one([[each for one in same for each in read[one]] for same in places]):
+        for group in _cut_as_one(
+            [[sibling for shuffle in same for sibling in read[shuffle]] for same in places]
+        ):
             self._cut(group)
         return {same[0]: self._scan(read[same[0]], done) for same in places}
 
@@ -238,37 +254,39 @@ class QueryRunner:
         return self._runs[shuffle.mark].result()
 
     def _cut(self, group: Group) -> None:
-        """Say what each task reads of the exchanges of a stage."""
-        counts = {one.count for one in group.shuffles}
-        fixed = group.others or any(one.wanted or one.refusal for one in group.shuffles)
+        """Decide which parts each task reads of the exchanges of a stage."""
+        counts = {member.count for member in group.shuffles}
+        fixed = group.others or any(member.wanted or member.refusal for member in group.shuffles)
         if fixed or len(counts) > 1:
             return
         adapting = self._plans.adapting
-        written = [self._done(one).written for one in group.shuffles]
+        written = [self._done(member).written for member in group.shuffles]
         may_cut = self._plans.may_cut(group)
         cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
-        parts = parts_of([one.sizes for one in written], adapting, cuts)
-        check_parts(parts, group.shuffles[0].count, [one.descriptor.partitions for one in written])
-        for shuffle, own in zip(group.shuffles, parts, strict=True):
-            shuffle.parts = own
+        parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
+        check_parts(
+            parts, group.shuffles[0].count, [exchange.descriptor.partitions for exchange in written]
+        )
+        for shuffle, shuffle_parts in zip(group.shuffles, parts, strict=True):
+            shuffle.parts = shuffle_parts
 
     def _pieces(self, written: StoredExchange, may_cut: bool) -> dict[int, list[range]]:
         if not may_cut:
             return {}
         adapting, sizes = self._plans.adapting, written.sizes
-        found = {
+        cuts = {
             at: pieces(self._exchanger.held(written, at), sizes, adapting)
             for at in skewed(sizes, adapting)
         }
-        return {at: cut for at, cut in found.items() if len(cut) > 1}
+        return {at: cut for at, cut in cuts.items() if len(cut) > 1}
 
     def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, FinishedExchange]) -> Scan:
         first = shuffles[0]
-        reads = [replace(done[one].written.read, parts=one.parts) for one in shuffles]
+        reads = [replace(done[shuffle].written.read, parts=shuffle.parts) for shuffle in shuffles]
         task = _task(first, reads, done[first].written)
         batches = read_frames(self._exchanger.spark, task)
         scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
-        self._exchanger.job_context.known.add(rows, [done[one].written for one in shuffles])
+        self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
 
     def _release_all(self) -> None:
@@ -289,25 +307,25 @@ def _task(
 
 
 def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
-    """Return the groups of the exchanges at some places. Where one exchange stands at several, its
+    """Return the groups of the exchanges at these places. If an exchange is at several places, its
     groups become one: it is read in the same way at all of them."""
     for same in places:
-        groups = dict.fromkeys(one.group for one in same)
+        groups = dict.fromkeys(shuffle.group for shuffle in same)
         if len(groups) > 1:
-            shuffles = [one for group in groups for one in group.shuffles]
-            whole = Group(shuffles, any(group.others for group in groups))
-            for one in shuffles:
-                one.group = whole
-        if any(one.merging != same[0].merging for one in same):
-            for one in same:
-                one.merging = None
-    return list(dict.fromkeys(one.group for same in places for one in same))
+            shuffles = [shuffle for group in groups for shuffle in group.shuffles]
+            merged = Group(shuffles, any(group.others for group in groups))
+            for shuffle in shuffles:
+                shuffle.group = merged
+        if any(shuffle.merging != same[0].merging for shuffle in same):
+            for shuffle in same:
+                shuffle.merging = None
+    return list(dict.fromkeys(shuffle.group for same in places for shuffle in same))
 
 
 def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
-    """The exchanges that are read by the same tasks as one of them; a function that needs one that
-    is left to Spark is left to it too."""
-    if shuffle.caller and not all(one in done for one in shuffle.caller.shuffles):
+    """Return the exchanges that are read by the same tasks as this one. A function is left to Spark
+    if one of its inputs is."""
+    if shuffle.caller and not all(sibling in done for sibling in shuffle.caller.shuffles):
         shuffle.caller = None
     return shuffle.caller.shuffles if shuffle.caller else (shuffle,)
 

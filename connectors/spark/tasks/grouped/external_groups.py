@@ -1,8 +1,7 @@
-"""The rows that a task reads, group by group, in as much memory as it may take: what is more waits
-in files, sorted, and is merged.
+"""Bring a task's rows together group by group in limited memory: rows beyond the limit are sorted,
+written to files, and merged.
 
-A group may have rows on several sides, which are read one after the other: those of a cogroup have
-two.
+A group may have rows on several sides, which are read one after the other. A cogroup has two.
 """
 
 from __future__ import annotations
@@ -28,49 +27,56 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Rows that come in; `keys` are the places of their keys."""
+    """The rows that come in on one side."""
 
     schema: pa.Schema
     keys: tuple[int, ...]
+    """The places of the key columns."""
     batches: Iterable[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """The rows of one side in the order of their groups, and where each group begins, with the
-    number of rows behind the last."""
+    """The rows of one side in the order of their groups."""
 
     rows: pa.Table
     starts: Longs
+    """The first row of each group, and at the end the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Neighbouring groups: their keys, and their rows on each side. Of the last one `more` may be
-    to come, where there is one side; whoever takes the next groups has taken that before."""
+    """Neighbouring groups."""
 
     keys: list[pa.Array]
+    """The key columns, with one value for each group."""
     sides: list[Sorted]
     more: Iterable[pa.Table] = ()
+    """The other rows of the last group, only where there is one side. They must be read before
+    the next groups."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """Rows of a side of which those behind `held` wait in a file."""
+    """The rows of a side from one file, or from memory."""
 
     side: int
+    """The number of the side."""
     held: pa.Table
+    """The next rows, in memory."""
     waiting: Iterator[pa.RecordBatch]
+    """The rows behind `held`."""
     whole: bool
+    """True when no rows wait any more."""
 
     def is_filled(self) -> bool:
-        """Whether rows are held, after some have been loaded where none were."""
+        """Load rows if none are in memory, and return False if there are no more."""
         if not len(self.held):
             self.load(1)
         return len(self.held) > 0
 
     def load(self, least_bytes: int) -> None:
-        """Hold more rows."""
+        """Load at least this many bytes, or all rows that wait."""
         taken, size = [self.held], 0
         while size < least_bytes and not self.whole:
             if (batch := next(self.waiting, None)) is None:
@@ -82,28 +88,29 @@ class _Run:
 
 
 def gathered(sides: Sequence[Side], most_bytes: int, streams: bool) -> Iterator[Groups]:
-    """Every group of the sides' rows, in Spark's order; `streams`: one that does not fit may come
-    bit by bit.
+    """Yield all groups of the sides' rows, in Spark's order. With `streams` a group too large for
+    memory comes in pieces, through `more`.
 
     Raises:
-        Invalid: one group does not fit.
+        Invalid: a group does not fit into memory, and `streams` is False.
     """
     with ExitStack() as files:
         runs: list[_Run] = []
-        held: list[list[pa.RecordBatch]] = [[] for _ in sides]
+        batches_by_side: list[list[pa.RecordBatch]] = [[] for _ in sides]
         size = 0
         for at, side in enumerate(sides):
             for batch in side.batches:
-                held[at].append(batch)
+                batches_by_side[at].append(batch)
                 size += batch.nbytes
                 if size > most_bytes:
-                    runs += _written(sides, held, files)
+                    runs += _written(sides, batches_by_side, files)
                     size = 0
         if runs:
-            runs += _written(sides, held, files)
+            runs += _written(sides, batches_by_side, files)
         else:
             runs = [
-                _Run(at, _emptied(held[at], side), iter(()), True) for at, side in enumerate(sides)
+                _Run(at, _emptied(batches_by_side[at], side), iter(()), True)
+                for at, side in enumerate(sides)
             ]
         yield from _merged(sides, runs, most_bytes, streams)
 
@@ -115,14 +122,15 @@ def _emptied(batches: list[pa.RecordBatch], side: Side) -> pa.Table:
 
 
 def _written(
-    sides: Sequence[Side], held: list[list[pa.RecordBatch]], files: ExitStack
+    sides: Sequence[Side], batches_by_side: list[list[pa.RecordBatch]], files: ExitStack
 ) -> Iterator[_Run]:
-    """What is held of each side, in order, in a file that nobody else sees and nothing outlives."""
+    """Write the batches of each side to a file, sorted by group. The file has no name and goes with
+    its process."""
     folder = os.environ.get(_FOLDERS, tempfile.gettempdir()).split(",")[0]
     for at, side in enumerate(sides):
-        if not held[at]:
+        if not batches_by_side[at]:
             continue
-        rows = _emptied(held[at], side)
+        rows = _emptied(batches_by_side[at], side)
         order, _ = groups([as_one(rows.column(key)) for key in side.keys], len(rows))
         file: IO[bytes] = files.enter_context(tempfile.TemporaryFile(dir=folder))  # noqa: SIM115
         with ipc.new_stream(file, side.schema) as stream:
@@ -140,10 +148,10 @@ def _read(file: IO[bytes]) -> Iterator[pa.RecordBatch]:
 def _merged(
     sides: Sequence[Side], runs: list[_Run], most_bytes: int, streams: bool
 ) -> Iterator[Groups]:
-    """The groups of sorted runs; those that are held whole need not be sorted."""
+    """Yield the groups of sorted runs. Runs that are complete in memory need not be sorted."""
     while runs := [run for run in runs if run.is_filled()]:
-        if (whole := _whole(sides, runs)) is not None:
-            yield whole
+        if (complete := _whole(sides, runs)) is not None:
+            yield complete
             continue
         first, within, size = _unfinished(sides, runs)
         if size <= most_bytes:
@@ -164,7 +172,8 @@ def _merged(
 
 
 def _whole(sides: Sequence[Side], runs: Sequence[_Run]) -> Groups | None:
-    """The first groups of what is held that are whole, if any is; the runs hold the others on."""
+    """Take the first groups, as far as they are complete, out of the runs. Return None if not even
+    the first group is complete."""
     keys = _keys(sides, runs)
     ends = np.cumsum([len(run.held) for run in runs])
     order, starts = groups(keys, int(ends[-1]))
@@ -183,8 +192,8 @@ def _whole(sides: Sequence[Side], runs: Sequence[_Run]) -> Groups | None:
 def _unfinished(
     sides: Sequence[Side], runs: Sequence[_Run]
 ) -> tuple[list[pa.Array], list[_Run], int]:
-    """The keys of the first group, the runs in which it may go on, and what it takes as far as it
-    is held."""
+    """Return the keys of the first group, the runs that may have more of its rows, and the size of
+    its rows in memory."""
     keys = _keys(sides, runs)
     ends = np.cumsum([len(run.held) for run in runs])
     order, starts = groups(keys, int(ends[-1]))
@@ -196,7 +205,7 @@ def _unfinished(
 
 
 def _keys(sides: Sequence[Side], runs: Sequence[_Run]) -> list[pa.Array]:
-    """The keys of all rows that are held, run by run."""
+    """Return the keys of all rows in memory, run by run."""
     columns = [[run.held.column(at) for at in sides[run.side].keys] for run in runs]
     return [_joined(key) for key in zip(*columns, strict=True)]
 
@@ -209,11 +218,11 @@ def _joined(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
 def _take_first(
     sides: Sequence[Side], runs: Sequence[_Run], order: Longs, starts: Longs
 ) -> list[Sorted]:
-    """The rows of the first groups, which are whole; the runs hold the others on."""
-    picked, found, begin = order[: starts[-1]], [], 0
+    """Take the rows of the first groups, which are complete, out of the runs."""
+    picked, sorted_sides, begin = order[: starts[-1]], [], 0
     for at, side in enumerate(sides):
-        own = [run for run in runs if run.side == at]
-        tables = [run.held for run in own] or [side.schema.empty_table()]
+        side_runs = [run for run in runs if run.side == at]
+        tables = [run.held for run in side_runs] or [side.schema.empty_table()]
         end = begin + sum(map(len, tables))
         if len(sides) > 1:
             mine = (picked >= begin) & (picked < end)
@@ -221,26 +230,26 @@ def _take_first(
             own_starts = np.concatenate(([0], np.cumsum(mine)))[starts]
         else:
             places, own_starts = picked, starts
-        _drop(own, places)
-        found.append(Sorted(_taken(tables, places), own_starts))
+        _drop(side_runs, places)
+        sorted_sides.append(Sorted(_taken(tables, places), own_starts))
         begin = end
-    return found
+    return sorted_sides
 
 
 def _drop(runs: Sequence[_Run], places: Longs) -> None:
-    """Let go of the rows at these places, which are the first of each run."""
+    """Remove the rows at these places from the runs. They are the first rows of each run."""
     end = 0
     for run in runs:
         begin, end = end, end + len(run.held)
         count = int(np.count_nonzero((places >= begin) & (places < end)))
-        whole = count == len(run.held)
-        run.held = run.held.schema.empty_table() if whole else run.held.slice(count)
+        is_emptied = count == len(run.held)
+        run.held = run.held.schema.empty_table() if is_emptied else run.held.slice(count)
 
 
 def _streamed(
     places: tuple[int, ...], runs: Sequence[_Run], first: Sequence[pa.Array]
 ) -> Iterator[pa.Table]:
-    """All rows of one group, the first of those that are left, run by run."""
+    """Yield all rows of the first group that is left, run by run."""
     for run in runs:
         while len(run.held) or not run.whole:
             keys = [
@@ -258,7 +267,8 @@ def _streamed(
 
 
 def _taken(tables: list[pa.Table], order: Longs) -> pa.Table:
-    """Rows in an order, column by column: what is taken of the tables is let go."""
+    """Return the tables' rows in this order. The tables are emptied, and each column's memory is
+    freed as soon as the column is taken."""
     rows = pa.concat_tables(tables)
     tables.clear()
     schema, columns = rows.schema, rows.columns[::-1]
