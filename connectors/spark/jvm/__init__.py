@@ -1,1 +1,1 @@
-"""In the driver: the only folder that speaks to the JVM by Py4J."""
+"""In the driver: the only folder that calls the JVM through Py4J."""

@@ -1,4 +1,4 @@
-"""A JVM's classes by our names, and the collections that Scala takes and gives."""
+"""Give access to the JVM's classes by short names, and convert Scala's collections."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _THROWN = "org.apache.spark.SparkThrowable"
 
 class Jvm:
     def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
-        """Raises:
-        LookupError: this Spark has not all of them.
+        """Look the classes up by their paths.
+
+        Raises:
+            LookupError: this Spark does not have all of them.
         """
         self._jvm: Any = spark._jvm
         self._classes = {name: _find(self._jvm, path) for name, path in classes.items()}
@@ -29,17 +31,17 @@ class Jvm:
         return self._classes[name]
 
     def only(self, name: str) -> Any:
-        """The object that Scala keeps beside a class of this path."""
+        """Return the Scala object of this path."""
         return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
 
     def nothing(self) -> Any:
         return self.only("scala.None")
 
     def seq(self, items: Iterable[Any] = ()) -> Any:
-        if not (given := list(items)):
+        if not (elements := list(items)):
             return self.only("scala.collection.immutable.Nil")
         java = _find(self._jvm, "java.util.ArrayList")()
-        for item in given:
+        for item in elements:
             java.add(item)
         return self._scala.asScala(java).toSeq()
 
@@ -60,9 +62,9 @@ class Jvm:
         return self._scala.asScala(java)
 
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        """Return the pairs without those whose key equals an earlier one."""
-        seen = _find(self._jvm, "java.util.HashMap")()
-        return [(key, value) for key, value in items if seen.putIfAbsent(key, True) is None]
+        """Return the pairs without those whose key equals an earlier key."""
+        keys = _find(self._jvm, "java.util.HashMap")()
+        return [(key, value) for key, value in items if keys.putIfAbsent(key, True) is None]
 
     def java_map(self, mapping: Any) -> Any:
         """Return a Scala map as a Java map."""
@@ -74,37 +76,42 @@ class Jvm:
 
 
 def name_of(thing: Any) -> str:
-    """What a thing's class is called."""
+    """Return the simple name of the class of a JVM object."""
     return str(thing.getClass().getSimpleName())
 
 
 def is_sparks(error: Exception) -> bool:
-    """Return whether Spark has failed by itself, as for the user's rows, or was told to end a job;
-    what PySpark gives no type of its own comes as an error of py4j."""
+    """Return True if Spark itself has failed, for example on the user's rows, or was told to end a
+    job. An exception for which PySpark has no type comes as an error of py4j."""
     if isinstance(error, Py4JJavaError):
         return bool(is_instance_of(SparkContext._gateway, error.java_exception, _THROWN))
     return isinstance(error, PySparkException)
 
 
 class _Class:
-    """A class whose static members are looked up once: each look-up is a call to the JVM."""
+    """A class whose static members are looked up once, because each look-up calls the JVM."""
 
     def __init__(self, java: Any) -> None:
         self._java = java
 
-    def __call__(self, *given: Any) -> Any:
-        return self._java(*given)
+    def __call__(self, *arguments: Any) -> Any:
+        return self._java(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._java, name)
-        setattr(self, name, found)
-        return found
+        member = getattr(self._java, name)
+        setattr(self, name, member)
+        return member
 
 
 @lru_cache(maxsize=256)
 def _find(jvm: Any, path: str) -> _Class:
-    """A class, by its whole path and once: a JVM looks for a package through all its jars."""
-    found = getattr(jvm, path)
-    if type(found).__name__ != "JavaClass":
+    """Return the class of a full path. The result is cached: the JVM searches all its jars for a
+    package.
+
+    Raises:
+        LookupError: there is no such class.
+    """
+    java_class = getattr(jvm, path)
+    if type(java_class).__name__ != "JavaClass":
         raise LookupError(path)
-    return _Class(found)
+    return _Class(java_class)

@@ -1,7 +1,7 @@
 """Spark's caches, behind the private door.
 
-Spark holds for each cache the plan that fills it, and runs that plan when the cache is read for the
-first time. A plan that reads what is stored here can take its place until then.
+Spark keeps for each cache the plan that fills it, and runs that plan when the cache is first read.
+Until then a plan that reads stored exchanges can take its place.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ _PLAN, _ROWS = "cachedPlan", "_cachedColumnBuffers"
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A cache by what Spark builds it with."""
+    """A cache, through the builder that Spark fills it with."""
 
     builder: Any
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has begun to fill it; with columns, which somebody's own serializer takes,
-        only Spark does."""
+        """Return True if nobody has begun to fill the cache and it may be filled here. A cache
+        whose serializer takes columns is filled by Spark only."""
         rows = self._field(_ROWS).get(self.builder)
         return rows is None and not self.builder.supportsColumnarInput()
 
     @property
     def is_fixed(self) -> bool:
-        """Whether Spark relies on how the rows are partitioned before they are there."""
+        """Return True if Spark relies on the rows' partitioning before the cache is filled."""
         return name_of(self.builder.cachedPlan()) != _ADAPTIVE
 
     @property
     def logical(self) -> Any:
-        """The optimized plan that the cache is filled with, None where Spark does not tell."""
+        """Return the optimized plan that fills the cache, None if Spark has no link to it."""
         node = self.builder.cachedPlan()
         if not self.is_fixed:
             node = node.inputPlan()
-        while (found := link(node)) is None and node.children().size() == 1:
+        while (linked := link(node)) is None and node.children().size() == 1:
             node = node.children().apply(0)
-        return found
+        return linked
 
     def may_be(self, plan: Any) -> bool:
-        """Whether nobody relies on more than what another plan gives."""
+        """Return True if this plan may fill the cache: Spark relies on no other partitioning."""
         before = self.builder.cachedPlan().outputPartitioning()
         return not self.is_fixed or bool(plan.outputPartitioning().equals(before))
 
     def fill(self, door: CatalystDoor, frame: DataFrame) -> Filled:
-        """Let Spark fill it with the rows of a frame of the door, when it reads it."""
+        """Let Spark fill the cache with the rows of a frame of the door when the cache is read."""
         filled = Filled(door, frame, self.builder)
         try:
             self.plan_by(frame._jdf.queryExecution().executedPlan())
@@ -79,21 +79,22 @@ class Cache:
 
 
 class Reader:
-    """What Spark may read of a frame of the door. Neither this nor what made it holds the rows."""
+    """Watches whether Spark may still read the rows of a frame of the door. The reference to the
+    rows is weak."""
 
     def __init__(self, door: CatalystDoor, frame: DataFrame) -> None:
         self._rows = door.weakly(door.rows_behind(frame))
 
     def is_gone(self) -> bool:
-        """Whether nothing is left in Spark that could read the rows."""
-        return bool(self._rows.refersTo(None))  # to ask what it refers to would hold that a while
+        """Return True if nothing is left in Spark that could read the rows."""
+        return bool(self._rows.refersTo(None))  # `get` would keep the rows for a while
 
     def close(self) -> None:
-        """The rows are about to go."""
+        """Stop Spark from reading the rows: they are about to be deleted."""
 
 
 class Filled(Reader):
-    """A cache that reads them, until the user lets it go: then it has its own plan again."""
+    """A cache that reads the rows until the user releases it. Then it gets its own plan back."""
 
     def __init__(self, door: CatalystDoor, frame: DataFrame, builder: Any) -> None:
         super().__init__(door, frame)
@@ -107,7 +108,7 @@ class Filled(Reader):
         return super().is_gone()
 
     def close(self) -> None:
-        with suppress(Py4JError):  # Spark may have gone before
+        with suppress(Py4JError):  # Spark may have stopped before
             if self._plan and (cache := self._cache()):
                 cache.plan_by(self._plan)
                 cache.clear()
@@ -118,19 +119,19 @@ class Filled(Reader):
 
 
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
-    """The caches that a plan reads."""
-    plans, seen = [logical, *jvm.items(logical.subqueriesAll())], jvm["same"]()
+    """Yield the caches that a plan reads, each once."""
+    plans, builders = [logical, *jvm.items(logical.subqueriesAll())], jvm["same"]()
     for leaf in (leaf for plan in plans for leaf in jvm.items(plan.collectLeaves())):
-        if name_of(leaf) == _RELATION and seen.putIfAbsent(leaf.cacheBuilder(), True) is None:
+        if name_of(leaf) == _RELATION and builders.putIfAbsent(leaf.cacheBuilder(), True) is None:
             yield Cache(leaf.cacheBuilder())
 
 
 def is_outdated(jvm: Jvm, execution: Any, plan: Callable[[Any], Any]) -> bool:
-    """Whether a query was planned with a cache that it would not be planned with now: the user has
-    let it go, or Spark has made it anew."""
-    known = jvm["same"]()
+    """Return True if a query was planned with a cache that a new plan would not read: the user has
+    released the cache, or Spark has built it again."""
+    builders = jvm["same"]()
     if not (read := list(caches(jvm, execution.optimizedPlan()))):
         return False
     for cache in caches(jvm, plan(execution.analyzed()).withCachedData()):
-        known.put(cache.builder, True)
-    return not all(known.containsKey(cache.builder) for cache in read)
+        builders.put(cache.builder, True)
+    return not all(builders.containsKey(cache.builder) for cache in read)

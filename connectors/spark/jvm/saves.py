@@ -1,4 +1,4 @@
-"""PySpark's writers on the JVM's side, behind the private door."""
+"""Give access to PySpark's writers in the JVM, behind the private door."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pyspark.sql import DataFrame
 
 
 def target(writer: Any, path: str | None) -> tuple[str, bool]:
-    """The folder into which one of Spark's writers would write, empty where it is none, and whether
-    it is there. To some sources a path is a name of another kind, which Hadoop cannot open."""
+    """Return the folder that a Spark writer would write to, and whether it exists. The folder is
+    empty for other targets: some sources take a path for another kind of name, which Hadoop cannot
+    open."""
     java, context = writer._jwrite, writer._spark.sparkContext
-    found = java.extraOptions().get("path")
-    if path is None and found.isEmpty():
+    option = java.extraOptions().get("path")
+    if path is None and option.isEmpty():
         return "", False
     try:
-        folder = context._jvm.org.apache.hadoop.fs.Path(path or found.get())
+        folder = context._jvm.org.apache.hadoop.fs.Path(path or option.get())
         files = folder.getFileSystem(writer._spark._jsparkSession.sessionState().newHadoopConf())
         return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
     except (Py4JError, PySparkException):
@@ -28,15 +29,17 @@ def target(writer: Any, path: str | None) -> tuple[str, bool]:
 
 @contextmanager
 def written_from(writer: Any, df: DataFrame) -> Iterator[None]:
-    """Let one of Spark's writers, of either version, save the rows of another DataFrame."""
+    """Let a Spark writer, of either version, save the rows of another DataFrame inside."""
     java = getattr(writer, "_jwriter", None) or writer._jwrite
-    given = {"df": df._jdf, "logicalPlan": df._jdf.queryExecution().logical()}
-    fields = [field for field in java.getClass().getDeclaredFields() if field.getName() in given]
+    replacements = {"df": df._jdf, "logicalPlan": df._jdf.queryExecution().logical()}
+    fields = [
+        field for field in java.getClass().getDeclaredFields() if field.getName() in replacements
+    ]
     before = []
     for field in fields:
         field.setAccessible(True)
         before.append(field.get(java))
-        field.set(java, given[field.getName()])
+        field.set(java, replacements[field.getName()])
     try:
         yield
     finally:

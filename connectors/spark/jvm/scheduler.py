@@ -16,23 +16,25 @@ from .bridge import name_of
 
 @dataclass(frozen=True, slots=True)
 class NativeJob:
-    """A job of Spark's: the stages that wrote a shuffle of its own, by their names, and what Spark
-    says of the query that it belonged to."""
+    """A job that Spark has run."""
 
     number: int
     tags: frozenset[str]
     shuffles: Mapping[int, str]
+    """The ids and names of the stages that wrote one of Spark's own shuffles."""
     description: str
+    """The description of the whole query, empty without a query or a shuffle."""
     plan: str
+    """The physical plan of the query as text, empty without a query or a shuffle."""
 
 
 def session_name(spark: SparkSession) -> str:
-    """What tells a session from the others of its process."""
+    """Return the id of a session, which no other session of its process has."""
     return str(spark._jsparkSession.sessionUUID())
 
 
 def ended_jobs(spark: SparkSession) -> Iterator[Any]:
-    """The jobs that have ended, as Spark's pages would show them."""
+    """Yield the jobs that have ended, from the store behind Spark's web pages."""
     core = spark.sparkContext._jsc.sc()
     core.listenerBus().waitUntilEmpty()
     jobs = core.statusStore().jobsList(None)
@@ -42,14 +44,16 @@ def ended_jobs(spark: SparkSession) -> Iterator[Any]:
 
 
 def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJob]:
-    """What the jobs have shuffled that have ended and are not known yet."""
+    """Yield the jobs that have ended and are not in `known`, with their shuffles."""
     store = spark.sparkContext._jsc.sc().statusStore()
     queries = spark._jsparkSession.sharedState().statusStore()
     for job in ended_jobs(spark):
         if job.jobId() in known:
             continue
         stages = _stages(store, job)
-        shuffles = {one.stageId(): one.name() for one in stages if one.shuffleWriteRecords()}
+        shuffles = {
+            stage.stageId(): stage.name() for stage in stages if stage.shuffleWriteRecords()
+        }
         query = store.jobWithAssociatedSql(job.jobId())._2()
         run = queries.execution(query.get()) if shuffles and query.isDefined() else query
         description = plan = ""
@@ -62,21 +66,21 @@ def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJo
 
 
 def _stages(store: Any, job: Any) -> Iterator[Any]:
-    """Spark forgets the stages of a job before the job."""
+    """Yield the stages of a job that Spark still has: it forgets stages before jobs."""
     for number in job.stageIds().mkString(" ").split():
         with suppress(Py4JJavaError):
             yield store.lastStageAttempt(int(number))
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:
-    """End one task attempt without counting it as a failure; one that has ended is no error."""
+    """End a task attempt without counting it as a failure. Do nothing if it has ended."""
     context._jsc.sc().killTaskAttempt(task, False, reason)
 
 
 def put_first(context: SparkContext, stages: Collection[int]) -> None:
-    """Let these stages have the next slots under Spark's FIFO scheduling, which otherwise serves
-    older jobs first; under FAIR their pool has its share without it."""
+    """Give these stages the next slots under Spark's FIFO scheduling, which otherwise serves older
+    jobs first. Under FAIR scheduling their pool has its share anyway."""
     waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
-    for one in waiting:
-        if name_of(one) == "TaskSetManager" and one.stageId() in stages:
-            getattr(one, "priority_$eq")(-1)
+    for schedulable in waiting:
+        if name_of(schedulable) == "TaskSetManager" and schedulable.stageId() in stages:
+            getattr(schedulable, "priority_$eq")(-1)

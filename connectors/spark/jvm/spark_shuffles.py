@@ -1,8 +1,8 @@
-"""Shuffles that Spark has run by itself, which no method of ours could see: SQL commands, streaming
-queries, MLlib, callers on the JVM, RDDs, caches that are filled.
+"""Count the shuffles that Spark runs by itself and that no method of ours can see: SQL commands,
+streaming queries, MLlib, callers in the JVM, RDDs, caches that are filled.
 
-They are those of the whole application, also of its other sessions, as far as Spark still knows
-them (`spark.ui.retainedJobs`); it does without its web pages.
+The shuffles are those of the whole application, with all its sessions, as far as Spark still has
+their jobs (`spark.ui.retainedJobs`). Spark's web pages may be off.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from .scheduler import NativeJob, ended_jobs, native_jobs
 ACCOUNTED = "headgate-accounted"
 _FROM_PYTHON = re.compile(r" at (NativeMethodAccessorImpl\.java|<unknown>):\d+$")
 _STREAMING = "\nrunId = "
-_OF_PLANS = ("$anonfun$", "execute ", "toRdd ")  # what Spark plans below what we run
+_OF_PLANS = (
+    "$anonfun$",
+    "execute ",
+    "toRdd ",
+)  # call sites of plans that Spark runs below our jobs
 _CACHE = re.compile("InMemoryTableScan|TableCacheQueryStage")
 
 
 class SparkShuffleCounter:
-    """Counts them from now on, by where they came from."""
+    """Counts the shuffles from now on, by their reasons."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -34,7 +38,7 @@ class SparkShuffleCounter:
         self._stages: set[int] = set()
 
     def count(self) -> Mapping[str, int]:
-        """How many there have been."""
+        """Return the number of shuffles so far, by reason."""
         for job in native_jobs(self._spark, self._known):
             self._known.add(job.number)
             if ACCOUNTED not in job.tags:
@@ -46,7 +50,8 @@ class SparkShuffleCounter:
 
 @contextmanager
 def accounted(context: SparkContext) -> Iterator[None]:
-    """What Spark shuffles inside has been counted already, with a better reason."""
+    """Leave the shuffles of jobs inside out of the count: the caller counts them with a better
+    reason."""
     context.addJobTag(ACCOUNTED)
     try:
         yield

@@ -1,7 +1,7 @@
-"""A session's settings in the tasks of its jobs.
+"""Pass a session's settings to the tasks of its jobs.
 
-Spark's own actions carry them there as local properties of their jobs. Jobs of RDDs do not: their
-tasks would have Spark's defaults.
+Spark's own actions pass them as local properties of their jobs. Jobs of RDDs do not: their tasks
+would use Spark's defaults.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .bridge import Jvm
 
 
 class TaskSettings:
-    """The settings that a session has now."""
+    """The settings of a session at the time when this object is made."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context: Any = spark.sparkContext._jsc.sc()
@@ -25,7 +25,7 @@ class TaskSettings:
 
     @contextmanager
     def carried(self) -> Iterator[None]:
-        """Carry them to the tasks of the jobs that this thread starts inside."""
+        """Pass the settings to the tasks of the jobs that this thread starts inside."""
         before = self._context.getLocalProperties()
         properties = before.clone()
         properties.putAll(self._settings)
@@ -36,7 +36,7 @@ class TaskSettings:
             self._context.setLocalProperties(before)
 
     def around(self, call: Callable[[list[int]], object]) -> Callable[[list[int]], object]:
-        """Return a call whose jobs carry them, whoever makes it later."""
+        """Return a function whose jobs get the settings, in whichever thread it is called."""
 
         def carrying(some: list[int]) -> object:
             with self.carried():

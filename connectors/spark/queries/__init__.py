@@ -1,1 +1,1 @@
-"""In the driver: whole queries, whose plans are taken apart at their exchanges."""
+"""In the driver: run whole queries, whose plans are taken apart at their exchanges."""

@@ -1,4 +1,4 @@
-"""How a stage reads what exchanges have stored, by what is there and by Spark's own settings."""
+"""Decide which parts of stored exchanges each task reads, by their sizes and Spark's settings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from ....control.errors import Corrupt
 from ....storage.format.segment import Longs
 from ..tasks.worker import Part
 
-_SLACK = 1.2  # so much larger a part may be before there are more of them; Spark's own figure
-_STEPS = 8  # halvings, to less than a hundredth
+_SLACK = 1.2  # a part may exceed the target by this factor, as in Spark
+_STEPS = 8  # halvings: the limit is exact to less than a hundredth
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSettings:
-    """What `spark.sql.adaptive.*` says: whether neighbours are read together, and how much at once;
-    from how many bytes and times the median on a subpartition is skewed, infinite for never; up to
-    which size one side of a join is sent to everybody, -1 for never."""
+    """The settings `spark.sql.adaptive.*` of a session."""
 
     coalesce: bool
+    """Read small neighbouring subpartitions together."""
     target_bytes: int
+    """The size of a part, if there are enough bytes for `least_parts` of them."""
     least_bytes: int
+    """The target is not lowered below this size to have more parts."""
     least_parts: int
+    """The number of parts to aim for, so that all slots have work."""
     skewed_bytes: float
+    """A skewed subpartition is larger than this; infinite for none."""
     skewed_times: float
+    """A skewed subpartition is larger than the median times this."""
     broadcast_bytes: int
+    """One side of a join is broadcast up to this size; -1 for never."""
 
 
 def parts_of(
@@ -36,18 +41,21 @@ def parts_of(
     adapting: AdaptiveSettings,
     cuts: Sequence[Mapping[int, Sequence[range]]],
 ) -> Sequence[tuple[Part, ...]]:
-    """What each task reads of each exchange, where all are read alike: neighbours together, and
-    each piece of what is cut beside each piece of its opposite. Nothing where each subpartition is
-    read by itself."""
+    """Return for each exchange the parts that its tasks read, one for each task. All exchanges are
+    read alike: neighbouring subpartitions together, and each piece of a cut subpartition beside
+    each piece of it in the other exchanges. There are no parts if each task reads one whole
+    subpartition."""
     total: Longs = np.sum(sizes, axis=0)
     cut = {at for each in cuts for at in each}
     spread = int(total.sum()) // adapting.least_parts
     target = min(adapting.target_bytes, max(spread, adapting.least_bytes))
     alone = cut if adapting.coalesce else range(len(total))
     tasks: list[tuple[Part, ...]] = []
-    for held in _evenly(total.tolist(), target * _SLACK, alone, adapting.least_parts):
-        pieces = [each.get(held.start, (None,)) for each in cuts]
-        tasks += [tuple(Part(held, piece) for piece in one) for one in product(*pieces)]
+    for span in _evenly(total.tolist(), target * _SLACK, alone, adapting.least_parts):
+        pieces = [each.get(span.start, (None,)) for each in cuts]
+        tasks += [
+            tuple(Part(span, piece) for piece in combination) for combination in product(*pieces)
+        ]
     if not cut and len(tasks) == len(total):
         return [()] * len(sizes)
     return list(zip(*tasks, strict=True))
@@ -56,8 +64,9 @@ def parts_of(
 def check_parts(
     parts: Sequence[Sequence[Part]], subpartitions: int, partitions: Sequence[int]
 ) -> None:
-    """Check that tasks which read so bring each row of an exchange beside each of its opposite's
-    once: every subpartition, in order, and of it every piece beside every other.
+    """Check that these parts bring each row of an exchange beside each row of its opposite once.
+    They must hold every subpartition, in order, and pair every piece of it with every piece of the
+    opposite exchange's.
 
     Raises:
         Corrupt: they do not.
@@ -66,19 +75,19 @@ def check_parts(
     for task in zip(*parts, strict=True):
         tasks.setdefault(task[0].subpartitions, []).append(task)
     end = 0
-    for held, own in tasks.items():
-        sides = [list(dict.fromkeys(side)) for side in zip(*own, strict=True)]
-        alike = all(part.subpartitions == held for side in sides for part in side)
-        whole = alike and held.start == end and all(map(_is_whole, sides, partitions))
-        if not whole or sorted(own, key=repr) != sorted(product(*sides), key=repr):
-            raise Corrupt(f"tasks do not read each row of subpartitions {held} once: {own}")
-        end = held.stop
+    for span, span_tasks in tasks.items():
+        sides = [list(dict.fromkeys(side)) for side in zip(*span_tasks, strict=True)]
+        alike = all(part.subpartitions == span for side in sides for part in side)
+        complete = alike and span.start == end and all(map(_is_whole, sides, partitions))
+        if not complete or sorted(span_tasks, key=repr) != sorted(product(*sides), key=repr):
+            raise Corrupt(f"tasks do not read each row of subpartitions {span} once: {span_tasks}")
+        end = span.stop
     if tasks and end != subpartitions:
         raise Corrupt(f"tasks read {end} of {subpartitions} subpartitions")
 
 
 def _is_whole(side: Sequence[Part], partitions: int) -> bool:
-    """Return whether pieces of one exchange hold each of its partitions once."""
+    """Return True if the pieces of one exchange hold each of its partitions once."""
     if side[0].partitions is None:
         return len(side) == 1
     read = [at for part in side for at in part.partitions or ()]
@@ -86,14 +95,14 @@ def _is_whole(side: Sequence[Part], partitions: int) -> bool:
 
 
 def skewed(sizes: Longs, adapting: AdaptiveSettings) -> list[int]:
-    """The subpartitions that are much larger than the others."""
+    """Return the subpartitions that are much larger than the median."""
     limit = max(adapting.skewed_bytes, adapting.skewed_times * float(np.median(sizes)))
     return [int(at) for at in np.flatnonzero(sizes > limit)]
 
 
 def pieces(held: Longs, sizes: Longs, adapting: AdaptiveSettings) -> list[range]:
-    """A skewed subpartition, of which each partition holds so much, cut at partitions into pieces
-    of about the size that the others have."""
+    """Cut a skewed subpartition into ranges of partitions, each about as large as a subpartition
+    that is not skewed. `held` are its bytes in each partition."""
     others = np.delete(sizes, skewed(sizes, adapting))
     usual = float(others.mean()) if len(others) else 0.0
     return list(_together(held.tolist(), max(adapting.target_bytes, usual)))
@@ -102,31 +111,31 @@ def pieces(held: Longs, sizes: Longs, adapting: AdaptiveSettings) -> list[range]
 def _evenly(
     sizes: Sequence[int], most: float, alone: Container[int], slots: int
 ) -> Sequence[range]:
-    """Neighbours up to a size in as few parts as that takes, or in as many more as keep all slots
-    at work to the end; the largest part as small as with so many it can be."""
-    found = list(_together(sizes, most, alone))
-    count = -(-len(found) // slots) * slots if len(found) > slots else len(found)
+    """Return ranges of neighbours up to a size: as few as possible, or as many more as keep all
+    slots at work to the end. The largest range is about as small as their number allows."""
+    spans = list(_together(sizes, most, alone))
+    count = -(-len(spans) // slots) * slots if len(spans) > slots else len(spans)
     low = min(most, sum(sizes) / count)
     for _ in range(_STEPS):
         limit = (low + most) / 2
         tried = list(_together(sizes, limit, alone))
         if len(tried) <= count:
-            found, most = tried, limit
+            spans, most = tried, limit
         else:
             low = limit
-    return found
+    return spans
 
 
 def _together(
     sizes: Iterable[int], target: float, alone: Container[int] = frozenset()
 ) -> Iterator[range]:
-    """Neighbours up to a size, and each of those `alone` by itself."""
-    start = held = end = 0
+    """Yield ranges of neighbours up to a size; each place in `alone` is a range of its own."""
+    start = span_size = end = 0
     for at, size in enumerate(sizes):
-        full = held > 0 and held + size > target
+        full = span_size > 0 and span_size + size > target
         if at > start and (full or at in alone or start in alone):
             yield range(start, at)
-            start, held = at, 0
-        held += size
+            start, span_size = at, 0
+        span_size += size
         end = at + 1
     yield range(start, end)

@@ -1,4 +1,4 @@
-"""The exchanges of a physical plan, and how they hang together."""
+"""Find the exchanges of a physical plan, and how they depend on each other."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
 
 
 class ExchangeFinder:
-    """`shuffles` are all exchanges under a root, each behind those that it reads; `inputs` those
-    that the root's own stage reads; `tops` are the top rows that come together without one."""
+    """Finds the exchanges under a root. `shuffles` are all exchanges, each behind the exchanges
+    that it reads. `inputs` are the exchanges that the root's stage reads. `tops` are the nodes
+    whose top rows come together without an exchange."""
 
     def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
         self._jvm = jvm
@@ -32,7 +33,8 @@ class ExchangeFinder:
         self.inputs = self._walk(root, Group(), ())
 
     def _walk(self, node: Any, group: Group, above: tuple[Any, ...]) -> list[Shuffle]:
-        """The exchanges that the stage of this node reads; all of the plan go to `shuffles`."""
+        """Return the exchanges that the stage of this node reads, from this node down. Add every
+        exchange on the way to `shuffles`."""
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()) if self._nested else ():
             inputs += self._walk(subquery, Group(), ())
@@ -55,16 +57,16 @@ class ExchangeFinder:
         apart = name == _UNION and name_of(node.outputPartitioning()) == _UNKNOWN
         sides = []
         for child in children:
-            own = Group() if apart or sent else group
-            sides.append(self._walk(child, own, () if sent else (*above, node)))
+            child_group = Group() if apart or sent else group
+            sides.append(self._walk(child, child_group, () if sent else (*above, node)))
             if apart:
-                group.others |= own.others
-                group.filters += own.filters
+                group.others |= child_group.others
+                group.filters += child_group.filters
         if name in _JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
-                for one in side:
-                    one.opposite = one.opposite or opposite
-        return inputs + [one for side in sides for one in side]
+                for exchange in side:
+                    exchange.opposite = exchange.opposite or opposite
+        return inputs + [exchange for side in sides for exchange in side]
 
     def _found(
         self,
@@ -87,33 +89,35 @@ class ExchangeFinder:
         return shuffle
 
     def _columns(self, node: Any) -> tuple[int, ...]:
-        """For each column of a node its place, when those that repeat are left out."""
+        """Return for each column of a node its place among the distinct columns."""
         output = node.output()
         if node.outputSet().size() == output.size():
             return tuple(range(output.size()))
-        numbers = [one.exprId().id() for one in self._jvm.items(output)]
+        numbers = [column.exprId().id() for column in self._jvm.items(output)]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)
 
 
 def joined(above: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The nodes from a stage's root to a join of an exchange, which is at most sorted for it."""
+    """Return the nodes from a stage's root down to the join right above an exchange, or above its
+    sort. Return an empty tuple if there is no such join."""
     if above and name_of(above[-1]) == _SORT:
         above = above[:-1]
     return above if above and name_of(above[-1]) in _JOINS else ()
 
 
 def link(node: Any) -> Any:
-    """The logical node that a physical one was made of, None for what Spark has put between."""
-    found = node.logicalLink()
-    return found.get() if found.isDefined() else None
+    """Return the logical node of a physical node, None for a node that Spark has added."""
+    logical = node.logicalLink()
+    return logical.get() if logical.isDefined() else None
 
 
 def _origin(node: Any) -> Any:
-    """What is asked here, for what a stage is planned from takes its place when the stage runs."""
-    while (found := link(node)) is None:
+    """Return the logical node of a physical node, or of the nearest node below that has one. Call
+    this before the stage runs: Spark then plans its nodes again, from another logical leaf."""
+    while (logical := link(node)) is None:
         node = node.child()
-    return found
+    return logical
 
 
 def is_grouped(logical: Any) -> bool:

@@ -1,7 +1,7 @@
-"""The last columns of a plan and its limit, as the user's query states them.
+"""Give a plan the columns and the limit that the user's query states.
 
-Spark's optimizer loses sight of what cannot be null, and merges aliases that say different things
-of a column.
+Spark's optimizer may forget that a column cannot be null, and merges aliases of a column that have
+different metadata.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .exchange_finder import TOP
 
 
 class OutputColumns:
-    """`asked` is the query as Spark has analyzed it, `top` the limit that was taken off the root of
-    its plan."""
+    """The columns and the limit of a query. `asked` is its analyzed plan, `top` the limit that was
+    taken off the root of its physical plan, or None."""
 
     def __init__(self, jvm: Jvm, asked: Any, top: Any) -> None:
         self._jvm = jvm
@@ -23,21 +23,21 @@ class OutputColumns:
         self._projects = top is not None and name_of(top) == TOP
 
     def columns(self, root: Any) -> Any:
-        """Return the columns that a root gives."""
+        """Return a root's columns with the names, types and metadata that the query states."""
         last = root if self._top is None else self._top
         if last.schema().equals(self._asked.schema()):
             return root.output()
-        given = last.projectList() if self._projects else root.output()
-        pairs = zip(self._jvm.items(given), self._jvm.items(self._asked.output()), strict=True)
-        asked = {one.exprId(): stated for one, stated in pairs}
+        projected = last.projectList() if self._projects else root.output()
+        pairs = zip(self._jvm.items(projected), self._jvm.items(self._asked.output()), strict=True)
+        asked = {column.exprId(): stated for column, stated in pairs}
         columns = [
-            self._column(asked.get(one.exprId(), one), one)
-            for one in self._jvm.items(root.output())
+            self._column(asked.get(column.exprId(), column), column)
+            for column in self._jvm.items(root.output())
         ]
         return self._jvm.seq(columns)
 
     def limited(self, rows: Any) -> Any:
-        """Return a logical plan with the limit above these rows."""
+        """Return a logical plan of these rows with the limit above them."""
         top = self._top
         if top is None:
             return rows
@@ -52,22 +52,22 @@ class OutputColumns:
         return self._jvm["project"](self._project_list(), rows) if self._projects else rows
 
     def _project_list(self) -> Any:
-        found = self._top.projectList()
+        projected = self._top.projectList()
         if self._top.schema().equals(self._asked.schema()):
-            return found
-        pairs = zip(self._jvm.items(found), self._jvm.items(self._asked.output()), strict=True)
-        return self._jvm.seq([self._projected(asked, one) for one, asked in pairs])
+            return projected
+        pairs = zip(self._jvm.items(projected), self._jvm.items(self._asked.output()), strict=True)
+        return self._jvm.seq([self._projected(asked, column) for column, asked in pairs])
 
-    def _projected(self, asked: Any, one: Any) -> Any:
-        if name_of(one) != "Alias":
-            return self._column(asked, one)
+    def _projected(self, asked: Any, column: Any) -> Any:
+        if name_of(column) != "Alias":
+            return self._column(asked, column)
         metadata, nothing = self._jvm["option"].apply(asked.metadata()), self._jvm.seq()
         return self._jvm["alias"](
-            one.child(), one.name(), one.exprId(), one.qualifier(), metadata, nothing
+            column.child(), column.name(), column.exprId(), column.qualifier(), metadata, nothing
         )
 
-    def _column(self, asked: Any, given: Any) -> Any:
+    def _column(self, asked: Any, column: Any) -> Any:
         kind, nulls, metadata = asked.dataType(), asked.nullable(), asked.metadata()
         return self._jvm["column"](
-            asked.name(), kind, nulls, metadata, given.exprId(), given.qualifier()
+            asked.name(), kind, nulls, metadata, column.exprId(), column.qualifier()
         )

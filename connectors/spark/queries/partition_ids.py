@@ -1,4 +1,4 @@
-"""The partition of each row, as an expression: by Spark's own hash or order, or dealt in turn."""
+"""Make expressions for the partition of a row: by Spark's hash or ordering, or round robin."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class PartitionIds:
         self._jvm = Jvm(spark, _CLASSES)
 
     def first(self) -> Any:
-        """All rows in the first partition."""
+        """Return the expression that puts all rows into the first partition."""
         return self._jvm["literal"](0, self._jvm["types"].IntegerType)
 
     def number(self, shuffle: Shuffle, stage: Any) -> Any:
-        """The expression of a row's partition; `stage` is the logical plan of the rows."""
+        """Return the expression for a row's partition. `stage` is the logical plan of the rows."""
         if shuffle.count == 1 or shuffle.kind == HASH:
             return self._door.number(shuffle.partitioning)
         if shuffle.kind == ROUND_ROBIN:
@@ -55,7 +55,7 @@ class PartitionIds:
         return self._range(shuffle, stage)
 
     def _resolved(self, text: str) -> Any:
-        """Return an expression that refers to no column, as Spark's analyzer resolves it."""
+        """Return an expression without columns, resolved by Spark's analyzer."""
         parsed = self._session.sessionState().sqlParser().parseExpression(text)
         columns, nowhere = self._jvm.seq([self._door.alias(parsed, "n")]), self._jvm.seq()
         rows = self._jvm["project"](columns, self._door.relation(nowhere))
@@ -63,7 +63,7 @@ class PartitionIds:
         return analyzed.projectList().apply(0).child()
 
     def _range(self, shuffle: Shuffle, stage: Any) -> Any:
-        """Where a row's keys stand among bounds, by the very ordering of Spark's range exchange."""
+        """Return the place of a row's keys among bounds, in the order of Spark's range exchange."""
         by = self._jvm.items(shuffle.partitioning.ordering())
         keys = [order.child() for order in by]
         ordering = self._jvm["ordering"](
@@ -97,7 +97,7 @@ class PartitionIds:
             True,
             self._jvm.nothing(),
         )
-        # a key that is no bound has the place -1 - number
+        # for a key that is not a bound, binarySearch gives -1 - number
         sign = self._jvm["shift"](place, self._jvm["literal"](31, integer))
         return self._jvm["xor"](place, sign)
 
@@ -105,7 +105,8 @@ class PartitionIds:
         return self._jvm["literal"](value, self._jvm["object"](kind))
 
     def _bounds(self, stage: Any, keys: list[Any], ordering: Any, count: int) -> Any:
-        """The upper bounds of all parts but the last, from a sample of the rows."""
+        """Run a job that samples the rows, and return the upper bounds of all partitions but the
+        last."""
         wanted = int(self._session.conf().get(_SAMPLED, "100")) * count
         named = self._jvm.seq(self._door.alias(key, f"k{at}") for at, key in enumerate(keys))
         frame = self._door.frame(self._jvm["project"](named, stage), self._session)

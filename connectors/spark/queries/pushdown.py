@@ -1,5 +1,5 @@
-"""What the tasks that read an exchange can do of a physical plan: call functions group by group,
-and merge what is aggregated."""
+"""Find the nodes of a physical plan whose work reading tasks can do: they call functions group by
+group, and merge partial aggregates."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _CALLERS = {
 
 
 def _kinds(*names: str) -> frozenset[int]:
-    """Return the kinds of functions that this Spark knows of these."""
-    found = (getattr(PythonEvalType, f"SQL_{name}_UDF", None) for name in names)
-    return frozenset(kind for kind in found if kind is not None)
+    """Return the numbers of these kinds of functions, as far as this Spark has them."""
+    kinds = (getattr(PythonEvalType, f"SQL_{name}_UDF", None) for name in names)
+    return frozenset(kind for kind in kinds if kind is not None)
 
 
 _ARROW = _kinds("GROUPED_MAP_ARROW", "GROUPED_MAP_ARROW_ITER", "COGROUPED_MAP_ARROW")
@@ -56,7 +56,7 @@ _KERNELS = {
     "Min": ("min",),
     "Max": ("max",),
 }
-_UNMERGED = (NullType, ArrayType, StructType)  # which Arrow does not group by
+_UNMERGED = (NullType, ArrayType, StructType)  # Arrow does not group by these
 _SUMMED = (LongType, DoubleType)
 _COMPARED = (IntegralType, DateType, TimestampType, TimestampNTZType, DecimalType, StringType)
 _SORT = "SortExec"
@@ -73,46 +73,51 @@ _BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
 def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller]:
-    """The nodes that give rows to a function of the user's, group by group, and nothing but what
-    exchanges bring and Spark sorts for them. Rows that the user has sorted come to it through a
-    projection."""
+    """Yield the nodes that call a user's function for each group of rows, and whose rows come from
+    exchanges only, at most sorted by Spark. Between a node and a sort of the user's there is a
+    projection, so such a node is left out."""
     under: dict[int, tuple[Any, list[Shuffle]]] = {}
     for shuffle in shuffles:
         if (node := _over(shuffle, _CALLERS)) is not None:
             under.setdefault(id(node), (node, []))[1].append(shuffle)
-    for node, own in under.values():
-        if len(own) == node.children().size() and (call := _call(jvm, node, own, conf)):
-            yield Caller(node, call, tuple(own))
+    for node, inputs in under.values():
+        if len(inputs) == node.children().size() and (call := _call(jvm, node, inputs, conf)):
+            yield Caller(node, call, tuple(inputs))
 
 
 def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
-    """How the rows of an exchange may be merged for the aggregate that is right above it."""
+    """Return the way to merge an exchange's rows for the aggregate right above it, None if there is
+    none."""
     if (node := _over(shuffle, _AGGREGATES)) is None:
         return None
     kernels: list[str] = []
-    for one in jvm.items(node.aggregateExpressions()):
-        function = one.aggregateFunction()
-        known = _KERNELS.get(name_of(function), ())
-        whole = function.aggBufferAttributes().size() == len(known)
-        if not known or not whole or name_of(one.mode()) not in _MERGES:
+    for aggregate in jvm.items(node.aggregateExpressions()):
+        function = aggregate.aggregateFunction()
+        function_kernels = _KERNELS.get(name_of(function), ())
+        is_supported = function.aggBufferAttributes().size() == len(function_kernels)
+        if not function_kernels or not is_supported or name_of(aggregate.mode()) not in _MERGES:
             return None
-        kernels += known
+        kernels += function_kernels
     kinds = [field.dataType for field in shuffle.rows]
     keys = node.groupingExpressions().size()
     if not keys or len(kinds) != keys + len(kernels):
         return None
     may_be = all(may_be_key(kind) and not isinstance(kind, _UNMERGED) for kind in kinds[:keys])
     behind = zip(kinds[keys:], kernels, strict=True)
-    return Merging(keys, tuple(kernels)) if may_be and all(_has(*one) for one in behind) else None
+    return (
+        Merging(keys, tuple(kernels))
+        if may_be and all(_has(*aggregate) for aggregate in behind)
+        else None
+    )
 
 
 def _has(kind: DataType, kernel: str) -> bool:
-    """Whether Arrow's kernel for a type is what Spark does."""
+    """Return True if Arrow's kernel for a type gives the same as Spark."""
     return isinstance(kind, _SUMMED if kernel == "sum" else _COMPARED) and may_be_key(kind)
 
 
 def _over(shuffle: Shuffle, names: Container[str]) -> Any:
-    """The node of such a name that is right above an exchange, but for sorting."""
+    """Return the node above an exchange and its sort if it has one of these names, else None."""
     above = shuffle.above
     if above and name_of(above[-1]) == _SORT:
         above = above[:-1]
@@ -120,14 +125,14 @@ def _over(shuffle: Shuffle, names: Container[str]) -> Any:
 
 
 def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call | None:
-    """What a task that reads the exchanges has to call; None when that is left to Spark."""
-    made = node.func()
-    function, kind = made.func(), made.evalType()
-    encrypted = is_true(conf.get(_ENCRYPTED, None))  # files of ours are not
-    own = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
-    if kind not in _ARROW | _PANDAS or own or not function.broadcastVars().isEmpty():
+    """Return the function for the tasks that read the exchanges, None where Spark must call it."""
+    udf = node.func()
+    function, kind = udf.func(), udf.evalType()
+    encrypted = is_true(conf.get(_ENCRYPTED, None))  # our files are not encrypted
+    unsupported = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
+    if kind not in _ARROW | _PANDAS or unsupported or not function.broadcastVars().isEmpty():
         return None
-    rows = [one.given for one in shuffles]
+    rows = [shuffle.given for shuffle in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
     kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
     may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)
@@ -148,5 +153,5 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
         batch_rows=int(conf.get(_BATCH_ROWS)),
     )
     command = bytes(function.command().unsafeArray())
-    columns = tuple(one.columns for one in shuffles)
+    columns = tuple(shuffle.columns for shuffle in shuffles)
     return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), ways)

@@ -308,7 +308,8 @@ def _task(
 
 def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
     """Return the groups of the exchanges at these places. If an exchange is at several places, its
-    groups become one: it is read in the same way at all of them."""
+    groups become one: it is read in the same way at all of them. Its rows are merged only if they
+    may be merged in the same way at all of them."""
     for same in places:
         groups = dict.fromkeys(shuffle.group for shuffle in same)
         if len(groups) > 1:

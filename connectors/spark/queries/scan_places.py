@@ -1,8 +1,8 @@
-"""Scans in the places of a plan's exchanges.
+"""Put scans in the places of a plan's exchanges.
 
-A plan that comes of it is checked before a row is read: each scan stands exactly where Spark's plan
-reads the exchange, gives the columns that the exchange gives, and what Spark requires of siblings
-in a join, an aggregate or a window holds. Whatever goes wrong before, no wrong row comes of it.
+The new plan is checked before a row is read. Each scan must be exactly where Spark's plan reads the
+exchange, and must have the exchange's columns. Spark's requirements on the inputs of a join, an
+aggregate or a window must hold. So an earlier mistake cannot give a wrong row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from ..jvm.bridge import Jvm
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _REQUIREMENTS = "org.apache.spark.sql.execution.exchange.ValidateRequirements"
 
-Place = tuple[Any, Any]  # a node of a plan, and what stands there instead
+Place = tuple[Any, Any]  # a node of a plan, and the node to put there
 
 
 @dataclass(frozen=True)
 class Scan:
-    """A node that reads an exchange, and the node of Spark's plan whose columns it gives."""
+    """A scan of a stored exchange."""
 
     reads: Any
+    """The node that reads the exchange."""
     node: Any
+    """The node of Spark's plan whose place it takes."""
 
 
 class ScanPlaces:
@@ -37,28 +39,28 @@ class ScanPlaces:
         """Return the plan with other nodes in some places.
 
         Raises:
-            Corrupt: two places are equal, and what is to stand there is not.
+            Corrupt: two places are equal, and the nodes to put there are not.
         """
         if not places:
             return plan
         return plan.transformDownWithSubqueries(self._jvm.mapping(places))
 
     def scan(self, node: Any, output: Any, reads: Any) -> Scan:
-        """Return what may stand in the place of a node with this output.
+        """Return a scan for the place of a node with this output.
 
         Raises:
-            Corrupt: it does not give the columns of the exchange.
+            Corrupt: the scan has other columns than the exchange.
         """
         if not reads.output().equals(output):
             raise Corrupt("a stage reads an exchange with other columns than it has")
         return Scan(reads, node)
 
     def fill(self, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()) -> Any:
-        """Return the plan with scans in the places of nodes, checked; `cut` are the joins that
-        read what is skewed in pieces.
+        """Return the plan with scans in the places of nodes, after a check. `cut` are the joins
+        that read skewed subpartitions in pieces.
 
         Raises:
-            Corrupt: the plan that came of it is not the one that was asked for.
+            Corrupt: the new plan would not give the same rows.
         """
         if not scans:
             return plan
@@ -68,10 +70,10 @@ class ScanPlaces:
         return filled
 
     def check(self, planned: Any, filled: Any, scans: Sequence[tuple[Any, Scan]]) -> None:
-        """Check a plan that was filled against the one that Spark has made.
+        """Check a filled plan against Spark's plan.
 
         Raises:
-            Corrupt: it would not give the same rows.
+            Corrupt: the filled plan would not give the same rows.
         """
         if any(scan.node is not node for node, scan in scans):
             raise Corrupt("a stage reads an exchange in the place of another")
@@ -82,15 +84,14 @@ class ScanPlaces:
             raise Corrupt("a stage reads exchanges that must be read alike in different parts")
 
     def _holds(self, plan: Any) -> bool:
-        """Return whether each node of a plan, and of its subqueries, has its rows where it needs
-        them."""
+        """Return True if Spark's requirements hold for each node of a plan and its subqueries."""
         asked = plan.containsPattern(self._subquery)
         subqueries = self._jvm.items(plan.subqueriesAll()) if asked else []
         return all(map(self._jvm.only(_REQUIREMENTS).validate, [plan, *subqueries]))
 
 
 def _skewed(join: Any) -> Any:
-    """Return a join that no longer asks where the rows of its sides are: the last of its
-    parameters, in either kind of join, says so."""
+    """Return a copy of a join that does not require a distribution of its sides. The last parameter
+    of both kinds of joins says that."""
     *others, _ = (join.productElement(at) for at in range(join.productArity()))
     return join.copy(*others, True)

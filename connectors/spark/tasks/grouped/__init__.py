@@ -1,1 +1,1 @@
-"""On executors: functions of users for groups of rows."""
+"""On executors: call users' functions for groups of rows."""

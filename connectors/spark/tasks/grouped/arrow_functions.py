@@ -1,4 +1,4 @@
-"""Functions that take a group as Arrow tables, or as batches of one, called group by group."""
+"""Call functions that take a group as Arrow tables, or as batches of a table, group by group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _BYTES_AT_ONCE = 1 << 18
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
-    """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
+    """Yield the function's results, those of many groups in a table. PySpark checks each result and
+    raises its own errors."""
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
     for table in _written(called):
@@ -28,11 +29,11 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
 
 def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     call = function.call
-    for held in groups:
-        given: list[Iterable[Any]] = [_tables(side) for side in held.sides]
+    for neighbours in groups:
+        arguments_by_side: list[Iterable[Any]] = [_tables(side) for side in neighbours.sides]
         if function.takes_key:
-            given.insert(0, _keys(held))
-        for arguments in zip(*given, strict=True):
+            arguments_by_side.insert(0, _keys(neighbours))
+        for arguments in zip(*arguments_by_side, strict=True):
             result = call(*arguments)
             if not isinstance(result, pa.Table):
                 verify_return_type(result, pa.Table)
@@ -41,10 +42,10 @@ def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Tabl
 
 def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     most = max(0, function.ways.batch_rows) or None
-    for held in groups:
-        tables = list(_tables(held.sides[0]))
-        for at, (key, table) in enumerate(zip(_keys(held), tables, strict=True)):
-            parts = chain([table], held.more) if at == len(tables) - 1 else [table]
+    for neighbours in groups:
+        tables = list(_tables(neighbours.sides[0]))
+        for at, (key, table) in enumerate(zip(_keys(neighbours), tables, strict=True)):
+            parts = chain([table], neighbours.more) if at == len(tables) - 1 else [table]
             batches = (batch for part in parts for batch in part.to_batches(max_chunksize=most))
             result = function.call(*([key] if function.takes_key else []), batches)
             for batch in verify_return_type(result, Iterator[pa.RecordBatch]):
@@ -56,22 +57,22 @@ def _tables(side: Sorted) -> Iterator[pa.Table]:
     return (cut(start, end - start) for start, end in pairwise(side.starts.tolist()))
 
 
-def _keys(held: Groups) -> Iterable[tuple[pa.Scalar, ...]]:
-    return zip(*held.keys, strict=True) if held.keys else [()]
+def _keys(groups: Groups) -> Iterable[tuple[pa.Scalar, ...]]:
+    return zip(*groups.keys, strict=True) if groups.keys else [()]
 
 
 def _checked(result: pa.Table, schema: pa.Schema, by_name: bool) -> pa.Table:
-    """What PySpark makes of results, or says of them."""
-    made = ArrowBatchTransformer.enforce_schema(
+    """Return results in the declared schema, by PySpark's own rules and errors."""
+    enforced = ArrowBatchTransformer.enforce_schema(
         result, schema, arrow_cast=False, reorder_by_name=by_name
     )
-    columns = made.columns if made.num_columns else schema.empty_table().columns
+    columns = enforced.columns if enforced.num_columns else schema.empty_table().columns
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _written(results: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Neighbours of one schema as one table. They are written down as they come: a function may
-    fill the memory of one again for the next."""
+    """Yield neighbouring results of one schema as one table. Each result is copied before the
+    function is called again, because the function may reuse the memory."""
     first = next(results, None)
     while first is not None:
         sink = pa.BufferOutputStream()
@@ -81,7 +82,7 @@ def _written(results: Iterator[pa.Table]) -> Iterator[pa.Table]:
             while sink.tell() < _BYTES_AT_ONCE and (result := next(results, None)) is not None:
                 try:
                     stream.write_table(result)
-                except pa.ArrowInvalid:  # its schema is another
+                except pa.ArrowInvalid:  # it has another schema
                     first = result
                     break
         yield ipc.open_stream(sink.getvalue()).read_all()

@@ -1,8 +1,8 @@
-"""Copies of columns that a user's function has returned. The function may keep those columns, and
-change them as soon as it is called again.
+"""Copy columns that a user's function has returned. The function may keep the columns, and change
+them when it is called again.
 
-A copy shares no memory that may change with its column. Where that is not certain, no copy is made:
-such a column must be converted before the function is called again.
+A copy shares no memory with its column that may change. Where that is not certain, no copy is made:
+the column must then be converted before the function is called again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIXED = frozenset(  # exact types: a subclass may hold anything, and so may a t
     | {np.dtype(code).type for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"]}
     | {np.datetime64, np.timedelta64}
 )
-_COPIED = {  # these copy all that they hold
+_COPIED = {  # the `copy` of these copies all values
     *(pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray),
     *(pd.arrays.DatetimeArray, pd.arrays.TimedeltaArray, pd.arrays.StringArray),
 }
@@ -30,7 +30,7 @@ _OF_ARROW = {pd.arrays.ArrowExtensionArray, pd.arrays.ArrowStringArray}
 
 
 def copied(column: pd.Series) -> Any:
-    """Return a copy of a column's array, or None where only a conversion is certain to be one."""
+    """Return a copy of a column's array, or None where only a conversion surely copies."""
     if isinstance(column.dtype, np.dtype):
         values = column.to_numpy()
         return values.copy() if values.dtype != object else _objects(values)
@@ -43,7 +43,7 @@ def copied(column: pd.Series) -> Any:
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Return true for a type whose values `take` copies: it shares a dictionary."""
+    """Return True if `take` copies the values of this type. It shares a dictionary, for example."""
     text = kind in (pa.string(), pa.large_string())
     return text or bool(pa.types.is_primitive(kind))
 
@@ -62,10 +62,10 @@ def _array(values: np.ndarray) -> np.ndarray:
         raise TypeError(values.dtype)
     if values.dtype != object:
         return values.copy()
-    made = np.empty(len(values), object)
+    copies = np.empty(len(values), object)
     for at, value in enumerate(values):
-        made[at] = _value(value)
-    return made
+        copies[at] = _value(value)
+    return copies
 
 
 def _sequence(values: Any) -> Any:

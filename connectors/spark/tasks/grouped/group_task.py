@@ -1,5 +1,5 @@
-"""A user's function for each group of rows, called by the task that reads them: no row goes through
-the JVM before it."""
+"""Call a user's function for each group of rows in the task that reads the rows: they do not go
+through the JVM first."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """Reads as reader tasks do, a side each, and hands out what the function makes of it."""
+    """A task that reads all sides of its groups, and gives the results of a function for them."""
 
     reads: tuple[ReadTask, ...]
+    """A reader task for each side."""
     call: Call
 
     @property
     def count(self) -> int:
-        """How many tasks it takes."""
+        """Return the number of tasks."""
         return self.reads[0].count
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """What the function gives for each group of one task's rows, as messages that the JVM
+        """Yield the function's results for the groups of one task, as messages that the JVM
         loads."""
         return messages(nothing, self._results(index))
 
@@ -47,7 +48,8 @@ class GroupTask:
 
 
 def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[pa.Table]]:
-    """How functions of a kind are called; pandas is imported, in a second, where it is needed."""
+    """Return the module's function that calls this kind of functions. To import pandas takes a
+    second, so it is imported only where it is needed."""
     if call.in_pandas:
         from . import pandas_functions
 
@@ -62,7 +64,7 @@ def _schema(schema: bytes) -> pa.Schema:
 
 
 class _Given:
-    """Groups as functions take them."""
+    """Gives groups the columns and types that a function takes."""
 
     def __init__(self, call: Call) -> None:
         schemas = [list(_schema(schema)) for schema in call.schemas]
@@ -75,13 +77,13 @@ class _Given:
     def groups(self, groups: Groups) -> Groups:
         keys = given(groups.keys, self._keys)
         sides = [
-            Sorted(_rows(side.rows, *own), side.starts)
-            for side, own in zip(groups.sides, self._sides, strict=True)
+            Sorted(_rows(side.rows, *columns_and_fields), side.starts)
+            for side, columns_and_fields in zip(groups.sides, self._sides, strict=True)
         ]
         return Groups(keys, sides, (_rows(rows, *self._sides[0]) for rows in groups.more))
 
 
 def _rows(rows: pa.Table, columns: Sequence[int], fields: Sequence[pa.Field]) -> pa.Table:
-    """The rows without their keys."""
+    """Return these columns of the rows, with the names and types of these fields."""
     taken = given((as_one(rows.column(at)) for at in columns), fields)
     return pa.Table.from_arrays(taken, [field.name for field in fields])

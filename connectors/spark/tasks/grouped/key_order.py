@@ -1,8 +1,8 @@
-"""Which rows have the same keys, and in which order Spark would bring the groups of a partition.
+"""Group rows by keys, in the order in which Spark sorts the groups of a partition.
 
-Each key column becomes lanes: columns of whole numbers that are equal where the keys are, and
-larger where they are. Spark sorts nulls first, strings by their bytes, NaN behind every number,
-what is nested by its first value that differs, and takes -0.0 for 0.0.
+Each key column becomes lanes: columns of integers in the order of the keys. Spark sorts nulls
+first, strings by their bytes, NaN behind every number, and nested values by the first value that
+differs. It takes -0.0 for 0.0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PLAIN = (
 
 
 def may_be_key(kind: DataType) -> bool:
-    """Whether keys of this type can be told apart, and ordered, as Spark does it."""
+    """Return True if keys of this type can be compared and ordered as Spark does."""
     if isinstance(kind, StringType):
         return kind.isUTF8BinaryCollation()
     if isinstance(kind, StructType):
@@ -63,8 +63,8 @@ def may_be_key(kind: DataType) -> bool:
 
 
 def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
-    """The order of rows in which equal keys are neighbours, each group's in the order in which they
-    came; and where each group begins, with the number of rows behind the last."""
+    """Return the order of the rows by keys, equal keys in their old order. Return also the start of
+    each group in that order, and at the end the number of rows."""
     words = list(_words(lane for key in keys for lane in _lanes(key))) if rows else []
     if not words:
         return np.arange(rows), np.array([0, rows] if rows else [0])
@@ -78,23 +78,25 @@ def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
 
 
 def _words(lanes: Iterable[Lane]) -> Iterator[tuple[Word, int]]:
-    """Neighbouring lanes as one, where their values fit, each with the bits that it takes."""
+    """Pack neighbouring lanes into words of 64 bits, as far as they fit. Yield each word with the
+    number of its bits."""
     word, bits = None, 0
     for lane in lanes:
-        own = (lane - lane.min()).view(np.uint64)
-        more = int(own.max()).bit_length()
+        offsets = (lane - lane.min()).view(np.uint64)
+        more = int(offsets.max()).bit_length()
         if word is not None and bits + more <= _WORD_BITS:
-            word, bits = word << np.uint64(more) | own, bits + more
+            word, bits = word << np.uint64(more) | offsets, bits + more
             continue
         if word is not None:
             yield word, bits
-        word, bits = own, more
+        word, bits = offsets, more
     if word is not None:
         yield word, bits
 
 
 def _order(words: Sequence[tuple[Word, int]]) -> Longs:
-    """By digits, the last first: numpy sorts such small numbers several times faster."""
+    """Return the order of rows by their words. This is a radix sort: numpy sorts small integers
+    several times faster than words."""
     order = None
     for word, bits in reversed(words):
         for shift in range(0, max(1, bits), _DIGIT_BITS):
@@ -129,7 +131,7 @@ def _lanes(key: pa.Array) -> Iterator[Lane]:
 
 
 def _halves(key: pa.Array) -> Iterator[Lane]:
-    """A decimal's upper half, which has the sign, and its lower one."""
+    """Yield the upper half of a decimal, with its sign, then the lower half."""
     halves = np.frombuffer(key.buffers()[1], np.int64)[2 * key.offset : 2 * (key.offset + len(key))]
     filled = numbers(key.is_valid().cast(pa.int8()), np.int8).astype(np.bool_)
     yield np.where(filled, halves[1::2], 0)
@@ -137,36 +139,36 @@ def _halves(key: pa.Array) -> Iterator[Lane]:
 
 
 def _ordered(floats: npt.NDArray[np.float64]) -> Lane:
-    """Whole numbers in the order of floating point ones."""
+    """Return integers in the order of these floating point numbers."""
     bits: Longs = np.where(np.isnan(floats), np.nan, floats + 0.0).view(np.int64)
     ordered: Longs = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
     return ordered
 
 
 def _spelled(key: pa.Array) -> pa.Array:
-    """Lists as strings in which each value is its place among all of them."""
+    """Return lists as byte strings: each value becomes its rank among all values."""
     values = key.flatten()
     order, starts = groups([values], len(values))
     letters = np.empty(len(values), ">u4")
     letters[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     lengths = numbers(_filled(pc.list_value_length(key)), np.int32)
     ends = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))) * letters.itemsize
-    held = [None, pa.py_buffer(ends), pa.py_buffer(letters)]
-    return pa.Array.from_buffers(pa.large_binary(), len(key), held)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.large_binary(), len(key), buffers)
 
 
 def _ranks(key: pa.Array) -> Lane:
-    """Each string's place among those that there are."""
+    """Return the rank of each string among the distinct strings."""
     encoded = key.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary.cast(pa.large_binary()))
     ranks = np.empty(len(order), np.int64)
     ranks[numbers(order, np.uint64)] = np.arange(len(order))
-    found: Longs = ranks[numbers(_filled(encoded.indices), np.int32)]
-    return found
+    key_ranks: Longs = ranks[numbers(_filled(encoded.indices), np.int32)]
+    return key_ranks
 
 
 def _filled(key: pa.Array) -> pa.Array:
-    return key.fill_null(0) if key.null_count else key  # it copies in either case
+    return key.fill_null(0) if key.null_count else key  # `fill_null` always copies
 
 
 def _viewed(key: pa.Array) -> pa.Array:
@@ -179,17 +181,17 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def as_one(column: pa.ChunkedArray) -> pa.Array:
-    """All values as one array; Arrow's own way copies one chunk too."""
+    """Return a column as one array. Arrow's `combine_chunks` copies even a single chunk."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def indices(order: Longs) -> pa.Array:
-    """Places of rows, as Arrow takes them; its own way from numpy imports pandas."""
+    """Return places of rows as an Arrow array. Arrow's conversion from numpy imports pandas."""
     return pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)])
 
 
 def numbers(array: pa.Array, kind: type[np.generic]) -> npt.NDArray[Any]:
-    """What an array holds, whatever there is for a null; Arrow's own way imports pandas."""
-    held: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind)
-    found: npt.NDArray[Any] = held[array.offset : array.offset + len(array)]
-    return found
+    """Return an array's values, with any value for a null. Arrow's `to_numpy` imports pandas."""
+    buffer: npt.NDArray[Any] = np.frombuffer(array.buffers()[1], kind)
+    values: npt.NDArray[Any] = buffer[array.offset : array.offset + len(array)]
+    return values

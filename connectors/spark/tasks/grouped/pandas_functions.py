@@ -1,7 +1,7 @@
-"""Functions that take a group as pandas frames, called group by group.
+"""Call functions that take a group as pandas frames, group by group.
 
-PySpark converts the rows of each group by themselves, and each result. Here many are converted at
-once, where each comes out as it would by itself.
+PySpark converts the rows of each group, and each result, separately. This module converts many at
+once, where that gives the same.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ _ROWS_AT_ONCE, _FRAMES_AT_ONCE, _LABELS_MAX = 65_536, 512, 1_000
 
 
 def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
-    """What the function gives, many groups at a time; what is wrong with it is PySpark's to say."""
-    windows = (window for held in groups for window in _windows(held))
+    """Yield the function's results, those of many groups in a table. PySpark checks each result and
+    raises its own errors."""
+    windows = (window for neighbours in groups for window in _windows(neighbours))
     called = _of_batches(function, windows) if function.by_batch else _of_frames(function, windows)
     return _Results(function).tables(called)
 
 
-def _windows(held: Groups) -> Iterator[Groups]:
-    """As many groups at a time as pandas should hold, but one at least."""
-    first, last = 0, len(held.sides[0].starts) - 1
+def _windows(groups: Groups) -> Iterator[Groups]:
+    """Yield the groups in windows of limited size, with at least one group each."""
+    first, last = 0, len(groups.sides[0].starts) - 1
     while first < last:
         ends = range(first + 1, last + 1)
-        fit = bisect_right(ends, _WINDOW_BYTES, key=lambda end: _bytes(held, first, end))
+        fit = bisect_right(ends, _WINDOW_BYTES, key=lambda end: _bytes(groups, first, end))
         end = first + max(1, fit)
-        keys = [key.slice(first, end - first) for key in held.keys]
-        sides = [_part(side, first, end) for side in held.sides]
-        yield Groups(keys, sides, held.more) if end == last else Groups(keys, sides)
+        keys = [key.slice(first, end - first) for key in groups.keys]
+        sides = [_part(side, first, end) for side in groups.sides]
+        yield Groups(keys, sides, groups.more) if end == last else Groups(keys, sides)
         first = end
 
 
-def _bytes(held: Groups, first: int, end: int) -> int:
-    return sum(int(_part(side, first, end).rows.nbytes) for side in held.sides)
+def _bytes(groups: Groups, first: int, end: int) -> int:
+    return sum(int(_part(side, first, end).rows.nbytes) for side in groups.sides)
 
 
 def _part(side: Sorted, first: int, end: int) -> Sorted:
@@ -58,28 +59,30 @@ def _part(side: Sorted, first: int, end: int) -> Sorted:
 
 
 def _of_frames(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
-    for held in groups:
-        given: list[Iterable[Any]] = [_Frames(each, function.ways).all() for each in held.sides]
+    for window in groups:
+        arguments_by_side: list[Iterable[Any]] = [
+            _Frames(each, function.ways).all() for each in window.sides
+        ]
         if function.takes_key:
-            given.insert(0, _keys(held, function.ways))
-        for arguments in zip(*given, strict=True):
+            arguments_by_side.insert(0, _keys(window, function.ways))
+        for arguments in zip(*arguments_by_side, strict=True):
             yield function.call(*arguments)
 
 
 def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
     ways = function.ways
-    for held in groups:
-        side, count = held.sides[0], len(held.sides[0].starts) - 1
-        rest = (frame for rows in held.more for frame in _batches(rows, ways))
+    for window in groups:
+        side, count = window.sides[0], len(window.sides[0].starts) - 1
+        rest = (frame for rows in window.more for frame in _batches(rows, ways))
         for at, (key, batches) in enumerate(
-            zip(_keys(held, ways), _pieces(side, ways), strict=True)
+            zip(_keys(window, ways), _pieces(side, ways), strict=True)
         ):
-            given = chain(batches, rest) if at == count - 1 else batches
-            yield from function.call(*([key] if function.takes_key else []), given)
+            group_batches = chain(batches, rest) if at == count - 1 else batches
+            yield from function.call(*([key] if function.takes_key else []), group_batches)
 
 
 def _pieces(side: Sorted, ways: FunctionSettings) -> Iterator[Iterator[pd.DataFrame]]:
-    """The batches of each group; those of a large one are converted one by one."""
+    """Yield the batches of each group. Those of a single large group are converted one by one."""
     if len(side.starts) == 2 and side.rows.nbytes > _WINDOW_BYTES:
         yield _batches(side.rows, ways)
         return
@@ -90,7 +93,8 @@ def _pieces(side: Sorted, ways: FunctionSettings) -> Iterator[Iterator[pd.DataFr
 
 
 def _in_batches(side: Sorted, most: int) -> tuple[Sorted, Longs]:
-    """Pieces of groups that are no larger than a batch, and the number of each group's first."""
+    """Cut groups into pieces no larger than a batch. Return the pieces, and the number of each
+    group's first piece."""
     rows = np.diff(side.starts)
     counts = np.maximum(1, -(-rows // most)) if most > 0 else np.ones_like(rows)
     firsts = np.concatenate(([0], np.cumsum(counts)))
@@ -104,21 +108,21 @@ def _batches(rows: pa.Table, ways: FunctionSettings) -> Iterator[pd.DataFrame]:
         yield _frame(batch, ways)
 
 
-def _keys(held: Groups, ways: FunctionSettings) -> Iterable[tuple[Any, ...]]:
-    return zip(*[_values(key, ways) for key in held.keys], strict=True) if held.keys else [()]
+def _keys(groups: Groups, ways: FunctionSettings) -> Iterable[tuple[Any, ...]]:
+    return zip(*[_values(key, ways) for key in groups.keys], strict=True) if groups.keys else [()]
 
 
 def _values(key: pa.Array, ways: FunctionSettings) -> list[Any]:
-    """What pandas makes of each value by itself: beside a null some become another type."""
+    """Return the values as pandas converts each alone: beside a null some get another type."""
     if _has_nulls_inside(key) and len(key) > 1:
         return [value for at in range(len(key)) for value in _values(key.slice(at, 1), ways)]
     table = pa.table({"key": key})
     if not 0 < key.null_count < len(key):
-        held = _columns(table, ways)[0].array
-        return [held[at] for at in range(len(held))]
+        values = _columns(table, ways)[0].array
+        return [values[at] for at in range(len(values))]
     nothing = _values(key.filter(key.is_null())[:1], ways)[0]
-    found = iter(_values(key.drop_null(), ways))
-    return [next(found) if is_there else nothing for is_there in key.is_valid().to_pylist()]
+    others = iter(_values(key.drop_null(), ways))
+    return [next(others) if is_there else nothing for is_there in key.is_valid().to_pylist()]
 
 
 def _columns(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> list[pd.Series]:
@@ -132,9 +136,9 @@ def _frame(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> pd.DataFr
 
 
 class _Frames:
-    """Pieces of rows, each as if it were converted by itself: pandas makes another type of whole
-    numbers and of truth values that stand beside a null, so that those pieces are converted
-    together that have nulls in the same columns."""
+    """Frames for pieces of rows, each as if it were converted alone. Beside a null, pandas gives
+    integers and booleans another type. So pieces are converted together only if they have nulls in
+    the same columns."""
 
     def __init__(self, side: Sorted, ways: FunctionSettings) -> None:
         self._side = side
@@ -146,11 +150,11 @@ class _Frames:
         lengths = np.diff(side.starts)
         kinds = _kinds(side, ways)
         for kind in range(int(kinds.max(initial=0)) + 1):
-            own = kinds == kind
-            picked = indices(np.flatnonzero(np.repeat(own, lengths)))
-            rows = side.rows if own.all() else side.rows.take(picked)
-            ends = np.concatenate(([0], np.cumsum(lengths[own]))).tolist()
-            for piece, (start, end) in zip(np.flatnonzero(own), pairwise(ends), strict=True):
+            of_kind = kinds == kind
+            picked = indices(np.flatnonzero(np.repeat(of_kind, lengths)))
+            rows = side.rows if of_kind.all() else side.rows.take(picked)
+            ends = np.concatenate(([0], np.cumsum(lengths[of_kind]))).tolist()
+            for piece, (start, end) in zip(np.flatnonzero(of_kind), pairwise(ends), strict=True):
                 self._places[int(piece)] = len(self._frames), start, end
             self._frames.append(_frame(rows, ways))
 
@@ -162,20 +166,21 @@ class _Frames:
             start, end = self._side.starts[at : at + 2]
             return _frame(self._side.rows.slice(start, end - start), self._ways)
         number, start, end = self._places[at]
-        whole = self._frames[number]
-        if end - start == len(whole):
-            return whole
-        piece = whole.iloc[start:end].copy()
+        frame = self._frames[number]
+        if end - start == len(frame):
+            return frame
+        piece = frame.iloc[start:end].copy()
         piece.index = pd.RangeIndex(end - start)
         return piece
 
 
 def _kinds(side: Sorted, ways: FunctionSettings) -> Longs:
-    """For each piece a number that says in which columns a null changes the type."""
+    """Return a number for each piece: equal numbers mean that nulls change the type of the same
+    columns."""
     has_null = [np.zeros(len(side.starts) - 1, np.bool_)]
     for column in side.rows.columns:
-        whole = pa.types.is_integer(column.type) and not ways.nullable_ints
-        if column.null_count and (whole or pa.types.is_boolean(column.type)):
+        is_plain_integer = pa.types.is_integer(column.type) and not ways.nullable_ints
+        if column.null_count and (is_plain_integer or pa.types.is_boolean(column.type)):
             valid = numbers(as_one(column).is_valid().cast(pa.int8()), np.int8)
             nulls = np.concatenate(([0], np.cumsum(valid == 0)))
             has_null.append(np.diff(nulls[side.starts]) > 0)
@@ -184,7 +189,7 @@ def _kinds(side: Sorted, ways: FunctionSettings) -> Longs:
 
 
 def _has_nulls_inside(column: pa.Array) -> bool:
-    """Whether a value is made of others of which one is missing: that may change all of them."""
+    """Return True if a value has nulls inside: these may change the type of all its values."""
     kind = column.type
     inner: list[pa.Array] = []
     if pa.types.is_struct(kind):
@@ -193,12 +198,12 @@ def _has_nulls_inside(column: pa.Array) -> bool:
         inner = [column.keys, column.items]
     elif pa.types.is_list(kind):
         inner = [column.values]
-    return any(one.null_count or _has_nulls_inside(one) for one in inner)
+    return any(child.null_count or _has_nulls_inside(child) for child in inner)
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """Columns of a frame that a function gave, by their labels."""
+    """The columns of a frame that a function has returned."""
 
     labels: Sequence[Hashable]
     columns: list[Any]
@@ -209,7 +214,7 @@ class _Result:
 
 
 class _Results:
-    """Frames that functions give, in Arrow's form."""
+    """Converts the frames that functions return to Arrow."""
 
     def __init__(self, function: Function) -> None:
         self._returned = returned = function.returned
@@ -219,26 +224,28 @@ class _Results:
         self._alone = False
 
     def tables(self, frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
-        held: list[_Result] = []
+        waiting: list[_Result] = []
         kinds: list[Any] = []
         rows = 0
         for frame in frames:
             result = self._kept(frame)
-            own = [column.dtype for column in result.columns]
-            if held and (own != kinds or rows >= _ROWS_AT_ONCE or len(held) >= _FRAMES_AT_ONCE):
-                yield self._table(held)
-                held, rows = [], 0
+            frame_kinds = [column.dtype for column in result.columns]
+            if waiting and (
+                frame_kinds != kinds or rows >= _ROWS_AT_ONCE or len(waiting) >= _FRAMES_AT_ONCE
+            ):
+                yield self._table(waiting)
+                waiting, rows = [], 0
             if not result.columns:
                 yield self._converted(frame, cast=True)
                 continue
-            held.append(result)
-            kinds, rows = own, rows + len(frame)
-        if held:
-            yield self._table(held)
+            waiting.append(result)
+            kinds, rows = frame_kinds, rows + len(frame)
+        if waiting:
+            yield self._table(waiting)
 
     def _kept(self, frame: pd.DataFrame) -> _Result:
-        """Copies of the columns, in the schema's order; none where the frame is to be converted by
-        itself."""
+        """Copy the columns, in the schema's order. Copy none where the frame must be converted
+        alone."""
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
@@ -257,18 +264,18 @@ class _Results:
         by_name = self._ways.by_name and any(isinstance(label, str) for label in labels)
         return names if by_name else labels
 
-    def _table(self, held: list[_Result]) -> pa.Table:
-        if len(held) > 1:
+    def _table(self, waiting: list[_Result]) -> pa.Table:
+        if len(waiting) > 1:
             try:
-                columns = zip(*(one.columns for one in held), strict=True)
+                columns = zip(*(result.columns for result in waiting), strict=True)
                 return self._converted([_joined(column) for column in columns], cast=False)
-            except Exception:  # one of them is wrong, or means something else beside the others
+            except Exception:  # a result is wrong, or gets another type beside others
                 self._alone = True
-        return pa.concat_tables([self._converted(one.frame(), cast=True) for one in held])
+        return pa.concat_tables([self._converted(result.frame(), cast=True) for result in waiting])
 
     def _converted(self, data: pd.DataFrame | list[pd.Series], cast: bool) -> pa.Table:
         ways = self._ways
-        made = PandasToArrowConversion.convert(
+        batch = PandasToArrowConversion.convert(
             data,
             self._returned,
             timezone=ways.zone,
@@ -277,7 +284,7 @@ class _Results:
             assign_cols_by_name=ways.by_name,
             int_to_decimal_coercion_enabled=ways.decimals_from_ints,
         )
-        return pa.Table.from_arrays(made.columns, schema=self._schema)
+        return pa.Table.from_arrays(batch.columns, schema=self._schema)
 
 
 def _joined(columns: Sequence[Any]) -> pd.Series:

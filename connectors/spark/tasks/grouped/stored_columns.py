@@ -1,4 +1,4 @@
-"""Stored rows as PySpark gives them to a user's function."""
+"""Convert stored rows to the types that PySpark gives to a user's function."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .key_order import numbers
 
 @dataclass(frozen=True, slots=True)
 class GivenTask:
-    """Reads as a reader task does, and names and types columns as a function knows them."""
+    """A reader task whose columns have the names and types that a function takes."""
 
     read: ReadTask
     schema: bytes
 
     def batches(self, index: int, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches of the tasks whose numbers come in as rows."""
+        """Yield the batches of the tasks whose numbers come in as rows."""
         schema = ipc.read_schema(pa.py_buffer(self.schema))
         for batch in self.read.batches(index, tasks):
             yield pa.RecordBatch.from_arrays(given(batch.columns, schema), schema=schema)
@@ -40,9 +40,9 @@ def _given(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Whole numbers without their scale as decimals: 128 bits each."""
-    held = numbers(column, np.int64)
+    """Return unscaled integers as decimals of 128 bits."""
+    unscaled = numbers(column, np.int64)
     halves = np.empty((len(column), 2), np.int64)
-    halves[:, 0], halves[:, 1] = held, held >> 63
+    halves[:, 0], halves[:, 1] = unscaled, unscaled >> 63
     valid = column.is_valid().buffers()[1] if column.null_count else None
     return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(halves)])
