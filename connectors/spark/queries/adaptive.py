@@ -23,9 +23,9 @@ class AdaptiveSettings:
     coalesce: bool
     """Read small neighbouring subpartitions together."""
     target_bytes: int
-    """The size of a part, if there are enough bytes for `least_parts` of them."""
+    """The size to aim for in a part. It is lowered to have `least_parts` parts."""
     least_bytes: int
-    """The target is not lowered below this size to have more parts."""
+    """The size to aim for is not lowered below this."""
     least_parts: int
     """The number of parts to aim for, so that all slots have work."""
     skewed_bytes: float
@@ -46,13 +46,13 @@ def parts_of(
     each piece of it in the other exchanges. There are no parts if each task reads one whole
     subpartition."""
     total: Longs = np.sum(sizes, axis=0)
-    cut = {at for each in cuts for at in each}
+    cut = {at for exchange_cuts in cuts for at in exchange_cuts}
     spread = int(total.sum()) // adapting.least_parts
     target = min(adapting.target_bytes, max(spread, adapting.least_bytes))
     alone = cut if adapting.coalesce else range(len(total))
     tasks: list[tuple[Part, ...]] = []
     for span in _evenly(total.tolist(), target * _SLACK, alone, adapting.least_parts):
-        pieces = [each.get(span.start, (None,)) for each in cuts]
+        pieces = [exchange_cuts.get(span.start, (None,)) for exchange_cuts in cuts]
         tasks += [
             tuple(Part(span, piece) for piece in combination) for combination in product(*pieces)
         ]

@@ -69,7 +69,7 @@ _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
 _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
-_SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2
+_SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter may keep
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
 _ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
@@ -239,9 +239,11 @@ class Planner:
             return [False, False]
         *above, join = joins[0]
         wanted = [
-            each for node in above for each in self._jvm.items(node.requiredChildDistribution())
+            distribution
+            for node in above
+            for distribution in self._jvm.items(node.requiredChildDistribution())
         ]
-        if not {name_of(each) for each in wanted} <= _ANYWHERE:
+        if not {name_of(distribution) for distribution in wanted} <= _ANYWHERE:
             return [False, False]
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]

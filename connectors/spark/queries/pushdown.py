@@ -86,8 +86,8 @@ def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller
 
 
 def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
-    """Return the way to merge an exchange's rows for the aggregate right above it, None if there is
-    none."""
+    """Return the way to merge an exchange's rows for the aggregate right above it, None if they
+    cannot be merged."""
     if (node := _over(shuffle, _AGGREGATES)) is None:
         return None
     kernels: list[str] = []
@@ -104,11 +104,7 @@ def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
         return None
     may_be = all(may_be_key(kind) and not isinstance(kind, _UNMERGED) for kind in kinds[:keys])
     behind = zip(kinds[keys:], kernels, strict=True)
-    return (
-        Merging(keys, tuple(kernels))
-        if may_be and all(_has(*aggregate) for aggregate in behind)
-        else None
-    )
+    return Merging(keys, tuple(kernels)) if may_be and all(_has(*pair) for pair in behind) else None
 
 
 def _has(kind: DataType, kernel: str) -> bool:
@@ -135,7 +131,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     rows = [shuffle.given for shuffle in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
     kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
-    may_be = all(map(may_be_key, kinds[0])) and all(each == kinds[0] for each in kinds)
+    may_be = all(map(may_be_key, kinds[0])) and all(side_kinds == kinds[0] for side_kinds in kinds)
     if (
         not may_be
         or node.output().isEmpty()

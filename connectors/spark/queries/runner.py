@@ -68,7 +68,7 @@ class FinishedQuery:
 
 
 class QueryRunner:
-    """Runs one query."""
+    """Runs the exchanges of one query; each query needs a runner of its own."""
 
     def __init__(self, exchanger: Exchanger, plans: Planner, name: Callable[[], ResultId]) -> None:
         self._exchanger = exchanger
@@ -169,7 +169,8 @@ class QueryRunner:
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Return the exchanges that can begin. An exchange waits for a smaller one on the other
-        side of a join: if that is small enough for a broadcast, this one is not needed."""
+        side of a join: if that is small enough for a broadcast, the larger is not needed. If
+        nothing else can run, all begin."""
         ready = []
         for shuffle in plan.shuffles:
             if shuffle.mark is None and all(source.is_done for source in through(shuffle.inputs)):

@@ -52,8 +52,8 @@ class Groups:
     """The key columns, with one value for each group."""
     sides: list[Sorted]
     more: Iterable[pa.Table] = ()
-    """The other rows of the last group, only where there is one side. They must be read before
-    the next groups."""
+    """The other rows of the last group, only where there is one side. Read them before the next
+    groups are taken: rows that are left are then skipped."""
 
 
 @dataclass(slots=True)

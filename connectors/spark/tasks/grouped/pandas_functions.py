@@ -61,7 +61,7 @@ def _part(side: Sorted, first: int, end: int) -> Sorted:
 def _of_frames(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
     for window in groups:
         arguments_by_side: list[Iterable[Any]] = [
-            _Frames(each, function.ways).all() for each in window.sides
+            _Frames(side, function.ways).all() for side in window.sides
         ]
         if function.takes_key:
             arguments_by_side.insert(0, _keys(window, function.ways))
