@@ -61,7 +61,7 @@ class Shuffle:
     opposite: list[Shuffle] = field(default_factory=list)
     """The exchanges on the other side of the nearest join."""
     mark: Mark | None = None
-    """Set once it has begun."""
+    """The mark in its place, None until it has begun."""
     refusal: str = ""
     """The reason why it is left to Spark, empty when it is not."""
     parts: tuple[Part, ...] = ()
@@ -165,8 +165,8 @@ class Plan:
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:
-    """Yield the exchanges that are left to Spark, from each path the ones above the first exchange
-    that runs here."""
+    """Yield the exchanges that are left to Spark, among these and below them, down to the first
+    exchange on each path that runs here."""
     for shuffle in shuffles:
         if shuffle.refusal:
             yield shuffle
