@@ -164,7 +164,7 @@ class Planner:
             mark = Mark(self._no_rows(), shuffle)
             number = mark.rdd.id()
             earlier = self._alike.putIfAbsent(same, number)
-        shuffle.mark = self._marks.setdefault(earlier or number, mark)
+        shuffle.mark = self._marks.setdefault(number if earlier is None else earlier, mark)
         return earlier is None
 
     def rows(
