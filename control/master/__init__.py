@@ -1,1 +1,1 @@
-"""The shuffle masters: of one driver's job, and of a group's jobs."""
+"""This package runs the shuffle masters: a driver's own, and those of a group of processes."""

@@ -1,4 +1,4 @@
-"""Who speaks: gives events their envelope."""
+"""Give events their envelope: id, job, cause, time, author and basis."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ..model.replay import Derived
 
 
 class Announcer:
-    """Gives the events of one speaker their envelope; ids do not repeat within a speaker, who
-    brings `numbers` when more than one author speaks for him."""
+    """Gives the events of one author their envelope.
+
+    The id of a fact is the author's name and a number. Announcers with the same `by` must share
+    `numbers`, so that no id repeats.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class Announcer:
         self._numbers = numbers or count()
 
     def now_ms(self) -> int:
-        """The time that the next event will carry."""
+        """Return the current time of the clock that stamps the events."""
         return self.clock.now_ms()
 
     def fact(self, body: Fact, cause: str = "") -> Event:

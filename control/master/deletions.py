@@ -1,7 +1,8 @@
-"""What follows a commit: the objects that a decision ordered to go.
+"""Delete the objects that committed decisions have ordered to go.
 
-Guarantees that only committed orders are handed out, each until the log says `Deleted`, and not
-twice at once. Running one may be repeated, by this master and by any later one.
+Guarantees that only committed orders are handed out, and that an order is not handed out again
+before the log says `Deleted` or its deletion has failed. A deletion may run more than once, in this
+master and in any later one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Work that may run in any thread, also while the master goes on with its steps."""
+    """A deletion of objects of one result. `run` may be called in any thread while the master goes
+    on with its steps."""
 
     announcer: Announcer
     result: ResultState
@@ -38,7 +40,11 @@ class Deletion:
         return self.result.registered.result
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
-        """Delete, then state that it is done; what failed for a while goes to `Orders.failed`."""
+        """Delete the objects, then append `Deleted`.
+
+        After an error that may pass, the deletion goes to `Orders.failed`; any other error is
+        logged.
+        """
         try:
             objects = storage.delete(self.announcer.job, self.result, self.attempts)
             event = self.announcer.fact(Deleted(self.name, self.attempts, objects))
@@ -58,15 +64,18 @@ class Deletion:
 
 @dataclass(slots=True)
 class Clearing:
-    """What is left under the prefix of a job that has ended without its driver. One that has run
-    goes to `cleared`, `failed` when it should run again."""
+    """The deletion of everything that is left under the prefix of a job whose driver is gone."""
 
     closed: JobState
+    """The job's state, which is closed."""
     cleared: deque[Clearing]
+    """Receives this clearing after its run."""
     failed: bool = False
+    """True if it should run again."""
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
-        """Delete it; what fails for good stays, and is said."""
+        """Sweep the job's prefix, then add this clearing to `cleared`. Errors are logged; an error
+        that may pass sets `failed`."""
         try:
             objects = storage.sweep(self.closed)
             _LOG.info("%d more objects of job %s are deleted", objects, self.closed.job)
@@ -78,8 +87,11 @@ class Clearing:
 
 
 class Orders:
-    """One job's orders to delete. `failed` may be shared by many, and filled by any thread; all
-    else belongs to the thread of the steps."""
+    """Hands out the deletions of one job.
+
+    Any thread may append to `failed`, and several jobs may share it. All else belongs to the thread
+    of the steps.
+    """
 
     def __init__(self, announcer: Announcer, failed: deque[Deletion]) -> None:
         self.failed = failed
@@ -88,41 +100,43 @@ class Orders:
         self._again: set[ResultId] = set()
 
     def observe(self, recorded: Recorded) -> None:
-        """Only the log ends an order, lest it is carried out twice at once."""
+        """Take in an event of the log. Only `Deleted` ends an order: otherwise its deletion could
+        run twice at once."""
         if isinstance(recorded.event.body, Deleted):
             self._handed_out.difference_update(recorded.event.body.attempts)
 
     def take_back(self, deletion: Deletion) -> None:
-        """It failed for a while: it is handed out with what follows next."""
+        """Take in that a deletion has failed: the next call of `following` hands it out again."""
         self._handed_out.difference_update(deletion.attempts)
         self._again.add(deletion.name)
 
     def all(self, state: JobState) -> tuple[Deletion, ...]:
-        """Whatever was ordered to go and is not known to be gone, for a master that starts."""
+        """Return the deletions of all doomed attempts, for a master that starts."""
         return self._hand_out(state, state.results)
 
     def following(self, state: JobState, answers: Iterable[Decided]) -> tuple[Deletion, ...]:
-        """What newly settled decisions order, and what was taken back."""
+        """Return the deletions that newly settled decisions order, and those that were taken
+        back."""
         results = {name for a in answers for d in a.decisions for name in _ordered(d)}
         results |= self._again
         self._again.clear()
         return self._hand_out(state, sorted(results))
 
     def _hand_out(self, state: JobState, results: Iterable[ResultId]) -> tuple[Deletion, ...]:
-        found: list[Deletion] = []
+        deletions: list[Deletion] = []
         for name in results:
             result = state.results.get(name)
-            if result is None:  # all of it is gone, and forgotten by now
+            if result is None:  # its objects are deleted, and it is forgotten
                 continue
             attempts = [a for a in result.doomed if a not in self._handed_out]
             self._handed_out.update(attempts)
             parts = in_parts(attempts)
-            found += [Deletion(self._announcer, result, part, self) for part in parts]
-        return tuple(found)
+            deletions += [Deletion(self._announcer, result, part, self) for part in parts]
+        return tuple(deletions)
 
 
 def _ordered(decision: Decision) -> tuple[ResultId, ...]:
-    """The result of whose objects a decision orders some to go."""
+    """Return the result of which a decision orders objects to be deleted, if there is one."""
     match decision:
         case Superseded():
             return (decision.attempt.partition.result,)

@@ -1,4 +1,4 @@
-"""The shuffle master as a driver has it: it decides itself, or follows the masters of a session."""
+"""The shuffle master that a driver has: it decides itself, or follows the masters of a session."""
 
 from __future__ import annotations
 
@@ -46,12 +46,14 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DriverIdentity:
-    """Who speaks for the driver: a name that no other driver has, the version it runs, and where
-    its objects are."""
+    """The author of a driver's events."""
 
     name: str
+    """A name that no other driver has."""
     version: str
+    """The version of Headgate that the driver runs."""
     store: str = ""
+    """The place of the driver's objects."""
 
 
 class DriverMaster:
@@ -80,7 +82,7 @@ class DriverMaster:
         self._hearts: dict[JobId, HeartbeatThread] = {}
 
     def start(self) -> None:
-        """Nothing runs before the first job is registered."""
+        """Do nothing: threads start when a job is registered."""
 
     def close(self) -> None:
         for job in list(self._loops):
@@ -88,12 +90,14 @@ class DriverMaster:
         self._close()
 
     def register_job(self, context: JobShuffleContext) -> None:
-        """Become the job's driver, and its master unless the session has one; both fence whoever
-        was there before. A driver that was fenced before it was accepted tries again, unless a
-        later one has registered.
+        """Become the job's driver, and its master unless the session has one. Both fence the
+        predecessor.
+
+        A driver that was fenced before it was accepted tries again within `wait_ms`, unless a later
+        driver has registered.
 
         Raises:
-            Fenced: a later driver speaks for the job.
+            Fenced: a later driver speaks for the job, or every try was fenced.
         """
         job = context.job_id
         self._drop(job)
@@ -110,7 +114,8 @@ class DriverMaster:
             heart.start()
 
     def unregister_job(self, job_id: JobId) -> None:
-        """Release all that the job has, wait until it is deleted, and sweep what is left."""
+        """Release the job's results, wait until their objects are deleted, then sweep the job's
+        prefix."""
         self._answer(job_id, JobUnregistered("closed", self._epoch(job_id)))
         closed = self._loop(job_id).wait_until_left()
         if closed.closed is not None:  # else a later driver speaks for the job
@@ -181,12 +186,12 @@ class DriverMaster:
         return unused
 
     def state(self, job_id: JobId) -> JobState:
-        """What is committed of a job."""
+        """Return the committed state of a job."""
         return self._loop(job_id).state
 
     def _register(self, context: JobShuffleContext, deadline: Deadline) -> Decision | None:
-        """Return the answer to a registration, None when somebody else has fenced it who has not
-        registered later: it may be tried again then."""
+        """Return the answer to a registration, or None if it may be tried again: it was fenced, but
+        by nobody who registered later."""
         job, settings, me = context.job_id, self._settings, self._me
         announcer = Announcer(job, me.name, numbers=self._numbers)
         loop = self._loops[job] = JobMasterThread(
@@ -207,15 +212,16 @@ class DriverMaster:
             return None
 
     def _epoch(self, job_id: JobId) -> int:
-        """Under which this driver speaks for a job; a later one is obeyed in its place."""
+        """Return the epoch of this driver. A request with an older epoch than the job's has no
+        effect."""
         self._loop(job_id)
         return self._epochs[job_id]
 
     def _loop(self, job_id: JobId) -> JobMasterThread:
-        found = self._loops.get(job_id)
-        if found is None:
+        loop = self._loops.get(job_id)
+        if loop is None:
             raise Invalid(f"job {job_id} is not registered with this master")
-        return found
+        return loop
 
     def _drop(self, job_id: JobId) -> None:
         if job_id in self._hearts:
@@ -261,7 +267,7 @@ def _describe(
 def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
     if state.failed is not None:
         raise Lost(f"the job has failed: {state.failed}")
-    known = state.results.get(result)
-    if known is not None and known.released is not None:
-        raise Invalid(f"result {result} was released: {known.released}")
-    return known if known is not None and known.complete else None
+    result_state = state.results.get(result)
+    if result_state is not None and result_state.released is not None:
+        raise Invalid(f"result {result} was released: {result_state.released}")
+    return result_state if result_state is not None and result_state.complete else None

@@ -1,8 +1,8 @@
 """A session master: a member of the group that decides for many jobs, until it is closed.
 
-Guarantees: whatever fails, it joins again and goes on from the log; deletions run beside the steps,
+Guarantees: after a failure it joins again and goes on from the log; deletions run beside the steps,
 after the order to delete is committed. It ends by itself only when another master has taken its
-slot, or when something happens that nobody foresaw.
+slot, or on an unexpected error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupMaster:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Decide until `stop`.
+        """Decide until `stop` is called.
 
         Raises:
             Conflict: another master has joined under the same slot.
@@ -57,7 +57,7 @@ class GroupMaster:
                 deleter.shutdown(wait=True, cancel_futures=True)
 
     def stop(self) -> None:
-        """Leave the group after the step that is under way; may be called by any thread."""
+        """Leave the group after the current step. Any thread may call this."""
         self._stopping.set()
 
     def _join(self, deleter: ThreadPoolExecutor) -> None:
@@ -71,10 +71,10 @@ class GroupMaster:
                         waiting.add(deleter.submit(self._delete, deletion))
                     lookout.look(lambda: deleter.submit(self._ask_beats))
         except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
-            for one in tuple(waiting):  # the next steps hand it out again
-                one.cancel()
-            said = "was fenced" if isinstance(exc, Fenced) else "starts over"
-            _LOG.warning("slot %s %s, and joins again: %s", self._me.slot, said, exc)
+            for future in tuple(waiting):  # the next steps hand out its deletion again
+                future.cancel()
+            outcome = "was fenced" if isinstance(exc, Fenced) else "starts over"
+            _LOG.warning("slot %s %s, and joins again: %s", self._me.slot, outcome, exc)
             self._stopping.wait(_PAUSE_S)
 
     def _delete(self, deletion: Deletion | Clearing) -> None:
@@ -89,7 +89,8 @@ class GroupMaster:
 
 
 class Lookout:
-    """Looks now and then what time has brought; who was heard is asked beside the steps."""
+    """Looks every `look_s` seconds for silent drivers and for times that have come. Heartbeats are
+    read in another thread, beside the steps."""
 
     def __init__(self, steps: GroupSteps, look_s: float, clock: Clock) -> None:
         self._steps = steps

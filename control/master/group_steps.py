@@ -1,11 +1,16 @@
-"""The steps of a session master: the jobs of every partition that it holds, a transaction a step.
+"""The steps of a session master, for the jobs of all partitions that it holds: facts in, decisions
+out.
 
-Driven from outside like `JobSteps`, with no thread, clock or randomness of its own. Guarantees: it
-decides only for jobs whose first registration says `session`, and only in partitions that it holds
-and has read to their end; a partition that is revoked is forgotten at once. What a refused step did
-not commit is due again in the next one. A job whose log does not explain itself is left alone, the
-others go on. Every snapshot says from where on its partition is to be read: a partition that is
-granted is taken up there, with the snapshots of its jobs.
+The caller drives the steps, as with `JobSteps`: there is no thread, clock or randomness in here.
+Guarantees:
+
+- It decides only for jobs whose first registration says `session`, and only in partitions that it
+  holds and has read to their end.
+- A partition that is revoked is forgotten at once.
+- Decisions that a refused step did not commit are due again in the next step.
+- A job whose log does not explain itself is left alone; the other jobs go on.
+- Every snapshot says from which offset its partition must be read. A partition that is granted is
+  read from there, with the snapshots of its jobs.
 """
 
 from __future__ import annotations
@@ -35,8 +40,8 @@ from .job_decider import JobDecider
 from .silence import MASTERS, LogTime
 
 _LOG = logging.getLogger(__name__)
-_OLDEST_S = 300.0  # how often it is asked what the log has forgotten
-_KEPT_MAX = 1_000  # parts of the state of several jobs
+_OLDEST_S = 300.0  # between two questions for the oldest offsets
+_KEPT_MAX = 1_000  # parts in one transaction, if they are of several jobs
 _PART_BYTES = 16 << 10
 
 P = ParamSpec("P")
@@ -45,26 +50,32 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Held:
-    """A partition: the oldest offset that it had, what stood there of its session jobs that are
-    not known yet, its session jobs, the jobs that are others', and those with something to do, none
-    before it is recovered. `outdated` are jobs of another log, whose state is taken back."""
+    """A partition that this master holds, with its jobs."""
 
     oldest: int
+    """The oldest offset of the partition's log, when last asked for."""
     standings: dict[JobId, Standing]
+    """The snapshot records of jobs that have no decider yet."""
     outdated: tuple[JobId, ...] = ()
+    """Session jobs of another log; their records are to be deleted."""
     jobs: dict[JobId, JobDecider] = field(default_factory=dict)
+    """The session jobs."""
     ignored: set[JobId] = field(default_factory=set)
+    """Jobs for which no session master decides."""
     touched: dict[JobId, JobDecider] = field(default_factory=dict)
+    """The jobs that the next commit looks at; none before the partition is recovered."""
     recovered: bool = False
+    """True once the partition is read to its end, and this master decides in it."""
 
     def needed(self, position: int, but: Collection[JobId]) -> int:
-        """From where on the partition is to be read, some jobs' events before `position` apart."""
+        """Return the offset from which the partition must be read: that of the oldest event that no
+        snapshot has, or `position`. Jobs in `but` do not count."""
         others = (decider.schedule.unsaved for job, decider in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
     def alive(self) -> dict[JobId, JobDecider]:
-        """Return the jobs for which there may be something to do as time goes by: not those that
-        have ended, before the log has forgotten them."""
+        """Return the jobs for which there may be work as time goes by. A job that has ended is
+        among them only when the log has forgotten it."""
         return {
             job: decider
             for job, decider in self.jobs.items()
@@ -74,14 +85,17 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class MasterIdentity:
-    """In whose name a master speaks: its slot, a name that no other start of it has, and where it
-    can delete objects."""
+    """The author of a master's events."""
 
     slot: str
+    """The master's place in the group."""
     name: str
+    """A name that no other start of the slot has."""
     clock: Clock
     store: str
+    """The place in which the master can delete objects."""
     numbers: Iterator[int] = field(default_factory=count)
+    """The numbers of the master's facts, of all jobs together."""
 
 
 class GroupSteps:
@@ -105,23 +119,23 @@ class GroupSteps:
         self._membership = log.join(me.slot, self)
 
     def granted(self, grant: Grant) -> int:
-        found = take_up_partition(grant, self._identity)
-        held = _Held(grant.offsets.start, dict(found.standings), found.outdated)
-        self._held[grant.partition] = held
-        for job, snapshot in found.snapshots.items():
+        resumption = take_up_partition(grant, self._identity)
+        partition = _Held(grant.offsets.start, dict(resumption.standings), resumption.outdated)
+        self._held[grant.partition] = partition
+        for job, snapshot in resumption.snapshots.items():
             if snapshot.mode == SESSION:
-                held.jobs[job] = self._decider(held, job, snapshot, snapshot.position)
+                partition.jobs[job] = self._decider(partition, job, snapshot, snapshot.position)
             elif snapshot.mode is not None:
-                held.ignored.add(job)
-                del held.standings[job]
+                partition.ignored.add(job)
+                del partition.standings[job]
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._me.slot,
             grant.partition,
-            found.position,
-            len(held.jobs),
+            resumption.position,
+            len(partition.jobs),
         )
-        return found.position
+        return resumption.position
 
     def revoked(self, partition: int) -> None:
         del self._held[partition]
@@ -129,13 +143,15 @@ class GroupSteps:
 
     @property
     def states(self) -> Mapping[JobId, JobState]:
-        """The session jobs of the partitions that are held, as far as they are committed."""
-        cases = (decider for held in self._held.values() for decider in held.jobs.values())
+        """Return the committed states of the session jobs in the partitions that are held."""
+        cases = (
+            decider for partition in self._held.values() for decider in partition.jobs.values()
+        )
         return MappingProxyType({decider.announcer.job: decider.ledger.state for decider in cases})
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
-        """Take the next events, waiting no longer than told, commit what follows from them, and
-        hand out the deletions that are to be run now.
+        """Read the next events, commit what follows from them, and return the deletions to run now.
+        Wait for events at most `timeout_s`.
 
         Raises:
             Conflict: another master has joined under the same slot.
@@ -144,34 +160,34 @@ class GroupSteps:
         for placed in self._membership.poll(self._step_events_max, timeout_s):
             self._observe(placed)
         self._take_back()
-        for number, held in self._held.items():
-            if not held.recovered:
-                self._recover(number, held)
+        for number, partition in self._held.items():
+            if not partition.recovered:
+                self._recover(number, partition)
         self._commit()
-        return tuple(d for held in self._held.values() for d in self._settle(held))
+        return tuple(d for partition in self._held.values() for d in self._settle(partition))
 
     def look(self) -> bool:
-        """Have the next step keep what was not kept for long; whether time seems to have brought
-        something, so that it should be asked what time it is and when drivers were heard."""
+        """Let the next step write the snapshots that time makes due. Return True if time seems to
+        matter to a job: then read the heartbeats and pass them to `hear`."""
         now_ms, late = self._time.now_ms(), self._time.is_stale
         self._ask_oldest()
         due = False
-        for held in self._recovered():
-            alive = held.alive()
-            held.touched.update(alive)
+        for partition in self._recovered():
+            alive = partition.alive()
+            partition.touched.update(alive)
             for decider in alive.values():
                 due |= decider.seems_silent(now_ms) or decider.waits_for(now_ms)
                 due |= late and decider.minds_time
         return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
-        """State the time where something waits for it, and end the leases of drivers that are
-        silent for too long, by the log's clock alone."""
+        """State the time for jobs that wait for it, and end the leases of drivers that are silent
+        for too long. Only the log's clock counts."""
         now_ms = beats.get(MASTERS, 0)
         if now_ms:
             self._time.hear(now_ms)
-        for held in self._recovered():
-            for job, decider in held.alive().items():
+        for partition in self._recovered():
+            for job, decider in partition.alive().items():
                 if decider.waits_for(now_ms):
                     self._say(decider, Tick(now_ms))
                 if silent_ms := decider.silent_ms(beats.get(job, 0), now_ms):
@@ -179,14 +195,15 @@ class GroupSteps:
                     self._say(decider, LeaseExpired(reason, decider.ledger.state.epoch))
 
     def _ask_oldest(self) -> None:
-        """A job that has ended is forgotten when the log has nothing of it any more."""
+        """Ask the log for the oldest offset of each partition, every `_OLDEST_S`. A job that has
+        ended is forgotten once the log has none of its events."""
         if not self._next_oldest.passed:
             return
         self._next_oldest = Deadline.after(_OLDEST_S, self._me.clock)
-        for number, held in self._held.items():
-            job = next((job for job, decider in held.jobs.items() if decider.is_over), None)
+        for number, partition in self._held.items():
+            job = next((job for job, decider in partition.jobs.items() if decider.is_over), None)
             try:
-                held.oldest = held.oldest if job is None else self._log.oldest(job)
+                partition.oldest = partition.oldest if job is None else self._log.oldest(job)
             except Unavailable as exc:
                 _LOG.warning("what partition %d has forgotten is not known: %s", number, exc)
 
@@ -195,34 +212,34 @@ class GroupSteps:
         self._membership.close()
 
     def _observe(self, placed: Placed) -> None:
-        held, event = self._held[placed.partition], placed.recorded.event
-        decider = held.jobs.get(event.job)
+        partition, event = self._held[placed.partition], placed.recorded.event
+        decider = partition.jobs.get(event.job)
         if decider is None:
-            if event.job in held.ignored or not isinstance(event.body, JobRegistered):
+            if event.job in partition.ignored or not isinstance(event.body, JobRegistered):
                 return
             if event.body.mode != SESSION:
-                held.ignored.add(event.job)
+                partition.ignored.add(event.job)
                 return
-            decider = self._decider(held, event.job, None, placed.recorded.offset)
-            held.jobs[event.job] = decider
+            decider = self._decider(partition, event.job, None, placed.recorded.offset)
+            partition.jobs[event.job] = decider
         if decider.observe(placed.recorded):
-            held.touched[event.job] = decider
+            partition.touched[event.job] = decider
 
     def _decider(
-        self, held: _Held, job: JobId, snapshot: Snapshot | None, position: int
+        self, partition: _Held, job: JobId, snapshot: Snapshot | None, position: int
     ) -> JobDecider:
         me = self._me
         announcer = Announcer(job, me.name, me.clock, me.numbers)
-        standing = held.standings.pop(job, Standing())
+        standing = partition.standings.pop(job, Standing())
         now_ms = announcer.now_ms()
         schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
         return JobDecider(announcer, me.store, self._failed, schedule, snapshot)
 
     def _recovered(self) -> Iterator[_Held]:
-        return (held for held in self._held.values() if held.recovered)
+        return (partition for partition in self._held.values() if partition.recovered)
 
     def _say(self, decider: JobDecider, fact: Fact) -> None:
-        """Nobody waits for it: what is not in the log is said again."""
+        """Append a fact without waiting for it. If it is lost, a later look states it again."""
         try:
             self._log.append(decider.announcer.fact(fact))
         except Unavailable as exc:
@@ -232,51 +249,56 @@ class GroupSteps:
         for _ in range(len(self._failed)):
             failed = self._failed.popleft()
             failed.orders.take_back(failed)
-            for held in self._held.values():
-                case = held.jobs.get(failed.announcer.job)
+            for partition in self._held.values():
+                case = partition.jobs.get(failed.announcer.job)
                 if case is not None and case.orders is failed.orders:
-                    held.touched[failed.announcer.job] = case
+                    partition.touched[failed.announcer.job] = case
         for _ in range(len(self._cleared)):
             cleared = self._cleared.popleft()
-            for held in self._held.values():
-                case = held.jobs.get(cleared.closed.job)
+            for partition in self._held.values():
+                case = partition.jobs.get(cleared.closed.job)
                 if case is not None and case.take_back(cleared):
-                    held.touched[cleared.closed.job] = case
+                    partition.touched[cleared.closed.job] = case
 
-    def _recover(self, number: int, held: _Held) -> None:
-        """Once its end is reached, whatever a former holder left undecided is due."""
+    def _recover(self, number: int, partition: _Held) -> None:
+        """Start to decide in a partition once it is read to its end: whatever a former holder left
+        undecided is due then."""
         end = self._membership.end(number)
         if end is None or self._membership.position(number) < end:
-            for decider in held.touched.values():
+            for decider in partition.touched.values():
                 decider.ledger.settle()
-            held.touched.clear()
+            partition.touched.clear()
             return
-        held.recovered = True
-        held.touched = dict(held.jobs)
+        partition.recovered = True
+        partition.touched = dict(partition.jobs)
         _LOG.info("slot %s decides for partition %d now", self._me.slot, number)
 
     def _commit(self) -> None:
         try:
             while due := tuple(islice(self._due(), self._step_events_max)):
                 self._write(due)
-            for number, held in self._held.items():
-                if held.recovered:
-                    self._keep_all(held, self._membership.position(number), number)
+            for number, partition in self._held.items():
+                if partition.recovered:
+                    self._keep_all(partition, self._membership.position(number), number)
         except (Fenced, Unavailable) as exc:
             self._membership.abort()
-            said = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
-            _LOG.warning("slot %s %s: %s", self._me.slot, said, exc)
+            outcome = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
+            _LOG.warning("slot %s %s: %s", self._me.slot, outcome, exc)
 
     def _due(self) -> Iterator[tuple[int, JobDecider, Derived]]:
-        for number, held in self._held.items():
-            for decider in held.touched.values():
+        for number, partition in self._held.items():
+            for decider in partition.touched.values():
                 yield from (
-                    (number, decider, one) for one in decider.unwritten(self._step_events_max)
+                    (number, decider, derived)
+                    for derived in decider.unwritten(self._step_events_max)
                 )
 
     def _write(self, due: tuple[tuple[int, JobDecider, Derived], ...]) -> None:
-        """One transaction. A refusal may come while another job's decision is written, or with the
-        commit: the jobs are tried one by one then, and one that is refused alone is given up."""
+        """Commit decisions in one transaction.
+
+        The log may refuse a decision while another job's is written, or with the commit. Then the
+        jobs are tried one by one, and a job that is refused alone is given up.
+        """
         positions = {number: self._membership.position(number) for number, *_ in due}
         cases = dict.fromkeys(decider for _, decider, _ in due)
         self._membership.begin()
@@ -290,79 +312,88 @@ class GroupSteps:
                 if len(cases) == 1:
                     decider.give_up(exc)
                 else:
-                    self._insist(self._write, tuple(one for one in due if one[1] is decider))
+                    self._insist(self._write, tuple(entry for entry in due if entry[1] is decider))
             return
         for _, decider, _ in due:
             decider.ledger.wrote(1)
 
     def _insist(self, write: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Kafka's client drops a step more after one that was refused, whatever is in it: else each
-        turn would end there."""
+        """Run a transaction, and run it again if it is dropped. Kafka's client drops one more step
+        after a refused one, whatever is in it: without the second try every turn would end
+        there."""
         try:
             write(*args, **kwargs)
         except Unavailable:
             self._membership.abort()
             write(*args, **kwargs)
 
-    def _keep_all(self, held: _Held, position: int, number: int) -> None:
-        found = ((job, decider.snapshot(position)) for job, decider in held.touched.items())
-        kept = ((job, one) for job, one in found if one is not None)
+    def _keep_all(self, partition: _Held, position: int, number: int) -> None:
+        snapshots = (
+            (job, decider.snapshot(position)) for job, decider in partition.touched.items()
+        )
+        kept = ((job, snapshot) for job, snapshot in snapshots if snapshot is not None)
         for batch in _batches(kept, _weight):
-            self._keep_batch(held, batch, position, number)
-        for ended in _batches(self._ended(held), lambda schedule: len(schedule.end())):
+            self._keep_batch(partition, batch, position, number)
+        for ended in _batches(self._ended(partition), lambda schedule: len(schedule.end())):
             written = {schedule: schedule.end() for schedule in ended.values()}
             if self._keep(written, {number: position}) is not None:
                 return
             for job in ended:
-                held.standings.pop(job, None)
-                held.touched.pop(job, None)
-                held.jobs.pop(job, None)
-        held.outdated = ()
+                partition.standings.pop(job, None)
+                partition.touched.pop(job, None)
+                partition.jobs.pop(job, None)
+        partition.outdated = ()
 
-    def _ended(self, held: _Held) -> list[tuple[JobId, SnapshotSchedule]]:
-        """Jobs that have ended, and of which the log holds nothing any more; and those of another
-        log: one that has begun in this log writes over what stands of it instead."""
-        touched = held.touched.items()
+    def _ended(self, partition: _Held) -> list[tuple[JobId, SnapshotSchedule]]:
+        """Return the jobs whose records are to be deleted: those that have ended and have no event
+        left in the log, and those of another log. A job of another log that has begun in this one
+        is left out: its snapshots replace these records."""
+        touched = partition.touched.items()
         ended = [
-            (job, decider.schedule) for job, decider in touched if decider.is_forgotten(held.oldest)
+            (job, decider.schedule)
+            for job, decider in touched
+            if decider.is_forgotten(partition.oldest)
         ]
-        for job in held.outdated:
-            if (standing := held.standings.get(job)) is not None:
+        for job in partition.outdated:
+            if (standing := partition.standings.get(job)) is not None:
                 ended.append(
                     (job, SnapshotSchedule(self._settings, self._identity, standing, 0, 0))
                 )
         return ended
 
     def _keep_batch(
-        self, held: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
+        self, partition: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int
     ) -> None:
-        """One transaction; a job whose snapshot cannot be made is given up, and the rest is due
-        again when it is looked after next. So is a job whose snapshot the log does not take, which
-        shows when each is tried alone."""
-        needed, now_ms = held.needed(position, batch), self._me.clock.now_ms()
+        """Write snapshots in one transaction.
+
+        A job whose snapshot cannot be made is given up; the others are due again when they are
+        looked at next. If the log refuses the transaction, each snapshot is tried alone, and a job
+        whose snapshot is refused alone is given up.
+        """
+        needed, now_ms = partition.needed(position, batch), self._me.clock.now_ms()
         written: dict[SnapshotSchedule, tuple[StateRecord, ...]] = {}
         for job, snapshot in batch.items():
-            decider = held.jobs[job]
+            decider = partition.jobs[job]
             try:
                 written[decider.schedule] = decider.schedule.records(
                     replace(snapshot, needed=needed), now_ms
                 )
-            except Exception as exc:  # the next master would make the same
+            except Exception as exc:  # the next master would fail in the same way
                 decider.give_up(exc)
                 return
         refusal = self._keep(written, {number: position})
         if refusal is not None and len(batch) == 1:
-            held.jobs[next(iter(batch))].give_up(refusal)
+            partition.jobs[next(iter(batch))].give_up(refusal)
         elif refusal is not None:
             for job, snapshot in batch.items():
-                self._insist(self._keep_batch, held, {job: snapshot}, position, number)
+                self._insist(self._keep_batch, partition, {job: snapshot}, position, number)
 
     def _keep(
         self,
         written: Mapping[SnapshotSchedule, tuple[StateRecord, ...]],
         positions: Mapping[int, int],
     ) -> Invalid | None:
-        """One transaction. Return why the log does not take it, if that is so."""
+        """Write records in one transaction. Return the refusal if the log does not take them."""
         if not any(written.values()):
             return None
         self._membership.begin()
@@ -380,32 +411,36 @@ class GroupSteps:
                 schedule.kept()
         return None
 
-    def _settle(self, held: _Held) -> list[Deletion | Clearing]:
-        found = [
-            deletion for case in held.touched.values() for deletion in case.settle(self._cleared)
+    def _settle(self, partition: _Held) -> list[Deletion | Clearing]:
+        deletions = [
+            deletion
+            for case in partition.touched.values()
+            for deletion in case.settle(self._cleared)
         ]
-        held.touched = {job: case for job, case in held.touched.items() if case.unwritten(1)}
-        return found
+        partition.touched = {
+            job: case for job, case in partition.touched.items() if case.unwritten(1)
+        }
+        return deletions
 
 
 def _batches(due: Iterable[tuple[JobId, T]], weigh: Callable[[T], int]) -> Iterator[dict[JobId, T]]:
-    """What one transaction carries: many small jobs, or a large one alone."""
+    """Yield the items of each transaction: many small jobs, or a large one alone."""
     batch: dict[JobId, T] = {}
     weight = 0
-    for job, one in due:
-        more = weigh(one)
+    for job, item in due:
+        more = weigh(item)
         if batch and weight + more > _KEPT_MAX:
             yield batch
             batch, weight = {}, 0
-        batch[job] = one
+        batch[job] = item
         weight += more
     if batch:
         yield batch
 
 
 def _weight(snapshot: Snapshot) -> int:
-    """Return how many parts a snapshot has; what is large counts as several."""
-    produced = [one for r in snapshot.state.results.values() for one in r.attempts.values()]
-    segments = [segment for one in produced if one is not None for segment in one.segments]
+    """Return the number of parts of a snapshot; a large segment index counts as several."""
+    attempts = [value for r in snapshot.state.results.values() for value in r.attempts.values()]
+    segments = [s for produced in attempts if produced is not None for s in produced.segments]
     large = sum(len(segment.index) for segment in segments) // _PART_BYTES
-    return 1 + len(snapshot.state.results) + len(produced) + large
+    return 1 + len(snapshot.state.results) + len(attempts) + large

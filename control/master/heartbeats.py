@@ -1,7 +1,8 @@
-"""A driver's signs of life.
+"""The heartbeats of a driver.
 
-They cause nothing by themselves: who masters a job that was silent for its lease states so, as a
-fact. A driver that is not heard stops before its lease ends, for then its objects may be deleted.
+They cause nothing by themselves: the master of a job states in a fact that the driver was silent
+for its lease. A driver whose heartbeats are not confirmed stops before its lease ends, because its
+objects may be deleted from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _ANSWER_S_MAX = 5.0
 
 
 class HeartbeatThread:
-    """Beats for one job until it is stopped, its driver speaks no more, or nobody hears it."""
+    """Sends heartbeats for one job until it is stopped, `speaks` returns False, or none was
+    confirmed for nearly a lease."""
 
     def __init__(
         self,

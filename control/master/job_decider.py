@@ -1,7 +1,8 @@
-"""One job of a session as its master has it: what is settled and due of it, what of it is kept,
-what is to be deleted, and for how long its driver is silent.
+"""One session job as its master sees it: ledger, snapshot schedule, pending deletions, silence
+timer.
 
-A job whose log does not explain itself is left alone: it is neither decided for nor kept.
+A job whose log does not explain itself is left alone: the master neither decides for it nor writes
+its snapshots.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class JobDecider:
                 self._check_store(snapshot.registered.store)
 
     def observe(self, recorded: Recorded) -> bool:
-        """Take in an event; whether it was none that the snapshot knows."""
+        """Take in an event. Return False if the snapshot has it already."""
         if recorded.offset < self._start:
             return False
         self.schedule.observe(recorded)
@@ -71,66 +72,68 @@ class JobDecider:
         return () if self.broken else self.ledger.unwritten(limit)
 
     def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
-        """What is to be deleted now; at first, also what was ordered before."""
+        """Return the deletions to run now. The first call includes those that were ordered earlier.
+        An abandoned job gets a clearing once it has no other objects to delete."""
         answers, state = self.ledger.settle(), self.ledger.state
         if self._elsewhere:
             return ()
         fresh, self._fresh = self._fresh, False
         orders = self.orders
-        found = orders.all(state) if fresh else orders.following(state, answers)
+        deletions = orders.all(state) if fresh else orders.following(state, answers)
         if (
             not self._abandoned
             or self._clearing is not None
             or state.closed is None
             or any(r.doomed for r in state.results.values())
         ):
-            return found
+            return deletions
         self._clearing = Clearing(state, cleared)
-        return (*found, self._clearing)
+        return (*deletions, self._clearing)
 
     def take_back(self, clearing: Clearing) -> bool:
-        """Take in that a clearing has run; whether the job's last snapshot may be kept now. One
-        that failed for a while is handed out again when the job is looked after next."""
+        """Take in that a clearing has run. Return True if the job's last snapshot may be written
+        now. A clearing that should run again is handed out when the job is looked at next."""
         if clearing is not self._clearing:
             return False
         self._clearing, self._abandoned = None, clearing.failed
         return not clearing.failed
 
     def snapshot(self, position: int) -> Snapshot | None:
-        """All that was observed before `position`, when it is to be kept. The last one says that
-        nothing is left, also of what the log does not know."""
+        """Return the snapshot at `position` if it is to be written now, else None. The last
+        snapshot says that nothing is left of the job, so it waits for the clearing."""
         if self.broken or self.ledger.unwritten(1):
             return None
-        found = self.ledger.snapshot(position)
-        due = self.schedule.is_due(found, self.announcer.now_ms())
+        snapshot = self.ledger.snapshot(position)
+        due = self.schedule.is_due(snapshot, self.announcer.now_ms())
         last = self._elsewhere or not self._abandoned
-        return found if due or (last and self.schedule.is_last_due(found)) else None
+        return snapshot if due or (last and self.schedule.is_last_due(snapshot)) else None
 
     @property
     def is_over(self) -> bool:
-        """Return whether the job has ended, and its last snapshot is written."""
+        """Return True if the job has ended and its last snapshot is written."""
         return self.schedule.unsaved is None and is_over(self.ledger.state)
 
     def is_forgotten(self, oldest: int) -> bool:
-        """Return whether the job has ended, and its log holds nothing of it any more."""
+        """Return True if the job has ended and the log has none of its events any more."""
         return self.is_over and self.schedule.position <= oldest
 
     def waits_for(self, now_ms: int) -> bool:
-        """Whether something follows from this time."""
+        """Return True if a decision follows from this time."""
         return not self.broken and bool(decide(self.ledger.state, Tick(now_ms)))
 
     @property
     def minds_time(self) -> bool:
-        """Return whether the job has a lease or a promoted result that ends some day."""
+        """Return True if the job has a lease, or a promoted result that expires."""
         return self._lease_ms > 0 or minds_time(self.ledger.state)
 
     def seems_silent(self, now_ms: int) -> bool:
-        """Whether it is time to ask when the driver was heard."""
+        """Return True if it is time to read the driver's last heartbeat."""
         self._watch.hear(self.ledger.heard_ms)
         return self._watch.is_due(self._lease_ms, now_ms)
 
     def silent_ms(self, heard_ms: int, now_ms: int) -> int:
-        """How long the driver was not heard, 0 while its lease lasts; by the log's clock."""
+        """Return for how long the driver was silent, by the log's clock; 0 while its lease
+        lasts."""
         self._watch.hear(max(heard_ms, self.ledger.heard_ms))
         return self._watch.silent_ms(self._lease_ms, now_ms)
 
@@ -156,7 +159,8 @@ class JobDecider:
             self.give_up(exc)
 
     def _check_store(self, store: str) -> None:
-        """What is said to be deleted must not have been looked for in another store."""
+        """Check whether the job's objects are in this master's store: if not, the master must not
+        state that they are deleted."""
         self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
         if self._elsewhere:
             _LOG.error(

@@ -1,9 +1,9 @@
-"""The steps of one job's master, facts in and decisions out, each step one transaction; or of its
-driver, who follows what the master of a session decides.
+"""The steps of one job's master: facts in, decisions out, each step one transaction. They also
+serve a driver that follows the decisions of session masters.
 
-Driven from outside, with no thread, clock or randomness of its own: the same calls on the same log
-give the same steps. Guarantees: nothing is answered, shown as state or ordered to be deleted
-before it is committed. After any error but `Corrupt` and `Fenced`, steps opened anew go on.
+The caller drives the steps: there is no thread, clock or randomness in here, and the same calls on
+the same log give the same steps. Guarantees: nothing is answered, shown as state or ordered to be
+deleted before it is committed. After any error but `Corrupt` and `Fenced`, steps opened anew go on.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ from .term import Term
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step brought: the state, once the log was read to the end that it had at the start;
-    how many facts still wait for a master; whether its own master could go without anything of it
-    being forgotten; answers to the author's own facts; and the deletions that are to be run now."""
+    """The outcome of one step."""
 
     state: JobState | None
+    """The committed state; None before the log was read to the end that it had at the start."""
     undecided: int = 0
+    """The number of facts that wait for a master."""
     may_part: bool = False
+    """True if the job's master could stop and nothing of the job would be forgotten."""
     answers: tuple[Decided, ...] = ()
+    """The answers to the author's own facts."""
     deletions: tuple[Deletion, ...] = ()
+    """The deletions to run now."""
 
 
 class JobSteps:
-    """Without `decisions` it commits nothing and waits for what others do. Facts before
-    `answers_from` are answered no more."""
+    """Takes the steps of one job. Without `decisions` it commits nothing and waits for the
+    decisions of others. Facts before `answers_from` are not answered."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class JobSteps:
             opening.callback(decisions.close)
             term.check(
                 log, announcer.job, settings.step_events_max, deadline
-            )  # now nobody can come
+            )  # now nobody else can commit
             start = take_up(log, announcer.job, deadline)
             opening.callback(start.follower.close)
             kept = settings.within(log.retention_ms(deadline))
@@ -106,9 +109,10 @@ class JobSteps:
         term: Term | None = None,
         known: int | None = None,
     ) -> Self:
-        """Leave the deciding to others. Start from the newest snapshot; so that what was asked
-        behind the offset `known` is answered, from the job's first event where that is newer, and
-        the log has it.
+        """Follow the decisions of others, from the newest snapshot on.
+
+        A snapshot newer than the offset `known` is not used if the log still has the job's first
+        event: then the log is read from there, and the facts behind `known` are answered.
 
         Raises:
             Unavailable: the log cannot be reached.
@@ -123,10 +127,10 @@ class JobSteps:
             return steps
 
     def step(self, timeout_s: float) -> Outcome:
-        """Take the next events, waiting no longer than told, and commit what follows from them.
+        """Read the next events, waiting at most `timeout_s`, and commit what follows from them.
 
-        While older events are read, decisions that are there already are compared; what a
-        predecessor left undecided is committed when its end is reached.
+        Until the log is read to its end, recorded decisions are only compared. At the end, whatever
+        a predecessor left undecided is committed.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -136,7 +140,7 @@ class JobSteps:
         """
         starting = not self._recovered and self._follower.position() >= self._end
         if starting or self._keep_snapshot():
-            timeout_s = 0.0  # this step has something to tell
+            timeout_s = 0.0  # this step has an outcome even without events
         for recorded in self._follower.poll(self._step_events_max, timeout_s):
             self._check(recorded)
             self._ledger.observe(recorded)
@@ -152,10 +156,10 @@ class JobSteps:
         self._recovered = True
         answers = self._settle()
         state = self._ledger.state
-        own, self._answers = tuple(self._answers), []
+        own_answers, self._answers = tuple(self._answers), []
         ordered = self._ordered(state, answers, recovering) if self._decisions else ()
         may_part = self._decisions is None or self._schedule.may_part
-        return Outcome(state, self._ledger.unsettled, may_part, own, ordered)
+        return Outcome(state, self._ledger.unsettled, may_part, own_answers, ordered)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
@@ -164,7 +168,8 @@ class JobSteps:
             self._decisions.close()
 
     def _check(self, recorded: Recorded) -> None:
-        """A successor's decisions can be read before a commit of ours is refused."""
+        """Check whether a successor has come: its decisions can be read before a commit of ours is
+        refused."""
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
@@ -174,11 +179,12 @@ class JobSteps:
             self._term.observe(recorded, self._recovered)
 
     def _check_mode(self) -> None:
-        """A job stays where its first registration put it, lest two masters decide for it."""
-        own = SESSION if self._decisions is None else PER_JOB
-        if self._mode not in (None, own):
+        """Refuse a job of another mode. A job keeps the mode of its first registration, because
+        otherwise two masters could decide for it."""
+        mode = SESSION if self._decisions is None else PER_JOB
+        if self._mode not in (None, mode):
             raise Invalid(
-                f"job {self._announcer.job} was first registered in mode {self._mode}, not {own}: "
+                f"job {self._announcer.job} was first registered in mode {self._mode}, not {mode}: "
                 "keep to it, or give the job another name"
             )
 
@@ -186,14 +192,17 @@ class JobSteps:
         decisions = self._decisions
         while decisions and (derived := self._ledger.unwritten(self._step_events_max)):
             decisions.begin()
-            for one in derived:
-                decisions.write(self._announcer.decision(one))
+            for decision in derived:
+                decisions.write(self._announcer.decision(decision))
             decisions.commit(self._follower.position())
             self._ledger.wrote(len(derived))
 
     def _keep_snapshot(self) -> bool:
-        """Before new facts are taken: whoever starts here finds no answer to those before, and so
-        all of them must have been handed out. Whether one was due."""
+        """Write the snapshot if it is due, and return True if it was.
+
+        This happens before new facts are read: whoever starts at the snapshot finds no answers to
+        earlier facts, so all of these must have been handed out.
+        """
         if self._decisions is None or not self._recovered:
             return False
         snapshot = self._ledger.snapshot(self._follower.position())
@@ -217,9 +226,9 @@ class JobSteps:
 
     def _settle(self) -> tuple[Decided, ...]:
         answers = self._ledger.settle()
-        for one in answers:
-            if one.by == self._announcer.by:
-                self._answers.append(one)
-            self._term.hear(one)
+        for answer in answers:
+            if answer.by == self._announcer.by:
+                self._answers.append(answer)
+            self._term.hear(answer)
         self._term.check_epoch(self._ledger.state, self._recovered)
         return answers

@@ -1,4 +1,4 @@
-"""Which jobs nobody speaks for any more, as far as log and heartbeats tell."""
+"""Measure for how long drivers were silent, as far as log and heartbeats tell."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ..ids import JobId
 from ..log import EventLog
 from ..model.state import JobState
 
-# Whoever beats under it tells how late it is by the log's clock. No job has this name.
+# A heartbeat under this name has the time of the log's clock. No job has this name.
 MASTERS = JobId("masters")
 _PAUSE_S = 0.1
-_TRUSTED_S = 300.0  # for how long one's own clock is trusted to go on with the log's
+_TRUSTED_S = 300.0  # how long the local clock is trusted to keep pace with the log's
 
 
 class LogTime:
-    """The log's clock, as its last answer and the time since then tell it: this machine's may be
-    days off. Before the first answer it is this machine's."""
+    """Estimates the time of the log's clock, because this machine's clock may be days off: the
+    log's last answer plus the time that has passed since. Before the first answer it is this
+    machine's time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,29 +37,30 @@ class LogTime:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether the log is to be asked again by whoever waits for a time."""
+        """Return True if the log should be asked for the time again."""
         return self._trusted.passed
 
 
 @dataclass(slots=True)
 class SilenceTimer:
-    """A driver's silence. One that was silent for its lease is given another half, for it may be
-    that nobody could be heard."""
+    """Measures the silence of one driver. A driver that was silent for its lease has half a lease
+    more: perhaps the log could not be reached."""
 
     _heard_ms: int = 0
     _late_ms: int = 0
+    """The time at which the silence was first found longer than the lease; 0 before."""
 
     def hear(self, at_ms: int) -> None:
         if at_ms > self._heard_ms:
             self._heard_ms, self._late_ms = at_ms, 0
 
     def is_due(self, lease_ms: int, now_ms: int) -> bool:
-        """Whether it is time to ask when it was heard."""
+        """Return True if it is time to read the driver's last heartbeat."""
         since_ms = self._late_ms + lease_ms // 2 if self._late_ms else self._heard_ms + lease_ms
         return lease_ms > 0 and since_ms < now_ms
 
     def silent_ms(self, lease_ms: int, now_ms: int) -> int:
-        """How long it was not heard, 0 while it has time."""
+        """Return for how long the driver was silent; 0 while it has time left."""
         silent_ms = now_ms - self._heard_ms
         if not 0 < lease_ms < silent_ms:
             return 0
@@ -67,11 +69,11 @@ class SilenceTimer:
 
 
 def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
-    """What time it is by the log's clock, which tells when drivers were heard: the one of whoever
-    asks may be wrong. `name` is one that nobody else asks or beats under.
+    """Return the time by the log's clock, which also stamps heartbeats; the caller's own clock may
+    be wrong. `name` must be used by no one else.
 
     Raises:
-        Unavailable: the log did not say so within the deadline.
+        Unavailable: the log did not say the time within the deadline.
     """
     log.beat(name)
     while name not in (beats := log.read_beats(name, deadline)):
@@ -82,5 +84,5 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
 
 
 def minds_time(state: JobState) -> bool:
-    """Return whether a job has a promoted result that ends some day."""
-    return any(one.expires_ms and not one.released for one in state.results.values())
+    """Return True if a job has a promoted result that expires."""
+    return any(result.expires_ms and not result.released for result in state.results.values())

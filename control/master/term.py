@@ -1,9 +1,8 @@
-"""What a job's driver or master has said in the log since it began, and whether somebody else
-speaks there.
+"""Follow what a job's driver or master has said in the log since it began, and whether another one
+has come in its place.
 
-A connection that was cut and comes back looks like any other to the log, which would take the job
-from whoever took it over meanwhile. So a master reads what was written in its absence before it
-opens the job's decisions again.
+After a lost connection the log would let a master open the job's decisions again, even if somebody
+else has taken over the job meanwhile. So a master first reads what was written in its absence.
 """
 
 from __future__ import annotations
@@ -25,18 +24,21 @@ _TURN_S = 0.2
 
 @dataclass(slots=True)
 class Term:
-    """Outlives steps that are opened anew. Before `position` nobody has come in the master's place
-    since it could decide, `registered` is where it says that it speaks for the job, `epoch` the one
-    under which it was accepted, 0 before."""
+    """The term of one driver or master. It outlives steps that are opened anew."""
 
     by: str
+    """The name under which it writes events."""
     position: int | None = None
+    """Before this offset nobody has replaced the master; None while it could not decide yet."""
     registered: int | None = None
+    """The offset of its registration."""
     epoch: int = 0
+    """The epoch under which it was accepted; 0 before."""
     is_over: bool = False
+    """True once a later driver speaks for the job, or the driver's lease has ended."""
 
     def observe(self, recorded: Recorded, recovered: bool) -> None:
-        """Take in the next event; who is `recovered` decides now.
+        """Take in the next event. `recovered` says that this master decides now.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -52,14 +54,15 @@ class Term:
             if self.registered is not None and self.registered < at:
                 self._end(recorded, f"{event.by} speaks for job {event.job} now")
         elif recovered or (self.position is not None and self.position <= at):
-            self.is_over = self.epoch > 0  # before that, who registers last has the job
+            self.is_over = self.epoch > 0  # before that, the driver that registers last has the job
             raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
 
     def expire(self, recorded: Recorded) -> None:
-        """Take in that a driver's lease has ended: its job is closed, and what it has is deleted.
+        """Take in that a driver's lease has ended: the job is closed, and its objects are to be
+        deleted.
 
         Raises:
-            Fenced: the lease was one's own.
+            Fenced: it was the lease of this driver.
         """
         body = recorded.event.body
         assert isinstance(body, LeaseExpired), "nothing else ends a lease"
@@ -67,14 +70,15 @@ class Term:
             self._end(recorded, f"the lease of job {recorded.event.job} has ended: {body.reason}")
 
     def hear(self, answer: Decided) -> None:
-        """Take in what was decided on a fact."""
+        """Take in the decisions on a fact."""
         for decision in answer.decisions:
             if isinstance(decision, JobAccepted) and answer.by == self.by:
                 self.epoch = decision.epoch
 
     def check_epoch(self, state: JobState, recovered: bool) -> None:
-        """Compare epochs: a later one fences, wherever it is met. Behind the end of the log it is
-        the driver's own, or the job has begun anew without it.
+        """Compare the job's epoch with that of this term. A later epoch fences at any time. Once
+        the log is read to its end, so does any other epoch: the job has begun anew without this
+        driver.
 
         Raises:
             Fenced: a later driver was accepted.
@@ -84,8 +88,8 @@ class Term:
             raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
 
     def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
-        """Read what was written since, also behind steps that are still open, `limit` at a time;
-        where the log has lost some of it, from the newest snapshot on.
+        """Read the events written since `position`, `limit` at a time, also behind steps that are
+        still open. Where the log has lost some of them, start at the newest snapshot.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -98,7 +102,7 @@ class Term:
         except Lost:
             start = take_up(log, job, deadline)
             if start.snapshot is not None and start.snapshot.position > self.position:
-                self.is_over = True  # one's own are of what one has read
+                self.is_over = True  # our own snapshots have only what we have read
                 raise Fenced(f"somebody else decides for job {job} now") from None
             self._read(start.follower, log.written(job), limit, deadline)
 
@@ -111,6 +115,6 @@ class Term:
                     self.observe(recorded, recovered=False)
             self.position = follower.position()
 
-    def _end(self, recorded: Recorded, said: str) -> None:
+    def _end(self, recorded: Recorded, reason: str) -> None:
         self.is_over = True
-        raise Fenced(said, (recorded.offset,))
+        raise Fenced(reason, (recorded.offset,))

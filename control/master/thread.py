@@ -1,9 +1,9 @@
-"""The thread that runs the master of one job, or follows a session's, and those who wait for it.
+"""The thread that runs the master of one job, or follows the masters of a session, and its waiters.
 
-Guarantees: whoever asks or waits hears only of what is committed; deletions run after the order to
-delete is committed, beside the steps; a master states the time while something waits for it.
-Assumes one holder of the job's decisions, and one driver: a later one fences this loop, which then
-stops.
+Guarantees: those who ask or wait hear only of what is committed; deletions run beside the steps,
+after the order to delete is committed; while something waits for the time, the master states it.
+Assumes one holder of the job's decisions, and one driver: a later one fences this thread, which
+then stops.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Asked:
-    """A question: its fact is in the log at this offset, or behind it as long as nobody has said
-    where."""
+    """A fact that was appended, and the future of its answer."""
 
     answer: Future[tuple[Decision, ...]]
     at: int
+    """The offset of the fact; before the log has confirmed it, an offset at or before it."""
 
 
 class JobMasterThread:
@@ -81,15 +81,18 @@ class JobMasterThread:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop deciding; whoever still waits gets `Closed`."""
+        """Stop deciding; everybody who still waits gets `Closed`."""
         self._stopping.set()
         self._thread.join(self._settings.wait_ms / 1000)
         self._deleter.shutdown(wait=True, cancel_futures=True)
         self._fail(Closed("the master is closed"))
 
     def give_up(self, error: BaseException) -> None:
-        """Stop deciding, and let everybody know why. A driver that is fenced before it is accepted
-        is told so by its registration, which may be tried again."""
+        """Stop deciding, and give the error to everybody who waits.
+
+        The context hears of it too, unless the driver was fenced before it was accepted: then the
+        registration raises the error, and may be tried again.
+        """
         self._stopping.set()
         self._fail(error)
         if self._term.epoch or not isinstance(error, Fenced):
@@ -97,23 +100,23 @@ class JobMasterThread:
 
     @property
     def state(self) -> JobState:
-        """What is committed."""
+        """Return the committed state."""
         with self._changed:
             return self._state
 
     @property
     def is_over(self) -> bool:
-        """Return whether a later driver speaks for the job."""
+        """Return True if a later driver speaks for the job, or this driver's lease has ended."""
         return self._term.is_over
 
     @property
     def works(self) -> bool:
-        """Whether it was neither closed nor stopped by an error, as by a successor."""
+        """Return True until the thread is closed or an error stops it, for example a successor."""
         with self._changed:
             return self._error is None
 
     def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
-        """State a fact; the future holds what was decided on it, empty when nothing follows."""
+        """State a fact. The future gets the decisions on it, none when nothing follows."""
         event = self._announcer.fact(body)
         answer: Future[tuple[Decision, ...]] = Future()
         asked = _Asked(answer, self._term.position or 0)
@@ -129,10 +132,10 @@ class JobMasterThread:
         return answer
 
     def wait_for(self, found: Callable[[JobState], T | None], what: str) -> T:
-        """The first answer that is not None on the committed state.
+        """Wait for the first answer on the committed state that is not None, and return it.
 
         Raises:
-            Unavailable: none came within the settings' wait, naming what was waited for.
+            Unavailable: none came within the settings' wait; the message names `what`.
         """
         deadline = self._deadline()
         with self._changed:
@@ -145,20 +148,22 @@ class JobMasterThread:
         return answer
 
     def late(self, what: str) -> Unavailable:
-        """What is said when a wait was in vain."""
+        """Return the error for a wait that has taken too long."""
         waited = f"waited {self._settings.wait_ms} ms for {what} of job {self._context.job_id}"
         if self._settings.mode == SESSION and self._undecided:
             waited += f"; {self._undecided} of its facts wait, and no master has answered"
         return Unavailable(waited)
 
     def wait_until_read(self, what: str) -> None:
-        """Wait until the log was read to the end that it had, and nobody else decides: a
-        predecessor could put what is asked earlier behind a snapshot, where no answer is found."""
+        """Wait until the log was read to the end that it had, and nobody else decides. A fact that
+        is stated earlier could go into a predecessor's snapshot, where its answer cannot be
+        found."""
         self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
 
     def wait_until_left(self) -> JobState:
-        """Wait until all that was ordered to go is gone, for as long as there is less of it each
-        time, and until this master may go. A later driver may speak for the job by then."""
+        """Wait until all objects that were ordered to go are deleted, and until this master may
+        stop. Go on waiting as long as fewer are left each time. A later driver may speak for the
+        job by then."""
         left = _doomed(self.state)
         while True:
             try:
@@ -189,14 +194,15 @@ class JobMasterThread:
                 self._stopping.wait(_PAUSE_S)
 
     def _goes_on(self, exc: BaseException) -> bool:
-        """The log ends steps of a master also when that was only away, and nobody has come."""
+        """Return True if the master should start over after an error. The log also fences a master
+        that was only away: it starts over if nobody has come in its place."""
         if isinstance(exc, Fenced):
             return self._term.epoch > 0 and not self._term.is_over
         return isinstance(exc, Retryable | OutcomeUnknown | Lost)
 
     def _lead(self) -> None:
         for waiting in list(self._deleting):
-            waiting.cancel()  # steps that begin hand all of them out again
+            waiting.cancel()  # new steps hand out all deletions again
         with closing(self._open()) as steps:
             while not self._stopping.is_set():
                 self._publish(steps.step(_POLL_S))
@@ -208,21 +214,24 @@ class JobMasterThread:
         return JobSteps.open(self._log, self._announcer, self._settings, self._term)
 
     def _follow(self) -> JobSteps:
-        """A snapshot has no answers: who waits for some reads what was said since then."""
+        """Follow the masters of a session. A snapshot has no answers, so start early enough for the
+        facts that wait for one."""
         with self._changed:
             waiting = dict(self._asked)
-        known = min([one.at for one in waiting.values()], default=self._term.position)
-        steps = JobSteps.follow(self._log, self._announcer, self._settings, self._term, known)
-        for event, one in waiting.items():
-            if one.at < steps.answers_from:
+        asked_from = min(
+            [question.at for question in waiting.values()], default=self._term.position
+        )
+        steps = JobSteps.follow(self._log, self._announcer, self._settings, self._term, asked_from)
+        for event, question in waiting.items():
+            if question.at < steps.answers_from:
                 self._asked.pop(event, None)
-                said = OutcomeUnknown("the log has forgotten what was decided")
-                one.answer.set_exception(said)
+                error = OutcomeUnknown("the log has forgotten what was decided")
+                question.answer.set_exception(error)
         return steps
 
     def _look(self) -> None:
-        """State the time now and then while something waits for it. Nobody waits for the fact: one
-        that is lost is stated again."""
+        """State the time at intervals while something waits for it. Nobody waits for that fact: if
+        it is lost, it is stated again."""
         if self._settings.mode == SESSION or not self._next_look.passed:
             return
         self._next_look = Deadline.after(self._settings.look_ms / 1000)
@@ -231,8 +240,9 @@ class JobMasterThread:
             self._state_time()
 
     def _state_time(self) -> None:
-        """By the log's clock: ours may be days off, and what is deleted too early is lost. No step
-        may wait for long, so that what is not answered soon is asked again much later."""
+        """State the time by the log's clock: ours may be days off, and what is deleted too early is
+        lost. A step must not wait for long: if the log does not answer soon, it is asked again much
+        later."""
         try:
             tick = Tick(time_of(self._log, self._context.job_id, Deadline.after(_ASK_S)))
         except Unavailable as exc:
@@ -269,8 +279,8 @@ class JobMasterThread:
             self._error = self._error or error
             asked, self._asked = self._asked, {}
             self._changed.notify_all()
-        for one in asked.values():
-            one.answer.set_exception(error)
+        for question in asked.values():
+            question.answer.set_exception(error)
 
 
 def _doomed(state: JobState) -> int:
