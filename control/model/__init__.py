@@ -1,1 +1,1 @@
-"""The state of a job, and the pure functions that decide and change it: no clock, no I/O."""
+"""This package holds the state of a job, and the pure functions that decide and change it."""

@@ -1,4 +1,4 @@
-"""What an event changes: `apply` takes the state before it to the state behind it."""
+"""Apply events to the state of a job."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ from ..ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
 from .state import Forgotten, JobState, Reads, ResultState, Written, is_fenced, total
 
-_GONE_MAX = 200  # results that a job remembers; decisions rest on it: it is that in all versions
+# The number of released results that a job remembers. Decisions depend on it, so that all versions
+# must have the same.
+_GONE_MAX = 200
 
 
 def apply(state: JobState, body: Body) -> JobState:
-    """The state behind an event."""
+    """Return the state after an event."""
     if is_fenced(state, body):
         return state
     match body:
@@ -58,8 +60,8 @@ def apply(state: JobState, body: Body) -> JobState:
         case ExecutorLost():
             return _lose_host(state, body.host)
         case ResultRegistered():
-            known = state.results.get(body.result)
-            refused = known is not None or not state.registered
+            existing = state.results.get(body.result)
+            refused = existing is not None or not state.registered
             return state if refused else _put(state, body.result, ResultState(body))
         case JobRegistered() | PartitionRegistered() | Tick():
             return state
@@ -80,7 +82,8 @@ def apply(state: JobState, body: Body) -> JobState:
 
 
 def _waits(result: ResultState, lost: Lost) -> bool:
-    """Whether a reader waits for what is made again, or will be on its word."""
+    """Return True if the reader that states the loss waits for a partition that is, or will be,
+    made again."""
     if lost.task == 0 or not lost.evidence or result.released is not None:
         return False
     index = lost.attempt.partition.index
@@ -88,7 +91,8 @@ def _waits(result: ResultState, lost: Lost) -> bool:
 
 
 def _accept(state: JobState, epoch: int) -> JobState:
-    """Another driver speaks: nobody of the former one's waits any more."""
+    """Accept another driver: the job is open again, and no reader of the former driver waits any
+    more."""
     results = {n: changed(r, waiting=PersistentSet()) for n, r in state.results.items()}
     fresh = JobState(state.job, epoch, PersistentMap(results))
     return changed(fresh, gone=state.gone, forgotten=state.forgotten)
@@ -99,7 +103,7 @@ def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
 
 
 def _retire(state: JobState, name: ResultId) -> JobState:
-    """Shrink a released result without objects to its sums, and old ones to a single sum: a job of
+    """Reduce a released result without objects to its sums, and old ones to a single sum: a job of
     any length remembers only its last results."""
     result = state.results.get(name)
     if result is None or result.released is None or result.attempts:
@@ -113,7 +117,7 @@ def _retire(state: JobState, name: ResultId) -> JobState:
         released=result.released,
         deleted=result.deleted,
     )
-    gone = (*(one for one in state.gone if one != name), name)
+    gone = (*(other for other in state.gone if other != name), name)
     state = changed(_put(state, name, left), gone=gone[-_GONE_MAX:])
     for oldest in gone[:-_GONE_MAX]:
         state = _forget_result(state, oldest)
@@ -121,7 +125,8 @@ def _retire(state: JobState, name: ResultId) -> JobState:
 
 
 def _forget_result(state: JobState, name: ResultId) -> JobState:
-    """Forget a result, unless a late attempt at it has begun: that has to be deleted first."""
+    """Add a result to the single sum, unless a late attempt at it has begun: its objects must be
+    deleted first."""
     result, before = state.results[name], state.forgotten
     if result.attempts:
         return state
@@ -136,7 +141,8 @@ def _forget_result(state: JobState, name: ResultId) -> JobState:
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
-    """The state itself where nothing changes, so that it can be told."""
+    """Apply an event to one result. Return the same object if nothing changed: callers test with
+    `is`."""
     result = state.results.get(name)
     changed = None if result is None else _apply_result(result, body)
     return state if changed is None or changed is result else _put(state, name, changed)
@@ -183,7 +189,7 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
 
 
 def _note(result: ResultState, attempt: AttemptId) -> ResultState:
-    """Remember an attempt; what it said first stands, a repetition changes nothing."""
+    """Remember an attempt. An attempt that is there already keeps what it said first."""
     if attempt in result.attempts:
         return result
     return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, None))
@@ -214,11 +220,11 @@ def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
 
 
 def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
-    """The next segment of a stream; a repetition is none, and neither is one after a gap."""
-    told = result.streams.get(fact.attempt, ())
-    if not result.registered.pipelined or fact.segment.number != len(told):
+    """Add the next segment of a stream. A repeated segment, or one after a gap, changes nothing."""
+    announced = result.streams.get(fact.attempt, ())
+    if not result.registered.pipelined or fact.segment.number != len(announced):
         return result
-    streams = PersistentMap.of(result.streams).having(fact.attempt, (*told, fact.segment))
+    streams = PersistentMap.of(result.streams).having(fact.attempt, (*announced, fact.segment))
     return changed(result, streams=streams)
 
 
@@ -264,7 +270,7 @@ def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
 
 
 def _lose_host(state: JobState, host: str) -> JobState:
-    """Whatever ran there has ended."""
+    """End every attempt that ran on the host."""
     for name, result in state.results.items():
         ended = {attempt for attempt, where in result.running.items() if where == host}
         if ended:
@@ -281,7 +287,7 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:
-    """Only what was ordered to go can be stated as gone."""
+    """Remove attempts whose objects are deleted. Only attempts that were ordered to go count."""
     gone = set(deleted.attempts) & set(result.doomed)
     if not gone:
         return result

@@ -1,7 +1,7 @@
-"""The life of a job's partitions, as pure functions: no clock, no randomness, no I/O.
+"""Decide what follows from the facts of a job: pure functions, without clock, randomness or I/O.
 
-`decide` says what follows from one fact; `step` folds the fact and then that, so that a decision
-takes effect at its basis, live and in replay alike. Invalid facts change nothing.
+`decide` returns the decisions on one fact. `step` applies the fact and then these decisions, so
+that a decision takes effect at its basis, live and in replay alike. Invalid facts change nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AGAIN = "it was superseded before"
 
 
 def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
-    """The state behind a fact and all that follows from it."""
+    """Return the state after a fact and its decisions, and the decisions."""
     decisions = decide(state, fact)
     state = apply(state, fact)
     for decision in decisions:
@@ -56,7 +56,7 @@ def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
 
 
 def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
-    """What follows from a fact, seen from the state before it."""
+    """Return the decisions that follow from a fact; `state` is the state before it."""
     if is_fenced(state, fact):
         return ()
     match fact:
@@ -109,7 +109,7 @@ def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Deci
 
 
 def _decide_started(state: JobState, attempt: AttemptId) -> tuple[Decision, ...]:
-    """What starts too late writes objects that no earlier order names."""
+    """Supersede an attempt that starts too late: no earlier order names its objects."""
     result = state.results.get(attempt.partition.result)
     if result is None or attempt in result.attempts:
         return ()
@@ -137,11 +137,11 @@ def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
 def _decide_stream_end(
     state: JobState, result: ResultState, fact: Produced
 ) -> tuple[Decision, ...]:
-    """The winner of a pipelined partition has written all; for another it is a repetition."""
+    """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
     if result.attempts[fact.attempt] is not None:
         return ()
-    told = result.streams.get(fact.attempt, ())
-    if _unsound(fact) is not None or fact.segments[: len(told)] != told:
+    announced = result.streams.get(fact.attempt, ())
+    if _unsound(fact) is not None or fact.segments[: len(announced)] != announced:
         return _decide_gone(state, fact.attempt, "its segments are not those that it announced")
     name = result.registered.result
     return (ResultComplete(name),) if _is_last(result, fact.attempt) else ()
@@ -162,10 +162,10 @@ def _decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, .
 
 
 def _is_last(result: ResultState, attempt: AttemptId) -> bool:
-    """Whether all partitions are whole as soon as this attempt's is."""
+    """Return True if the result is complete as soon as this attempt's partition is."""
     index = attempt.partition.index
-    whole = len(result.winners) + (index not in result.winners)
-    if whole < result.registered.partitions or result.complete:
+    won = len(result.winners) + (index not in result.winners)
+    if won < result.registered.partitions or result.complete:
         return False
     if not result.registered.pipelined:
         return True
@@ -174,7 +174,8 @@ def _is_last(result: ResultState, attempt: AttemptId) -> bool:
 
 
 def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
-    """Whether an order to delete stands; a deleted attempt that speaks again needs another."""
+    """Return True if an order to delete the attempt's objects stands. A deleted attempt that writes
+    again needs another order."""
     return attempt in result.superseded and attempt in result.attempts
 
 
@@ -194,12 +195,13 @@ def _refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | 
 
 
 def _unsound(fact: Produced) -> str | None:
-    whole = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
-    return None if whole else "the list of segments is not whole"
+    is_complete = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
+    return None if is_complete else "the list of segments is not whole"
 
 
 def _changed(result: ResultState, fact: Produced) -> str | None:
-    """Consumers may have read what the partition held before: only the same may replace it."""
+    """Return the reason to fail if a partition is made again with other content. Consumers may have
+    read what it held before, so only the same content may replace it."""
     partition = fact.attempt.partition
     if partition.index not in result.before:
         return None
@@ -214,7 +216,7 @@ def _changed(result: ResultState, fact: Produced) -> str | None:
 
 
 def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
-    """An attempt has ended without a whole partition."""
+    """Decide on an attempt that has ended without a complete partition."""
     result = state.results.get(attempt.partition.result)
     if result is None or _is_superseded(result, attempt):
         return ()
@@ -241,7 +243,8 @@ def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
 
 
 def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
-    """Without evidence, or about what is not the winner, nothing follows."""
+    """Decide on lost objects. Nothing follows without evidence, or if the attempt is not the
+    winner."""
     result = state.results.get(fact.attempt.partition.result)
     if result is None or result.released is not None or not fact.evidence:
         return ()

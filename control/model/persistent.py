@@ -1,8 +1,9 @@
-"""A mapping and a set that never change: a changed one shares all but a few nodes with the old.
+"""A mapping and a set that never change. A changed copy shares all but a few nodes with the
+original.
 
-Guarantees what `dict` and `frozenset` do: the order of insertion in a mapping, equality with any
-other mapping or set of the same content. A change takes the same time whatever the size; a walk
-through a mapping sorts it first.
+Guarantees the same as `dict` and `frozenset`: a mapping keeps the order of insertion, and is equal
+to any other mapping of the same content, as a set is to any other set. A change takes about the
+same time for any size. Iterating over a mapping sorts it first.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ class PersistentMap(Mapping[K, V]):
     __slots__ = ("_next", "_placed")
 
     def __init__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
-        known = dict(entries)
-        placed = {key: (place, value) for place, (key, value) in enumerate(known.items())}
+        content = dict(entries)
+        placed = {key: (place, value) for place, (key, value) in enumerate(content.items())}
         self._placed: Map[K, tuple[int, V]] = Map(placed)
         self._next = len(placed)
 
     @classmethod
     def of(cls, known: Mapping[K, V]) -> PersistentMap[K, V]:
-        """The mapping itself where it is one of these."""
+        """Return the mapping itself if it is persistent, else a persistent copy."""
         return known if isinstance(known, PersistentMap) else cls(known)
 
     def having(self, key: K, value: V) -> PersistentMap[K, V]:
-        """With this value under the key; a key that was there keeps its place."""
+        """Return a mapping with this value under the key. An existing key keeps its place."""
         before = self._placed.get(key)
         if before is not None:
             return _made(self._placed.set(key, (before[0], value)), self._next)
         return _made(self._placed.set(key, (self._next, value)), self._next + 1)
 
     def without(self, keys: Iterable[K]) -> PersistentMap[K, V]:
-        """With none of the keys."""
+        """Return a mapping without the keys."""
         placed = self._placed.mutate()
         for key in keys:
             placed.pop(key, None)
@@ -53,8 +54,8 @@ class PersistentMap(Mapping[K, V]):
     @overload
     def get(self, key: K, /, default: V | D) -> V | D: ...
     def get(self, key: K, /, default: Any = None) -> Any:
-        found = self._placed.get(key)
-        return default if found is None else found[1]
+        entry = self._placed.get(key)
+        return default if entry is None else entry[1]
 
     def __contains__(self, key: object) -> bool:
         return key in self._placed
@@ -70,9 +71,9 @@ class PersistentMap(Mapping[K, V]):
 
 
 def _made(placed: Map[K, tuple[int, V]], following: int) -> PersistentMap[K, V]:
-    made: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
-    made._placed, made._next = placed, following
-    return made
+    new_map: PersistentMap[K, V] = PersistentMap.__new__(PersistentMap)
+    new_map._placed, new_map._next = placed, following
+    return new_map
 
 
 class PersistentSet(Set[K]):
@@ -83,16 +84,16 @@ class PersistentSet(Set[K]):
 
     @classmethod
     def of(cls, known: Set[K]) -> PersistentSet[K]:
-        """The set itself where it is one of these."""
+        """Return the set itself if it is persistent, else a persistent copy."""
         return known if isinstance(known, PersistentSet) else cls(known)
 
     def having(self, members: Iterable[K]) -> PersistentSet[K]:
-        """With all of the members."""
+        """Return a set that has all of the members too."""
         new = [member for member in members if member not in self._members]
-        return _made_set(self._members.update((one, None) for one in new)) if new else self
+        return _made_set(self._members.update((key, None) for key in new)) if new else self
 
     def without(self, member: K) -> PersistentSet[K]:
-        """With the member no longer in it."""
+        """Return a set without the member."""
         return _made_set(self._members.delete(member)) if member in self._members else self
 
     def __contains__(self, member: object) -> bool:
@@ -109,6 +110,6 @@ class PersistentSet(Set[K]):
 
 
 def _made_set(members: Map[K, None]) -> PersistentSet[K]:
-    made: PersistentSet[K] = PersistentSet.__new__(PersistentSet)
-    made._members = members
-    return made
+    new_set: PersistentSet[K] = PersistentSet.__new__(PersistentSet)
+    new_set._members = members
+    return new_set

@@ -1,7 +1,7 @@
-"""Following a job's log: the state, what is still to be decided, whether the log explains itself.
+"""Follow a job's log: derive its state and decisions, and compare them with what the log holds.
 
-A replay derives every decision again from the facts and holds it against the recorded one. The
-running master, the auditor and a restarted master all follow the log through this one class.
+A replay derives every decision from the facts, and compares it with the recorded one. The running
+master, the auditor and a restarted master all follow the log through this one class.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ from .state import JobState
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A decision and the fact it follows from; `ordinal` counts those of one basis."""
+    """A decision and the fact that it follows from."""
 
     basis: int
+    """The offset of the fact."""
     ordinal: int
+    """The number of the decision among those of its basis."""
     cause: str
+    """The id of the fact."""
     decision: Decision
 
     @property
@@ -46,26 +49,30 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a replay knows before `position`; what is due was recorded at or behind it. `first`
-    is the offset of the job's first event, which may be gone from the log since; `position` itself
-    where there is none before it. `mode` is that of its first registration, `registered` is its
-    last, `heard_ms` the time of its newest event that is no master's. Where a session decides, no
-    job of it needs what its partition has before `needed`. `log` is the identity of the log that
-    these offsets are of."""
+    """All that a replay knows of a job before a position of its log."""
 
     state: JobState
     due: tuple[Derived, ...]
+    """Decisions that follow from the events before `position`, and are not recorded before it."""
     position: int
+    """The snapshot has all events before this offset."""
     first: int
+    """The offset of the job's first event, which the log may have lost; `position` if there is
+    none."""
     mode: str | None = None
+    """The mode of the job's first registration."""
     registered: JobRegistered | None = None
+    """The job's newest registration."""
     heard_ms: int = 0
+    """The time of the newest fact that is no `Tick` or `Deleted`."""
     needed: int = 0
+    """No session job of the partition needs an event before this offset."""
     log: str = ""
+    """The identity of the log that these offsets belong to."""
 
 
 class Replay:
-    """`facts` and `decisions` count what this replay has seen itself."""
+    """Replays one job. `facts` and `decisions` count what this replay has observed itself."""
 
     def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
         self.state = JobState(job) if start is None else start.state
@@ -81,23 +88,25 @@ class Replay:
 
     @classmethod
     def of(cls, oldest: Recorded, snapshot: Snapshot | None) -> Replay:
-        """Of the whole log when `oldest` is the job's first event, else of what is behind its
-        snapshot."""
-        whole = snapshot is None or oldest.offset <= snapshot.first
-        return cls(oldest.event.job, None if whole else snapshot)
+        """Return a replay of the whole log if `oldest` is the job's first event or there is no
+        snapshot, else one that starts at the snapshot."""
+        from_start = snapshot is None or oldest.offset <= snapshot.first
+        return cls(oldest.event.job, None if from_start else snapshot)
 
     def knows(self, recorded: Recorded) -> bool:
-        """Whether the snapshot that it began with has this event in it."""
+        """Return True if the event is in the snapshot that the replay started at."""
         return self.start is not None and recorded.offset < self.start.position
 
     def snapshot(self, position: int) -> Snapshot:
-        """What another replay may start with at `position`, behind all that was observed."""
+        """Return a snapshot at `position`, behind all that was observed, at which another replay
+        may start."""
         first = position if self.first is None else self.first
         due = tuple(self.due)
         return Snapshot(self.state, due, position, first, self.mode, self.registered, self.heard_ms)
 
     def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
-        """Take in the next event; what follows from it is due until the log shows it.
+        """Take in the next event, and return the decisions that follow from it. Each is due until
+        the log shows it.
 
         Raises:
             Corrupt: the log holds another decision than the one that follows from its facts.
@@ -143,11 +152,12 @@ class Replay:
 
 
 def _is_told(event: Event, derived: Derived) -> bool:
-    """Whether this decision is recorded; the words of its reason may be another version's."""
+    """Return True if the event records this decision. The text of its reason may be another
+    version's."""
     if (event.id, event.cause, event.basis) != (derived.id, derived.cause, derived.basis):
         return False
-    told, decision = event.body, derived.decision
-    return told == decision or _without_reason(told) == _without_reason(decision)
+    body, decision = event.body, derived.decision
+    return body == decision or _without_reason(body) == _without_reason(decision)
 
 
 def _without_reason(body: Body) -> Body:

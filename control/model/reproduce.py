@@ -1,7 +1,7 @@
-"""What must be made again when partitions are gone: the smallest set, upstream first.
+"""Decide which partitions must be made again after a loss: the smallest set, upstream first.
 
 Results joined by pipelined edges fail and restart together. Across a blocking edge a producer is
-made again only where its own output is gone; a consumer, only when its input may now differ.
+made again only where its own output is gone, and a consumer only where its input may now differ.
 """
 
 from __future__ import annotations
@@ -16,51 +16,56 @@ from .state import JobState, ResultState
 def decide_again(
     state: JobState, name: ResultId, partitions: Collection[int], reason: str
 ) -> tuple[Decision, ...]:
-    """Forget who won these partitions and all that depends on it, and order them anew."""
+    """Return the decisions that drop the winners of these partitions and of all that depends on
+    them, and order them again."""
     again = {name: set(partitions)}
     restarted: set[ResultId] = set()
     if state.registered:
         _spread(state, again, restarted)
-    ordered = [known for known in state.results if known in again]
+    ordered = [affected for affected in state.results if affected in again]
     decisions: list[Decision] = []
-    for known in ordered:
-        result = state.results[known]
-        decisions += _forget(result, again[known], reason)
-        if known in restarted:
-            decisions += _fence(result, again[known], reason)
+    for affected in ordered:
+        result = state.results[affected]
+        decisions += _forget(result, again[affected], reason)
+        if affected in restarted:
+            decisions += _fence(result, again[affected], reason)
     if state.registered:
-        decisions += _order(state, {known: again[known] for known in ordered}, reason)
+        decisions += _order(state, {affected: again[affected] for affected in ordered}, reason)
     return tuple(decisions)
 
 
 def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[ResultId]) -> None:
-    """Add what has to run with these partitions, until nothing new comes."""
+    """Add the partitions that must be made again together with these, until there are no more."""
     readers = _readers(state)
     spreading = list(again)
     while spreading:
         name = spreading.pop()
         result = state.results[name]
-        found: dict[ResultId, set[int]] = {}
+        additions: dict[ResultId, set[int]] = {}
         for source in result.registered.inputs:
-            given = state.results.get(source)
-            if given is not None and given.released is None and not given.registered.pipelined:
-                found[source] = _missing(given)
+            producer = state.results.get(source)
+            if (
+                producer is not None
+                and producer.released is None
+                and not producer.registered.pipelined
+            ):
+                additions[source] = _missing(producer)
         for other in _region(state, name, result, readers):
             restarted.add(other)
-            found[other] = set(state.results[other].accepted)
-        for other, partitions in found.items():
+            additions[other] = set(state.results[other].accepted)
+        for other, partitions in additions.items():
             if partitions - again.get(other, set()):
                 again[other] = again.get(other, set()) | partitions
                 spreading.append(other)
 
 
 def _readers(state: JobState) -> Mapping[ResultId, list[ResultId]]:
-    """The results that are made of each, in the order of the job."""
-    found: dict[ResultId, list[ResultId]] = {}
+    """Return for each result the results that are made from it, in the order of the job."""
+    readers: dict[ResultId, list[ResultId]] = {}
     for name, result in state.results.items():
         for source in set(result.registered.inputs):
-            found.setdefault(source, []).append(name)
-    return found
+            readers.setdefault(source, []).append(name)
+    return readers
 
 
 def _region(
@@ -69,7 +74,7 @@ def _region(
     result: ResultState,
     readers: Mapping[ResultId, list[ResultId]],
 ) -> Iterator[ResultId]:
-    """The results that restart as a whole when partitions of this one are made again."""
+    """Yield the results that restart as a whole when partitions of this one are made again."""
     if result.registered.pipelined:
         yield name
     for source in result.registered.inputs:
@@ -95,7 +100,8 @@ def _forget(result: ResultState, partitions: Collection[int], reason: str) -> It
 
 
 def _fence(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
-    """Who is at it may have read what is gone: nothing of theirs may count."""
+    """Supersede the attempts that are not winners: they may have read what is gone, so they must
+    not count."""
     for attempt in sorted(result.attempts.keys() - result.superseded):
         index = attempt.partition.index
         if index in partitions and result.winners.get(index) != attempt:

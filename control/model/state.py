@@ -1,4 +1,4 @@
-"""What is known of a job and its results: frozen values, made by folding the log's facts."""
+"""The state of a job and its results: frozen values, made by folding the facts of the log."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ _TOTAL_MAX = (1 << 63) - 1
 
 
 def total(one: int, other: int) -> int:
-    """Return the sum, or the largest number that a snapshot takes."""
+    """Return the sum, limited to the largest number that a snapshot can hold."""
     return min(one + other, _TOTAL_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What readers have taken, every reading counted, and how many subpartitions were read."""
+    """The sums of everything that readers have taken; a repeated read counts again."""
 
     rows: int = 0
     read_bytes: int = 0
     requests: int = 0
     subpartitions: int = 0
+    """The number of different subpartitions that were read."""
 
     def __add__(self, other: Reads) -> Reads:
         return Reads(
@@ -47,13 +48,14 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became consumable, and how many attempts did not; stays after the objects are gone."""
+    """The sums of everything that became consumable. They stay after the objects are gone."""
 
     partitions: int = 0
     segments: int = 0
     rows: int = 0
     stored_bytes: int = 0
     superseded: int = 0
+    """The number of attempts that were superseded."""
 
     def __add__(self, other: Written) -> Written:
         return Written(
@@ -67,48 +69,57 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class ResultState:
-    """One result: every attempt whose objects may still be there, and who won each partition.
-
-    `running` tells the host of the attempts that have not ended, `streams` what those of a
-    pipelined result have announced so far. `before` holds the fingerprint of a partition that was
-    lost after it had become consumable, `reproducing` what is ordered and not there,
-    `waiting` the reader tasks that wait for it.
-    """
+    """One result: its attempts, and the winner of each partition."""
 
     registered: ResultRegistered
     accepted: Set[int] = field(default_factory=PersistentSet)
+    """The partitions that may be produced."""
     attempts: Mapping[AttemptId, Produced | None] = field(default_factory=PersistentMap)
+    """The attempts whose objects may still be there; None for an attempt that has not produced."""
     running: Mapping[AttemptId, str] = field(default_factory=PersistentMap)
+    """The host of each attempt that has not ended."""
     streams: Mapping[AttemptId, tuple[SegmentSummary, ...]] = field(default_factory=PersistentMap)
+    """The segments that each attempt at a pipelined result has announced so far."""
     winners: Mapping[int, AttemptId] = field(default_factory=PersistentMap)
+    """The attempt that readers read, for each consumable partition."""
     superseded: Set[AttemptId] = field(default_factory=PersistentSet)
+    """The attempts that readers never read again."""
     before: Mapping[int, int | None] = field(default_factory=PersistentMap)
+    """The fingerprints of partitions that were lost after they had become consumable."""
     reproducing: Set[int] = field(default_factory=PersistentSet)
+    """The partitions that were ordered again and are not there yet."""
     waiting: Set[int] = field(default_factory=PersistentSet)
+    """The reader tasks that wait for partitions to be made again."""
     consumed: Set[int] = field(default_factory=PersistentSet)
+    """The subpartitions that were read."""
     written: Written = Written()
     reads: Reads = Reads()
     completions: int = 0
+    """The number of times that the result became complete."""
     complete: bool = False
     expires_ms: int | None = None
+    """The time at which a promoted result is released, 0 for never; None if it is not promoted."""
     tracked: bool = True
+    """False once somebody else looks after the result."""
     released: str | None = None
+    """The reason for which the result was released; None before."""
     deleted: int = 0
+    """The number of objects that were deleted."""
 
     def produced(self, partition: int) -> Produced:
-        """What the winner of a consumable partition wrote."""
+        """Return what the winner of a consumable partition wrote."""
         produced = self.attempts[self.winners[partition]]
         assert produced is not None, "a winner has produced"
         return produced
 
     @property
     def kept(self) -> bool:
-        """Whether it outlives its job."""
+        """Return True if the result outlives its job."""
         return self.released is None and (self.expires_ms is not None or not self.tracked)
 
     @property
     def doomed(self) -> tuple[AttemptId, ...]:
-        """The attempts whose objects were ordered to go and are not known to be gone."""
+        """Return the attempts whose objects were ordered to go and are not known to be gone."""
         ordered = self.attempts.keys()
         return tuple(sorted(ordered if self.released is not None else ordered & self.superseded))
 
@@ -125,25 +136,29 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """`gone` are the results that were released and deleted last, in that order."""
+    """One job: its newest driver's epoch, and its results."""
 
     job: JobId
     epoch: int = 0
     results: Mapping[ResultId, ResultState] = field(default_factory=PersistentMap)
     closed: str | None = None
+    """The reason for which the job was closed; None while it is open."""
     failed: str | None = None
+    """The reason for which the job has failed; None if it has not."""
     gone: tuple[ResultId, ...] = ()
+    """The results that were released and deleted last, in that order."""
     forgotten: Forgotten = Forgotten()
+    """The sums of results that were released before these."""
 
     @property
     def registered(self) -> bool:
-        """Whether a driver speaks for the job: only then can anything new begin."""
+        """Return True if a driver speaks for the job: only then can anything new begin."""
         return self.epoch > 0 and self.closed is None and self.failed is None
 
 
 def is_fenced(state: JobState, body: Body) -> bool:
-    """Whether it is said by or of a driver that another one has replaced: nothing follows, nothing
-    changes."""
+    """Return True if the event is of a driver that another one has replaced: nothing follows from
+    it, and nothing changes."""
     match body:
         case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
             return 0 < body.epoch < state.epoch
