@@ -1,1 +1,1 @@
-"""Questions to a log, for those who decide nothing."""
+"""This package answers questions about a log. It decides nothing."""

@@ -1,4 +1,4 @@
-"""A log against itself: every decision derived again, and the states that its facts lead to."""
+"""Check a log against itself: derive every decision again, and fold the facts into states."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from ..model.state import JobState
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One job's log, replayed from its beginning, or from a snapshot at the offset `start`; `whole`
-    is False when its head is gone without one, and nothing can be derived.
-
-    `violation` is empty, or says how the decision at `offset` differs from what follows.
-    """
+    """The audit of one job's log."""
 
     job: JobId
     facts: int
     decisions: int
     due: int
+    """The number of decisions that follow from the facts and are not recorded."""
     whole: bool = True
+    """False if the log has lost its head and there is no snapshot: then nothing can be derived."""
     violation: str = ""
+    """The difference between a recorded decision and the one that follows; empty if there is
+    none."""
     offset: int | None = None
+    """The offset of that decision."""
     start: int | None = None
+    """The offset of the snapshot at which the audit starts; None if it starts at the job's first
+    event."""
 
 
 Snapshots: TypeAlias = Mapping[JobId, Snapshot]
@@ -45,8 +48,8 @@ def audit(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Au
         job = recorded.event.job
         if job not in replays:
             replays[job] = Replay.of(recorded, snapshots.get(job))
-            whole = isinstance(recorded.event.body, JobRegistered)
-            if replays[job].start is None and not whole:
+            has_head = isinstance(recorded.event.body, JobRegistered)
+            if replays[job].start is None and not has_head:
                 ended[job] = Audit(job, 0, 0, 0, whole=False)
         replay = replays[job]
         if job in ended or replay.knows(recorded):
@@ -71,8 +74,8 @@ def _audited(replay: Replay, violation: str = "", offset: int | None = None) -> 
 
 
 def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[JobState, ...]:
-    """The state of every job behind these records, by its facts alone, and where the log no longer
-    holds a job's first ones, by its snapshot."""
+    """Return the state of every job after these records, by its facts alone. Where the log has lost
+    a job's first facts, start at its snapshot."""
     states: dict[JobId, JobState] = {}
     replays: dict[JobId, Replay] = {}
     for recorded in records:

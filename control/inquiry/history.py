@@ -1,4 +1,4 @@
-"""Why a partition was made, and made again: what the log says, in the order in which it happened.
+"""Tell why a partition was made, and made again, in the order of the log.
 
 Pure: from a job's records alone. A record that explains another one comes before it.
 """
@@ -28,12 +28,15 @@ from ..ids import AttemptId, PartitionId
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One attempt: why it was started, what became of it, and the offsets that say so."""
+    """One attempt and its story."""
 
     attempt: AttemptId
     reason: str
+    """The reason for which it was started."""
     outcome: str
+    """The last thing that is known of it."""
     offsets: tuple[int, ...]
+    """The offsets of the events that say so."""
 
 
 @dataclass(slots=True)
@@ -47,9 +50,12 @@ class _Attempt:
 class _Story:
     partition: PartitionId
     facts: dict[int, Event] = field(default_factory=dict)
+    """The losses that may be the basis of a later order."""
     made: dict[AttemptId, _Attempt] = field(default_factory=dict)
     cause: tuple[str, list[int]] = ("its map stage was run", [])
+    """The reason for which the next attempt starts, and the offsets that say so."""
     open: AttemptId | None = None
+    """The attempt that the next one replaces."""
 
     def take(self, recorded: Recorded) -> None:
         offset, body = recorded.offset, recorded.event.body
@@ -90,8 +96,8 @@ class _Story:
 
     def _order(self, recorded: Recorded, body: Reproduce) -> None:
         basis = recorded.event.basis
-        told = self.facts.get(basis if basis is not None else -1)
-        by = f", as {told.by} stated" if told is not None else ""
+        fact = self.facts.get(basis if basis is not None else -1)
+        by = f", as {fact.by} stated" if fact is not None else ""
         offsets = [recorded.offset] if basis is None else [basis, recorded.offset]
         self.cause, self.open = (f"it was ordered again: {body.reason}{by}", offsets), None
 
@@ -107,17 +113,17 @@ class _Story:
                 self._note(body.attempt, f"was superseded: {body.reason}", offset)
 
     def _note(self, attempt: AttemptId, outcome: str, offset: int) -> None:
-        if (known := self.made.get(attempt)) is not None:
-            known.outcome = outcome
-            known.offsets.append(offset)
+        if (entry := self.made.get(attempt)) is not None:
+            entry.outcome = outcome
+            entry.offsets.append(offset)
 
 
 def why(records: Iterable[Recorded], partition: PartitionId) -> tuple[Made, ...]:
-    """Every attempt at a partition that the records tell of."""
+    """Return every attempt at a partition that is in the records."""
     story = _Story(partition)
     for recorded in records:
         story.take(recorded)
     return tuple(
-        Made(attempt, one.reason, one.outcome, tuple(one.offsets))
-        for attempt, one in story.made.items()
+        Made(attempt, entry.reason, entry.outcome, tuple(entry.offsets))
+        for attempt, entry in story.made.items()
     )

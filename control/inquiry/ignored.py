@@ -1,4 +1,4 @@
-"""Facts that the log holds and that nothing follows from: late, repeated, or about what is not."""
+"""Find the facts from which nothing follows: late, repeated, or about things that do not exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..model.replay import Replay, Snapshot
 
 
 def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
-    """Each job's facts that changed nothing and led to no decision; a tick need not. A job is
-    followed up to the first decision that does not follow from its facts."""
+    """Yield each job's facts, except ticks, that changed nothing and led to no decision. Follow a
+    job up to the first decision that does not follow from its facts."""
     replays: dict[JobId, Replay] = {}
     broken: set[JobId] = set()
     for recorded in records:
@@ -28,6 +28,8 @@ def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) ->
         except Corrupt:
             broken.add(job)
             continue
-        told = isinstance(recorded.event.body, Fact) and not isinstance(recorded.event.body, Tick)
-        if told and not derived and replay.state is before:
+        expects_change = isinstance(recorded.event.body, Fact) and not isinstance(
+            recorded.event.body, Tick
+        )
+        if expects_change and not derived and replay.state is before:
             yield recorded

@@ -1,8 +1,7 @@
-"""What the log says of a job, for a process that neither decides nor is asked often.
+"""Read the state of a job in a process that does not decide.
 
-Guarantees that what it answers is committed. Begins at the job's newest snapshot at the first
-question, and goes on from there at the next ones. Threads may share it: none waits for another
-one's answer.
+Guarantees that all answers are committed. The first question starts at the job's newest snapshot,
+and later ones go on from there. Threads may share a view: while one waits for news, others may ask.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class JobView:
         self._lock = Lock()
 
     def state(self, deadline: Deadline) -> JobState:
-        """The job as the log tells it now.
+        """Return the state of the job at the current end of its log.
 
         Raises:
             Unavailable: the log cannot be read, or not to its end before the deadline.
@@ -51,8 +50,8 @@ class JobView:
     def wait(
         self, result: ResultId, found: Callable[[JobState], T | None], fresh: Callable[[], Deadline]
     ) -> T | None:
-        """The first answer that is not None; None when there was no news of the result for as long
-        as a fresh deadline allows."""
+        """Wait for the first answer that is not None, and return it. Return None if a deadline
+        passes without a change of the result; each change starts a fresh deadline."""
         deadline, before = fresh(), None
         while True:
             with self._lock:
@@ -81,7 +80,7 @@ class JobView:
         try:
             for recorded in follower.poll(_EVENTS_MAX, timeout_s):
                 self._ledger.observe(recorded)
-        except Lost:  # away for longer than events are kept: the next look begins anew
+        except Lost:  # away for longer than the log keeps events: start again
             self._close()
         self._ledger.settle()
 

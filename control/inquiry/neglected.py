@@ -17,15 +17,17 @@ from ..snapshots.schedule import is_over
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
-    """A job to look after at a time of the log's clock. `silent_ms` is how long its driver was not
-    heard, 0 when it has said that it ends; `store` is where its objects are, empty when nobody
-    said. One that is over, or has never begun, has nothing left but its last snapshot."""
+    """A job that somebody must look after, at a time of the log's clock. A job that is over, or has
+    never begun, has nothing left but its last snapshot."""
 
     state: JobState
     mode: str
     store: str
+    """The place of the job's objects; empty if no driver said it."""
     silent_ms: int
+    """The time for which the driver was not heard; 0 if the job is closed or has never begun."""
     now_ms: int
+    """The time of the log's clock."""
 
     @property
     def job(self) -> JobId:
@@ -36,7 +38,9 @@ class Neglected:
 class _Seen:
     replay: Replay
     position: int = 0
+    """The offset behind the newest event."""
     broken: bool = False
+    """True if the job's log does not explain itself."""
 
 
 def neglected(
@@ -46,43 +50,49 @@ def neglected(
     now_ms: int,
     oldest: Callable[[JobId], int],
 ) -> Iterator[Neglected]:
-    """The jobs whose driver was silent for longer than their lease, and those that have ended and
-    still have something that was ordered to go, or whose time is over, or whose log is gone: there
-    `oldest` lies behind all of it, also where the driver was gone before it registered. A log that
-    does not explain itself proves nothing: its job is left alone. `records` need not have what the
-    snapshots know."""
-    seen = {job: _Seen(Replay(job, one), one.position) for job, one in snapshots.items()}
+    """Yield the jobs that somebody must look after:
+
+    - jobs whose driver was silent for longer than its lease;
+    - jobs that are closed, and still have objects that were ordered to go or results that have
+      expired;
+    - jobs that are over, or that no driver has registered, and whose events the log has lost: their
+      position is at or before `oldest`.
+
+    A job whose log does not explain itself is left alone, because such a log proves nothing.
+    `records` need not include the events that the snapshots have.
+    """
+    followed = {job: _Seen(Replay(job, start), start.position) for job, start in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
-        one = seen.setdefault(job, _Seen(Replay(job)))
-        one.position = max(one.position, recorded.offset + 1)
-        if one.broken or one.replay.knows(recorded):
+        entry = followed.setdefault(job, _Seen(Replay(job)))
+        entry.position = max(entry.position, recorded.offset + 1)
+        if entry.broken or entry.replay.knows(recorded):
             continue
         try:
-            one.replay.observe(recorded)
+            entry.replay.observe(recorded)
         except Corrupt:
-            one.broken = True
-    for job, one in seen.items():
-        if one.broken:
+            entry.broken = True
+    for job, entry in followed.items():
+        if entry.broken:
             continue
-        state = one.replay.state
-        if (is_over(state) or not state.epoch) and one.position > oldest(job):
+        state = entry.replay.state
+        if (is_over(state) or not state.epoch) and entry.position > oldest(job):
             continue
-        if (found := _judged(one.replay, beats.get(job, 0), now_ms)) is not None:
-            yield found
+        if (judged := _judged(entry.replay, beats.get(job, 0), now_ms)) is not None:
+            yield judged
 
 
 def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
-    state, said = replay.state, replay.registered
-    if said is None:
+    state, registered = replay.state, replay.registered
+    if registered is None:
         return None if state.epoch else Neglected(state, PER_JOB, "", 0, now_ms)
     silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     mode = replay.mode or PER_JOB
     if is_over(state):
-        return Neglected(state, mode, said.store, 0, now_ms) if mode == PER_JOB else None
+        return Neglected(state, mode, registered.store, 0, now_ms) if mode == PER_JOB else None
     if state.closed is not None:
         doomed = any(result.doomed for result in state.results.values())
         late = bool(decide(state, Tick(now_ms)))
-        return Neglected(state, mode, said.store, 0, now_ms) if doomed or late else None
-    late = 0 < said.lease_ms < silent_ms
-    return Neglected(state, mode, said.store, silent_ms, now_ms) if late else None
+        return Neglected(state, mode, registered.store, 0, now_ms) if doomed or late else None
+    late = 0 < registered.lease_ms < silent_ms
+    return Neglected(state, mode, registered.store, silent_ms, now_ms) if late else None

@@ -1,7 +1,7 @@
-"""What an operator or an engine asks about a job: functions of its state, without side effects.
+"""Answer what an operator or an engine asks about a job, from its state and without side effects.
 
-The answers hold for the state that they are given: whoever acts on one states a fact, and the
-master decides on what is true by then.
+An answer holds for that state. To act on it, state a fact: the master decides on what is true by
+then.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from ..model.state import JobState
 
 
 def running_on(state: JobState, host: str) -> tuple[AttemptId, ...]:
-    """The attempts that would be lost with a host: what has begun there, has not ended, and can
-    still become a partition."""
+    """Return the attempts that would be lost with a host: those that have begun there, have not
+    ended, and can still become a partition."""
     return tuple(
         sorted(
             attempt
@@ -27,24 +27,30 @@ def running_on(state: JobState, host: str) -> tuple[AttemptId, ...]:
 
 
 def may_be_released(state: JobState, host: str) -> bool:
-    """Whether the job loses nothing with an executor: what ended there is in the store."""
+    """Return True if the job loses nothing with an executor: attempts that ended there are in the
+    store."""
     return not running_on(state, host)
 
 
 def is_available(state: JobState, result: ResultId, partition: int | None = None) -> bool:
-    """Whether a result, or one partition of it, can be read whole now."""
-    known = state.results.get(result)
-    if known is None or known.released is not None or (state.failed is not None and not known.kept):
+    """Return True if a result, or one partition of it, can be read completely now."""
+    result_state = state.results.get(result)
+    if (
+        result_state is None
+        or result_state.released is not None
+        or (state.failed is not None and not result_state.kept)
+    ):
         return False
     if partition is None:
-        return known.complete
-    winner = known.winners.get(partition)
-    return winner is not None and known.attempts[winner] is not None
+        return result_state.complete
+    winner = result_state.winners.get(partition)
+    return winner is not None and result_state.attempts[winner] is not None
 
 
 def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
-    """The complete results that nobody needs: not in use, no input of one that is or that is still
-    written, and not kept for other jobs."""
+    """Return the complete results that nobody needs. They are neither in use nor kept for other
+    jobs, and no result that is in use or still being written was made from them, directly or
+    not."""
     unfinished = {
         name
         for name, result in state.results.items()
@@ -59,17 +65,19 @@ def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...
 
 
 def cluster_partitions(state: JobState) -> tuple[ResultId, ...]:
-    """The results that outlive the job: promoted ones, and those that somebody else looks after."""
+    """Return the results that outlive the job: promoted ones, and those that somebody else looks
+    after."""
     return tuple(sorted(name for name, result in state.results.items() if result.kept))
 
 
 def _with_inputs(state: JobState, names: Collection[ResultId]) -> set[ResultId]:
-    """Results and all that they were made from: what is lost of them is made again from that."""
-    found: set[ResultId] = set()
+    """Return the results, and all results that they were made from: lost parts are made again from
+    these."""
+    needed: set[ResultId] = set()
     left = list(names)
     while left:
         name = left.pop()
-        if name in state.results and name not in found:
-            found.add(name)
+        if name in state.results and name not in needed:
+            needed.add(name)
             left += state.results[name].registered.inputs
-    return found
+    return needed

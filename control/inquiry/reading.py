@@ -1,4 +1,4 @@
-"""What commands read of a log: a job's records, or all; its snapshots; the states that follow."""
+"""Read what commands need of a log: the events of one job or of all, snapshots, and states."""
 
 from __future__ import annotations
 
@@ -21,26 +21,31 @@ _POLL_EVENTS_MAX = 500
 
 
 def known(log: EventLog, job: str, begun: bool = True) -> dict[JobId, Snapshot]:
-    """Read before the events, which then go on from there at the latest."""
+    """Return the snapshots of one job, or of all jobs. Read them before the events: then no event
+    between the two is missed."""
     return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX), begun)
 
 
 def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:
-    """Everything up to now of one job, or of all when none is named; one that is not known
-    otherwise must have an event."""
+    """Yield all events up to now of one job, or of all jobs if none is named.
+
+    Raises:
+        Invalid: the log has no event of the job, and `otherwise` does not name it.
+        Unavailable: the log cannot be read in time.
+    """
     deadline = Deadline.after(READ_S_MAX)
     if not job:
         yield from log.read_all(deadline)
         return
     with closing(follow_all(log, job_id(job), deadline)) as follower:
-        end, found = follower.end(), 0
+        end, event_count = follower.end(), 0
         while follower.position() < end:
             if deadline.passed:
                 raise Unavailable(f"read up to {follower.position()} of {end} in {READ_S_MAX} s")
             records = follower.poll(_POLL_EVENTS_MAX, _POLL_S)
-            found += len(records)
+            event_count += len(records)
             yield from records
-    if not found and job_id(job) not in otherwise:
+    if not event_count and job_id(job) not in otherwise:
         raise Invalid(f"the log has no events of job {job}")
 
 

@@ -1,1 +1,2 @@
-"""Snapshots of a job's state: their form, when they are written, how a log is resumed at one."""
+"""This package makes, schedules and reads snapshots of a job's state, and finds where to resume its
+log."""

@@ -1,9 +1,9 @@
-"""Frozen dataclasses as self-describing Avro, by their type hints alone.
+"""Store frozen dataclasses as self-describing Avro, by their type hints alone.
 
-What was written under other fields stays readable: a field that is not there takes its default,
-one that is no longer known is left out. Knows scalars, dataclasses, tuples, frozen sets, mappings,
-and unions of dataclasses, scalars and None. Assumes that the members of a set have an order: the
-same value is always the same bytes.
+A file that was written with other fields stays readable: a missing field takes its default, and an
+unknown field is left out. Supports scalars, dataclasses, tuples, frozen sets, mappings, and unions
+of dataclasses, scalars and None. Assumes that the members of a set have an order: the same value
+always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
 )
 _DEPTH_MAX = 50
-_MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # of the container
+_MAGIC, _SYNC = b"Obj\x01", b"headgate state.."  # marks of an Avro container file
 
 T = TypeVar("T")
 _Maker: TypeAlias = Callable[[Any], Any] | None  # None leaves a value as it is
 
 
 def pack(value: object, notes: Mapping[str, str]) -> bytes:
-    """An Avro container file that holds one value, and notes beside it. Not compressed: most of a
-    state are indexes, which are already."""
+    """Return an Avro container file that holds one value, with notes in its metadata. It is not
+    compressed: most of a state are segment indexes, which are compressed already."""
     kind: Any = type(value)
     body = bytearray()
     _writer(kind)(body, value)
-    told = {"avro.codec": "null", "avro.schema": _schema_of(kind), **notes}
+    metadata = {"avro.codec": "null", "avro.schema": _schema_of(kind), **notes}
     out = bytearray(_MAGIC)
-    _write_notes(out, told)
+    _write_notes(out, metadata)
     out += _SYNC
     avro.write_long(out, 1)
     avro.write_bytes(out, body)
@@ -48,42 +48,46 @@ def pack(value: object, notes: Mapping[str, str]) -> bytes:
 
 
 def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None]) -> T:
-    """The value in a container; `check` sees the notes first and may refuse it.
+    """Return the value in a container file. `check` sees the notes first and may refuse the file.
 
     Raises:
         Corrupt: the bytes hold no such value.
     """
     try:
-        found = fastavro.reader(io.BytesIO(body), return_record_name=True)
-        check(found.metadata)
-        if found.metadata.get("avro.codec", "null") != "null":
+        reader = fastavro.reader(io.BytesIO(body), return_record_name=True)
+        check(reader.metadata)
+        if reader.metadata.get("avro.codec", "null") != "null":
             raise Corrupt("it is compressed, as none of ours is")
-        if found.metadata.get("avro.schema") != _schema_of(cast(Any, kind)):
+        if reader.metadata.get("avro.schema") != _schema_of(cast(Any, kind)):
             named: dict[str, tuple[int, Any]] = {}
-            _check_size(found.writer_schema, named, 0)
-            if not _holds(kind, found.writer_schema, named):
+            _check_size(reader.writer_schema, named, 0)
+            if not _holds(kind, reader.writer_schema, named):
                 raise Corrupt(f"a field is not as {kind.__name__} has it")
-        (raw,) = found
+        (raw,) = reader
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
     except Corrupt:
         raise
-    except Exception as exc:  # fastavro raises whatever its parser stumbles over
+    except Exception as exc:  # fastavro raises errors of any class
         raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
 
 
 def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int:
-    """Return how deep the values of a foreign schema are. Few bytes must not say much, so each
-    value takes a byte: null is only one of several, a record has a field, and nothing holds
-    itself. `named` are the records that are whole, and how deep they are.
+    """Return the depth that values of a foreign schema reach, if they start at `depth`.
+
+    A few bytes must not stand for a large value. So every value must take at least one byte: null
+    is only allowed in a union, a record must have a field, and nothing may contain itself. `named`
+    collects the records that are complete, with their depth.
 
     Raises:
-        Corrupt: the schema is no such.
+        Corrupt: the schema breaks these rules, or is nested too deeply.
     """
     deep = depth
     match node:
         case list():
-            several = [one for one in node if one != "null"]
-            deep = max([_check_size(one, named, depth + 1) for one in several], default=depth)
+            several = [variant for variant in node if variant != "null"]
+            deep = max(
+                [_check_size(variant, named, depth + 1) for variant in several], default=depth
+            )
         case str() if node in named:
             deep = depth + named[node][0]
         case str() if node in _SCALARS.values() and node != "null":
@@ -101,17 +105,17 @@ def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int
 
 
 def _holds(kind: Any, node: Any, named: Mapping[str, tuple[int, Any]]) -> bool:
-    """Return whether each value of a foreign schema is of the type, in the fields that both have.
-    `named` are the schema's records."""
+    """Return True if every value of a foreign schema fits the type, in the fields that both have.
+    `named` are the records of the schema."""
     kind = _plain_type(kind)
     if (branches := _branches(kind)) is not None:
         ours = {_SCALARS.get(branch) or branch.__name__: branch for branch in branches}
-        if not isinstance(node, list):  # a record has its name beside it in a union only
+        if not isinstance(node, list):  # fastavro names a record only in a union
             return node in _SCALARS.values() and node in ours
-        names = [one.get("name") if isinstance(one, dict) else one for one in node]
+        names = [variant.get("name") if isinstance(variant, dict) else variant for variant in node]
         return all(
-            name in ours and _holds(ours[name], one, named)
-            for name, one in zip(names, node, strict=True)
+            name in ours and _holds(ours[name], variant, named)
+            for name, variant in zip(names, node, strict=True)
         )
     match _spelled(node, named):
         case {"type": "record", "fields": parts} if _is_record(kind):
@@ -133,7 +137,8 @@ def _spelled(node: Any, named: Mapping[str, tuple[int, Any]]) -> Any:
 def _holds_parts(
     hints: Mapping[str, Any], parts: list[Any], named: Mapping[str, tuple[int, Any]]
 ) -> bool:
-    """A field that only the schema has is not looked at."""
+    """Return True if the fields that both have fit. A field that only the schema has does not
+    matter."""
     return all(
         _holds(hints[part["name"]], part["type"], named) for part in parts if part["name"] in hints
     )
@@ -145,7 +150,7 @@ def _schema_of(kind: Any) -> str:
 
 
 def _schema(kind: Any, named: set[str]) -> Any:
-    """The Avro schema of a type; `named` are the records that were spelled out before."""
+    """Return the Avro schema of a type. `named` are the records that are already spelled out."""
     kind = _plain_type(kind)
     if kind in _SCALARS:
         return _SCALARS[kind]
@@ -214,14 +219,15 @@ def _mapping_writer(write_key: avro.Writer, write_value: avro.Writer) -> avro.Wr
 
 @cache
 def _builder(kind: Any) -> _Maker:
-    """How a type's value is made from what fastavro gives."""
+    """Return a function that makes a value of the type from what fastavro reads, or None if no
+    change is needed."""
     kind = _plain_type(kind)
     if (branches := _branches(kind)) is not None:
         makers = {branch.__name__: _builder(branch) for branch in branches if _is_record(branch)}
         return lambda raw: _apply(makers[raw[0]], raw[1]) if type(raw) is tuple else raw
     if (item := _item(kind)) is not None:
-        each, whole = _builder(item), tuple if get_origin(kind) is tuple else PersistentSet
-        return whole if each is None else lambda raw: whole([each(one) for one in raw])
+        each, collect = _builder(item), tuple if get_origin(kind) is tuple else PersistentSet
+        return collect if each is None else lambda raw: collect([each(entry) for entry in raw])
     if (pair := _pair(kind)) is not None:
         key, value = _builder(pair[0]), _builder(pair[1])
         return lambda raw: PersistentMap(
@@ -234,24 +240,24 @@ def _builder(kind: Any) -> _Maker:
 
 
 def _plain_type(kind: Any) -> Any:
-    """A name for a type is the type."""
+    """Return the type behind a `NewType`."""
     return getattr(kind, "__supertype__", kind)
 
 
 def _branches(kind: Any) -> tuple[Any, ...] | None:
-    """A union's, None first: what Avro calls null is its own default."""
+    """Return the branches of a union, None first; return None for other types."""
     if get_origin(kind) not in (Union, UnionType):
         return None
     return tuple(sorted(get_args(kind), key=lambda branch: branch is not NoneType))
 
 
 def _item(kind: Any) -> Any:
-    """What a sequence or a set of any length holds, None for other types."""
+    """Return the type of the items of a tuple or set; return None for other types."""
     return get_args(kind)[0] if get_origin(kind) in (tuple, Set) else None
 
 
 def _pair(kind: Any) -> tuple[Any, ...] | None:
-    """What a mapping leads from and to, None for other types."""
+    """Return the types of a mapping's keys and values; return None for other types."""
     return get_args(kind) if get_origin(kind) is Mapping else None
 
 

@@ -1,8 +1,8 @@
 """A job's state as keyed records: one for each result, and an index that holds them together.
 
-The index names position, epoch and results, each with the checksum of its record, so that records
-of different snapshots are never taken for one. A value over the size of a record is cut into parts.
-Pure: when a snapshot is written is `keeping.py`'s, where it is kept is the log's.
+The index has position, epoch and results, each result with the checksum of its record, so that
+records of different snapshots are never mixed. A value that is larger than a record is cut into
+parts. Pure: `schedule.py` decides when a snapshot is written, and the log stores it.
 """
 
 from __future__ import annotations
@@ -26,46 +26,51 @@ FORMAT = 1
 PART_BYTES = 500 * 1024
 
 _NOTES = MappingProxyType({"headgate.format": str(FORMAT), "headgate.events": str(codec.VERSION)})
-_FRAME = struct.Struct(
-    ">HI"
-)  # in front of every part: how many there are, and the checksum of the whole
+# The head of every part: the number of parts, and the checksum of the value.
+_FRAME = struct.Struct(">HI")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A result's place in the index."""
+    """The place of a result in the index."""
 
     result: ResultId
     parts: int
+    """The number of records that hold the result."""
     checksum: int
+    """The CRC-32 of the result's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A snapshot whose results stand elsewhere."""
+    """A snapshot whose results are in records of their own."""
 
     head: Snapshot
+    """The snapshot, with no results."""
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the log has of a job: which keys, and of which state of each result."""
+    """The snapshot records that the log has of a job."""
 
     keys: frozenset[str] = frozenset()
+    """The keys of all records."""
     results: Mapping[ResultId, tuple[ResultState, Entry]] = field(default_factory=dict)
+    """The state that the record of each result holds, and its entry in the index."""
 
     def changed(self, state: JobState) -> tuple[ResultId, ...]:
-        """The results that are not as they stand."""
+        """Return the results whose record is missing or holds another state."""
         return tuple(name for name, now in state.results.items() if not self._has(name, now))
 
     def _has(self, name: ResultId, now: ResultState) -> bool:
-        found = self.results.get(name)
-        return found is not None and found[0] is now
+        stored = self.results.get(name)
+        return stored is not None and stored[0] is now
 
 
 def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
-    """The records that turn what stands into this snapshot, and what stands then."""
+    """Return the records that turn the standing `before` into this snapshot, and the standing after
+    them."""
     job, results = snapshot.state.job, snapshot.state.results
     records: list[StateRecord] = []
     standing = {name: before.results[name] for name in results if name in before.results}
@@ -84,15 +89,15 @@ def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...]
 
 
 def end(before: Standing) -> tuple[StateRecord, ...]:
-    """The records that leave nothing."""
+    """Return the records that remove everything."""
     return tuple(StateRecord(key, None) for key in sorted(before.keys))
 
 
 def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
-    """The snapshot that a job's newest records are.
+    """Return the snapshot that a job's newest records hold, and the standing.
 
     Raises:
-        Corrupt: they are none, or of a newer format.
+        Corrupt: the records hold no snapshot, or are of a newer format.
     """
     index = container.unpack(_joined(job, stored)[0], Index, _check_notes)
     standing: dict[ResultId, tuple[ResultState, Entry]] = {}
@@ -117,7 +122,8 @@ def _key(job: JobId, result: ResultId) -> str:
 
 
 def _keys(key: str, parts: int) -> Iterable[str]:
-    """The first part's key is the plain one. No result's name has a slash in it, or is empty."""
+    """Return the keys of the parts of a value; the first part has the plain key. The keys are
+    unique, because the name of a result is never empty and has no slash."""
     return (f"{key}//{part}" if part else key for part in range(parts))
 
 
@@ -141,6 +147,6 @@ def _joined(key: str, stored: Mapping[str, bytes]) -> tuple[bytes, int]:
 
 def _check_notes(notes: Mapping[str, str]) -> None:
     for name, ours in _NOTES.items():
-        found = notes.get(name, "")
-        if not found.isdigit() or int(found) > int(ours):
-            raise Corrupt(f"{name} is {found or 'missing'}, and {ours} is the newest known here")
+        version = notes.get(name, "")
+        if not version.isdigit() or int(version) > int(ours):
+            raise Corrupt(f"{name} is {version or 'missing'}, and {ours} is the newest known here")

@@ -1,7 +1,6 @@
-"""Where a job's log is taken up: at its newest snapshot, or at the oldest event that is left.
+"""Find where to resume a job's log: at its newest snapshot, or at the oldest event that is left.
 
-Guarantees that a snapshot which cannot be read, or does not belong to the log, is passed over, and
-that this is said.
+A snapshot that cannot be read, or does not belong to the log, is passed over with a warning.
 """
 
 from __future__ import annotations
@@ -29,58 +28,72 @@ _EVENTS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A follower that stands behind all that `snapshot` knows; `standing` is what the log keeps,
-    and `log` its identity."""
+    """The place at which a job's log is resumed."""
 
     follower: Follower
+    """Stands behind all events that `snapshot` has."""
     snapshot: Snapshot | None
     standing: Standing
+    """The snapshot records that the log has of the job."""
     log: str
+    """The identity of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The jobs of a partition whose log is read from `position` on: there or behind it is all that
-    their snapshots do not know. `outdated` are the session jobs of another log."""
+    """The place at which a partition's log is resumed."""
 
     snapshots: Mapping[JobId, Snapshot]
+    """The snapshots that can be used."""
     standings: Mapping[JobId, Standing]
+    """The snapshot records that the log has of each job."""
     position: int
+    """Every event that the snapshots do not have is at this offset or behind it."""
     outdated: tuple[JobId, ...]
+    """The session jobs whose snapshots are of another log."""
 
 
 def take_up_partition(grant: Grant, log: str) -> Resumption:
-    """Begin as a session master in a log of this identity: with a snapshot that is passed over, at
-    the oldest event. One of another log has promised nothing about this one."""
+    """Return where a session master resumes a partition in the log of this identity.
+
+    If a snapshot is passed over, the partition is read from its oldest event. This does not hold
+    for a snapshot of another log, which says nothing about this one.
+    """
     taken = {job: _read(job, stored) for job, stored in _by_job(grant.state).items()}
-    foreign = {job: one for job, (one, _) in taken.items() if _is_foreign(one, log)}
+    foreign = {job: snapshot for job, (snapshot, _) in taken.items() if _is_foreign(snapshot, log)}
     checked = {
         job: (_check_log(snapshot, grant.offsets.stop, log), standing)
         for job, (snapshot, standing) in taken.items()
     }
-    found = {job: snapshot for job, (snapshot, _) in checked.items() if snapshot is not None}
+    usable = {job: snapshot for job, (snapshot, _) in checked.items() if snapshot is not None}
     standings = {
-        job: standing if job in found else Standing(frozenset(standing.keys))
+        job: standing if job in usable else Standing(frozenset(standing.keys))
         for job, (_, standing) in checked.items()
     }
-    outdated = tuple(job for job, one in foreign.items() if one is not None and one.mode == SESSION)
+    outdated = tuple(
+        job
+        for job, snapshot in foreign.items()
+        if snapshot is not None and snapshot.mode == SESSION
+    )
     first = grant.offsets.start
-    needed = max((snapshot.needed for snapshot in found.values()), default=0)
-    if len(found) + len(foreign) < len(taken):
+    needed = max((snapshot.needed for snapshot in usable.values()), default=0)
+    if len(usable) + len(foreign) < len(taken):
         needed = first
-    for snapshot in found.values():
+    for snapshot in usable.values():
         if snapshot.mode == SESSION and not is_over(snapshot.state):
             _warn_of_gap(snapshot, max(snapshot.position, needed), first)
-    return Resumption(found, standings, max(needed, first), outdated)
+    return Resumption(usable, standings, max(needed, first), outdated)
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
-    """Keep that nothing is known of a job, before its first driver states anything: so nobody has
-    to look for its events in what the log held before. A name that nobody had before `is_new`; for
-    another one the log is looked through once.
+    """Write a snapshot in which nothing has happened, before a job's first driver states anything.
+    So nobody has to look for the job's events in what the log held before.
+
+    With `is_new` nobody had the job's name before. Otherwise the log is searched once for its
+    events.
 
     Raises:
-        Unavailable: it was not kept in time.
+        Unavailable: the snapshot was not written in time.
     """
     pause_s = _PAUSE_S
     while True:
@@ -96,7 +109,8 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
 
 
 def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
-    """A driver that is held up here until another one has begun is fenced."""
+    """Write the snapshot, unless the job has begun. A driver that is held up here until another one
+    has begun is fenced."""
     if log.read_state(job, deadline):
         return
     with closing(log.open_decisions(job)) as decisions:
@@ -114,7 +128,7 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
 
 
 def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
-    """Return whether the job has an event before `end`."""
+    """Return True if the job has an event before `end`."""
     with closing(follower):
         while follower.position() < end:
             try:
@@ -128,15 +142,17 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
 
 
 def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = None) -> Start:
-    """Read a job's state, and follow its log from there on. Who has to see all that stands behind
-    the offset `known` follows from the job's first event where the snapshot is newer than that,
-    unless the log has lost it.
+    """Read a job's snapshot, and follow its log from there on.
+
+    With `known`, the caller has to see all events behind that offset. If the snapshot is newer, the
+    log is followed from the job's first event without a snapshot, unless the log has lost that
+    event.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     with ExitStack() as opening:
-        follower = log.follow(job, None)  # before the state, which is of no older log then
+        follower = log.follow(job, None)  # opened first, so that the state is of no older log
         opening.callback(follower.close)
         stored, identity = log.read_state(job, deadline), log.identity(deadline)
         snapshot, standing = _read(job, stored)
@@ -170,8 +186,8 @@ def follow_all(log: EventLog, job: JobId, deadline: Deadline) -> Follower:
 
 
 def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
-    """Take back the last snapshot of a job that has ended; false when its log has an event of it
-    again. A driver that attaches reads the log after it has fenced this.
+    """Delete the last snapshot of a job that has ended. Return False if the log has an event of the
+    job again. A driver that attaches reads the log after it has fenced this process.
 
     Raises:
         Fenced: a driver has attached meanwhile.
@@ -193,23 +209,30 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
 def read_snapshots(
     log: EventLog, job: JobId | None, deadline: Deadline, begun: bool = True
 ) -> dict[JobId, Snapshot]:
-    """The newest snapshot of a job, or with None of every job that has one, and has `begun`, as its
-    first driver has registered. One that does not belong to the log is none.
+    """Return the newest snapshot of a job, or with None of every job. With `begun`, leave out jobs
+    whose first driver has not registered. A snapshot that does not belong to the log is left out.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
-    found = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    told = {n: one for n, one in found.items() if one and (one.state.epoch or not begun)}
-    identity = log.identity(deadline) if told else ""
+    snapshots = {name: _read(name, stored)[0] for name, stored in by_job.items()}
+    wanted = {
+        n: snapshot
+        for n, snapshot in snapshots.items()
+        if snapshot and (snapshot.state.epoch or not begun)
+    }
+    identity = log.identity(deadline) if wanted else ""
     written = by_partition(log, log.written)
-    checked = {name: _check_log(one, written(name), identity) for name, one in told.items()}
-    return {name: one for name, one in checked.items() if one is not None}
+    checked = {
+        name: _check_log(snapshot, written(name), identity) for name, snapshot in wanted.items()
+    }
+    return {name: snapshot for name, snapshot in checked.items() if snapshot is not None}
 
 
 def by_partition(log: EventLog, ask: Callable[[JobId], int]) -> Callable[[JobId], int]:
-    """Return what asks for an offset once for each partition, however many jobs it is asked for."""
+    """Return a function that asks for an offset once for each partition, however many jobs it is
+    called for."""
     offsets: dict[int, int] = {}
 
     def asked(job: JobId) -> int:
@@ -245,15 +268,15 @@ def _check_log(snapshot: Snapshot | None, end: int, log: str) -> Snapshot | None
         _pass_over(snapshot.state.job, f"it is of log {snapshot.log}, which is another than {log}")
         return None
     if snapshot.position > end:
-        said = f"offset {snapshot.position} is not in the log, which is another"
-        _pass_over(snapshot.state.job, said)
+        reason = f"offset {snapshot.position} is not in the log, which is another"
+        _pass_over(snapshot.state.job, reason)
         return None
     return snapshot
 
 
 def _is_foreign(snapshot: Snapshot | None, log: str) -> bool:
-    """Return whether the snapshot is of another log, as far as both have an identity: one made anew
-    under the same name grows, and has any offset of the former some day."""
+    """Return True if the snapshot is of another log, as far as both have an identity. Offsets do
+    not tell: a new log under the same name grows, and some day has any offset of the former one."""
     return snapshot is not None and bool(snapshot.log and log) and snapshot.log != log
 
 

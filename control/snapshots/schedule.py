@@ -1,10 +1,10 @@
-"""When a master writes a snapshot, and what of it is new.
+"""Decide when a master writes a snapshot, and which of its records are new.
 
-A snapshot follows so many facts, but no fewer than the attempts that it would write again: so the
-work for an event is bounded, however large the results are. It follows also a time in which the
-log went on, so that its position is never older than what the log keeps. A master writes its first
-snapshot at once, so that masters of short lives write some too, and another as soon as a result is
-to outlive its job.
+A snapshot is due after a number of facts, but never after fewer facts than it would write attempts
+again: so the work for each event is bounded, however large the results are. It is also due after a
+time in which the log went on, so that its position is never older than what the log keeps. A master
+writes its first snapshot at once, so that short-lived masters write some too, and another one as
+soon as a result is to outlive its job.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from . import records as snapshots
 from .records import Standing
 
 _LOG = logging.getLogger(__name__)
-_STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and is open no longer than others
+_STEP_BYTES_MAX = 64 << 20  # one transaction carries it, and must not be open for long
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the log has of a job: up to which position, and since when."""
+    """The snapshot that the log has of a job."""
 
     standing: Standing
     position: int
+    """The snapshot has all events before this offset."""
     at_ms: int
+    """The time at which it was made."""
 
 
 class SnapshotSchedule:
-    """What it hands out counts as kept when it is told so, after the step that carries it."""
+    """Decides when a snapshot of one job is due. Records returned by `records` or `end` count as
+    stored only after `kept` is called, once their step has committed."""
 
     def __init__(
         self, settings: MasterSettings, log: str, standing: Standing, position: int, now_ms: int
@@ -50,12 +53,14 @@ class SnapshotSchedule:
 
     @property
     def position(self) -> int:
-        """Of the newest snapshot, or where none was needed."""
+        """Return the position of the newest snapshot, even if it was too large to write. At first,
+        return the position at which the log was taken up."""
         return self._kept.position
 
     @property
     def unsaved(self) -> int | None:
-        """The offset of the oldest event that no snapshot has, None when they have all."""
+        """Return the offset of the oldest event that no snapshot has, None if there is no such
+        event."""
         return self._unsaved
 
     def observe(self, recorded: Recorded) -> None:
@@ -78,22 +83,23 @@ class SnapshotSchedule:
         return self._facts >= sum(len(state.results[name].attempts) for name in changed)
 
     def is_last_due(self, snapshot: Snapshot) -> bool:
-        """Whether the job has ended, and its last snapshot is not written."""
+        """Return True if the job has ended, and its last snapshot is not written."""
         return is_over(snapshot.state) and self._unsaved is not None and not snapshot.due
 
     def is_parting_due(self, snapshot: Snapshot) -> bool:
-        """Whether the job's only master is about to go, and has not written what stays: nobody else
-        would write it before the log forgets."""
+        """Return True if the job's only master is about to go, and has not written a snapshot of
+        what stays: nobody else would write it before the log forgets."""
         unsaved = self._unsaved is not None and not self._too_large
         return is_left(snapshot.state) and unsaved and not snapshot.due
 
     @property
     def may_part(self) -> bool:
-        """Whether nothing is left to write, or nothing that could be written."""
+        """Return True if nothing is left to write, or the snapshot is too large to write."""
         return self._unsaved is None or self._too_large
 
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
-        """What a snapshot has to write; nothing when that is too much."""
+        """Return the records that a snapshot has to write; none if they are too large for a
+        step."""
         records, standing = snapshots.write(replace(snapshot, log=self._log), self._kept.standing)
         size_bytes = sum(len(record.body or b"") for record in records)
         self._next = _Kept(standing, snapshot.position, now_ms)
@@ -105,12 +111,12 @@ class SnapshotSchedule:
         return records
 
     def end(self) -> tuple[StateRecord, ...]:
-        """What leaves nothing of the job."""
+        """Return the records that remove everything of the job."""
         self._next = _Kept(Standing(), self._kept.position, self._kept.at_ms)
         return snapshots.end(self._kept.standing)
 
     def kept(self) -> None:
-        """What was handed out last stands in the log."""
+        """Take in that the records that were returned last are committed."""
         self._kept, self._facts, self._unsaved = self._next, 0, None
         self._hurries = False
 
@@ -127,10 +133,10 @@ class SnapshotSchedule:
 
 
 def is_over(state: JobState) -> bool:
-    """Nobody speaks for the job, and no object of it is left."""
+    """Return True if the job is closed and none of its objects is left."""
     return state.closed is not None and not any(r.attempts for r in state.results.values())
 
 
 def is_left(state: JobState) -> bool:
-    """Nobody speaks for the job, and all that was ordered to go is gone."""
+    """Return True if the job is closed and all objects that were ordered to go are gone."""
     return state.closed is not None and not any(r.doomed for r in state.results.values())
