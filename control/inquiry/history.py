@@ -32,9 +32,9 @@ class Made:
 
     attempt: AttemptId
     reason: str
-    """The reason for which it was started."""
+    """The reason for which the attempt was started."""
     outcome: str
-    """The last thing that is known of it."""
+    """The last thing that is known of the attempt."""
     offsets: tuple[int, ...]
     """The offsets of the events that say so."""
 

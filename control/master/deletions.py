@@ -67,11 +67,11 @@ class Clearing:
     """The deletion of everything that is left under the prefix of a job whose driver is gone."""
 
     closed: JobState
-    """The job's state, which is closed."""
+    """The state of the closed job."""
     cleared: deque[Clearing]
     """Receives this clearing after its run."""
     failed: bool = False
-    """True if it should run again."""
+    """True if the clearing should run again."""
 
     def run(self, storage: PartitionStorage, log: EventLog, deadline: Deadline) -> None:
         """Sweep the job's prefix, then add this clearing to `cleared`. Errors are logged; an error
@@ -111,7 +111,8 @@ class Orders:
         self._again.add(deletion.name)
 
     def all(self, state: JobState) -> tuple[Deletion, ...]:
-        """Return the deletions of all doomed attempts, for a master that starts."""
+        """Return the deletions of all doomed attempts that are not handed out, for a master that
+        starts."""
         return self._hand_out(state, state.results)
 
     def following(self, state: JobState, answers: Iterable[Decided]) -> tuple[Deletion, ...]:
@@ -136,7 +137,7 @@ class Orders:
 
 
 def _ordered(decision: Decision) -> tuple[ResultId, ...]:
-    """Return the result of which a decision orders objects to be deleted, if there is one."""
+    """Return the result, if there is one, whose objects a decision orders to delete."""
     match decision:
         case Superseded():
             return (decision.attempt.partition.result,)

@@ -1,5 +1,4 @@
-"""The steps of a session master, for the jobs of all partitions that it holds: facts in, decisions
-out.
+"""The steps of a session master, for all partitions that it holds: facts in, decisions out.
 
 The caller drives the steps, as with `JobSteps`: there is no thread, clock or randomness in here.
 Guarantees:
@@ -261,8 +260,8 @@ class GroupSteps:
                     partition.touched[cleared.closed.job] = case
 
     def _recover(self, number: int, partition: _Held) -> None:
-        """Start to decide in a partition once it is read to its end: whatever a former holder left
-        undecided is due then."""
+        """Start to decide in a partition once it is read to its end: decisions that a former holder
+        left open are due then."""
         end = self._membership.end(number)
         if end is None or self._membership.position(number) < end:
             for decider in partition.touched.values():

@@ -129,8 +129,8 @@ class JobSteps:
     def step(self, timeout_s: float) -> Outcome:
         """Read the next events, waiting at most `timeout_s`, and commit what follows from them.
 
-        Until the log is read to its end, recorded decisions are only compared. At the end, whatever
-        a predecessor left undecided is committed.
+        Until the log is read to its end, recorded decisions are only compared. At the end,
+        decisions that a predecessor left open are committed.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -200,8 +200,8 @@ class JobSteps:
     def _keep_snapshot(self) -> bool:
         """Write the snapshot if it is due, and return True if it was.
 
-        This happens before new facts are read: whoever starts at the snapshot finds no answers to
-        earlier facts, so all of these must have been handed out.
+        This happens before new facts are read: a process that starts at the snapshot finds no
+        answers to earlier facts, so all of these must have been handed out.
         """
         if self._decisions is None or not self._recovered:
             return False

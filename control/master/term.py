@@ -27,13 +27,13 @@ class Term:
     """The term of one driver or master. It outlives steps that are opened anew."""
 
     by: str
-    """The name under which it writes events."""
+    """The name under which the driver or master writes events."""
     position: int | None = None
-    """Before this offset nobody has replaced the master; None while it could not decide yet."""
+    """Nobody has replaced the master before this offset; None until the log is read to its end."""
     registered: int | None = None
-    """The offset of its registration."""
+    """The offset of the driver's first registration."""
     epoch: int = 0
-    """The epoch under which it was accepted; 0 before."""
+    """The epoch under which the driver was accepted; 0 before."""
     is_over: bool = False
     """True once a later driver speaks for the job, or the driver's lease has ended."""
 

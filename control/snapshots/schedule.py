@@ -32,7 +32,7 @@ class _Kept:
     position: int
     """The snapshot has all events before this offset."""
     at_ms: int
-    """The time at which it was made."""
+    """The time at which the snapshot was made."""
 
 
 class SnapshotSchedule:
