@@ -35,7 +35,7 @@ from ..snapshots.resume import take_up_partition
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
 from .deletions import Clearing, Deletion
-from .job_decider import JobDecider
+from .group_job import GroupJob
 from .silence import MASTERS, LogTime
 
 _LOG = logging.getLogger(__name__)
@@ -57,11 +57,11 @@ class _Held:
     """The snapshot records of jobs that have no decider yet."""
     outdated: tuple[JobId, ...] = ()
     """Session jobs of another log; their records are to be deleted."""
-    jobs: dict[JobId, JobDecider] = field(default_factory=dict)
+    jobs: dict[JobId, GroupJob] = field(default_factory=dict)
     """The session jobs."""
     ignored: set[JobId] = field(default_factory=set)
     """Jobs for which no session master decides."""
-    touched: dict[JobId, JobDecider] = field(default_factory=dict)
+    touched: dict[JobId, GroupJob] = field(default_factory=dict)
     """The jobs that the next commit looks at; none before the partition is recovered."""
     recovered: bool = False
     """True once the partition is read to its end, and this master decides in it."""
@@ -72,7 +72,7 @@ class _Held:
         others = (decider.schedule.unsaved for job, decider in self.jobs.items() if job not in but)
         return min((at for at in others if at is not None), default=position)
 
-    def alive(self) -> dict[JobId, JobDecider]:
+    def alive(self) -> dict[JobId, GroupJob]:
         """Return the jobs for which there may be work as time goes by. A job that has ended is
         among them only when the log has forgotten it."""
         return {
@@ -143,10 +143,10 @@ class GroupSteps:
     @property
     def states(self) -> Mapping[JobId, JobState]:
         """Return the committed states of the session jobs in the partitions that are held."""
-        cases = (
+        deciders = (
             decider for partition in self._held.values() for decider in partition.jobs.values()
         )
-        return MappingProxyType({decider.announcer.job: decider.ledger.state for decider in cases})
+        return MappingProxyType({decider.announcer.job: decider.state for decider in deciders})
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Read the next events, commit what follows from them, and return the deletions to run now.
@@ -191,7 +191,7 @@ class GroupSteps:
                     self._say(decider, Tick(now_ms))
                 if silent_ms := decider.silent_ms(beats.get(job, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
-                    self._say(decider, LeaseExpired(reason, decider.ledger.state.epoch))
+                    self._say(decider, LeaseExpired(reason, decider.state.epoch))
 
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `_OLDEST_S`. A job that has
@@ -221,23 +221,24 @@ class GroupSteps:
                 return
             decider = self._decider(partition, event.job, None, placed.recorded.offset)
             partition.jobs[event.job] = decider
-        if decider.observe(placed.recorded):
+        if decider.is_new(placed.recorded):
+            decider.observe(placed.recorded)
             partition.touched[event.job] = decider
 
     def _decider(
         self, partition: _Held, job: JobId, snapshot: Snapshot | None, position: int
-    ) -> JobDecider:
+    ) -> GroupJob:
         me = self._me
         announcer = Announcer(job, me.name, me.clock, me.numbers)
         standing = partition.standings.pop(job, Standing())
         now_ms = announcer.now_ms()
         schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
-        return JobDecider(announcer, me.store, self._failed, schedule, snapshot)
+        return GroupJob(announcer, snapshot, schedule, self._failed, me.store)
 
     def _recovered(self) -> Iterator[_Held]:
         return (partition for partition in self._held.values() if partition.recovered)
 
-    def _say(self, decider: JobDecider, fact: Fact) -> None:
+    def _say(self, decider: GroupJob, fact: Fact) -> None:
         """Append a fact without waiting for it. If it is lost, a later look states it again."""
         try:
             self._log.append(decider.announcer.fact(fact))
@@ -249,15 +250,15 @@ class GroupSteps:
             failed = self._failed.popleft()
             failed.orders.take_back(failed)
             for partition in self._held.values():
-                case = partition.jobs.get(failed.announcer.job)
-                if case is not None and case.orders is failed.orders:
-                    partition.touched[failed.announcer.job] = case
+                decider = partition.jobs.get(failed.announcer.job)
+                if decider is not None and decider.orders is failed.orders:
+                    partition.touched[failed.announcer.job] = decider
         for _ in range(len(self._cleared)):
             cleared = self._cleared.popleft()
             for partition in self._held.values():
-                case = partition.jobs.get(cleared.closed.job)
-                if case is not None and case.take_back(cleared):
-                    partition.touched[cleared.closed.job] = case
+                decider = partition.jobs.get(cleared.closed.job)
+                if decider is not None and decider.take_back(cleared):
+                    partition.touched[cleared.closed.job] = decider
 
     def _recover(self, number: int, partition: _Held) -> None:
         """Start to decide in a partition once it is read to its end: decisions that a former holder
@@ -284,7 +285,7 @@ class GroupSteps:
             outcome = "was fenced" if isinstance(exc, Fenced) else "dropped a step"
             _LOG.warning("slot %s %s: %s", self._me.slot, outcome, exc)
 
-    def _due(self) -> Iterator[tuple[int, JobDecider, Derived]]:
+    def _due(self) -> Iterator[tuple[int, GroupJob, Derived]]:
         for number, partition in self._held.items():
             for decider in partition.touched.values():
                 yield from (
@@ -292,14 +293,14 @@ class GroupSteps:
                     for derived in decider.unwritten(self._step_events_max)
                 )
 
-    def _write(self, due: tuple[tuple[int, JobDecider, Derived], ...]) -> None:
+    def _write(self, due: tuple[tuple[int, GroupJob, Derived], ...]) -> None:
         """Commit decisions in one transaction.
 
         The log may refuse a decision while another job's is written, or with the commit. Then the
         jobs are tried one by one, and a job that is refused alone is given up.
         """
         positions = {number: self._membership.position(number) for number, *_ in due}
-        cases = dict.fromkeys(decider for _, decider, _ in due)
+        deciders = dict.fromkeys(decider for _, decider, _ in due)
         self._membership.begin()
         try:
             for _, decider, derived in due:
@@ -307,8 +308,8 @@ class GroupSteps:
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()
-            for decider in cases:
-                if len(cases) == 1:
+            for decider in deciders:
+                if len(deciders) == 1:
                     decider.give_up(exc)
                 else:
                     self._insist(self._write, tuple(entry for entry in due if entry[1] is decider))
@@ -413,11 +414,11 @@ class GroupSteps:
     def _settle(self, partition: _Held) -> list[Deletion | Clearing]:
         deletions = [
             deletion
-            for case in partition.touched.values()
-            for deletion in case.settle(self._cleared)
+            for decider in partition.touched.values()
+            for deletion in decider.settle(self._cleared)
         ]
         partition.touched = {
-            job: case for job, case in partition.touched.items() if case.unwritten(1)
+            job: decider for job, decider in partition.touched.items() if decider.unwritten(1)
         }
         return deletions
 

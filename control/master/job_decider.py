@@ -1,171 +1,56 @@
-"""One session job as its master sees it: ledger, snapshot schedule, pending deletions, silence
-timer.
+"""One job as the master that decides for it sees it, whoever commits the transactions.
 
-A job whose log does not explain itself is left alone: the master neither decides for it nor writes
-its snapshots.
+Guarantees that a job's events reach its ledger, its orders to delete and its snapshot schedule
+together, and that the first deletions that are handed out include those that were ordered earlier.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 
-from ..errors import HeadgateError
-from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
-from ..model.decide import decide
-from ..model.ledger import Ledger
+from ..events.types import Recorded
+from ..model.ledger import Decided, Ledger
 from ..model.replay import Derived, Snapshot
-from ..model.state import is_fenced
-from ..snapshots.schedule import SnapshotSchedule, is_over
+from ..model.state import JobState
+from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Clearing, Deletion, Orders
-from .silence import SilenceTimer, minds_time
-
-_LOG = logging.getLogger(__name__)
+from .deletions import Deletion, Orders
 
 
 class JobDecider:
     def __init__(
         self,
         announcer: Announcer,
-        store: str,
-        failed: deque[Deletion],
-        schedule: SnapshotSchedule,
         snapshot: Snapshot | None,
+        schedule: SnapshotSchedule,
+        failed: deque[Deletion],
     ) -> None:
         self.announcer = announcer
         self.ledger = Ledger(announcer.job, snapshot)
         self.orders = Orders(announcer, failed)
         self.schedule = schedule
-        self.broken = False
-        self._store = store
-        self._start = 0
-        self._elsewhere = False
         self._fresh = True
-        self._abandoned = False
-        self._clearing: Clearing | None = None
-        self._watch = SilenceTimer()
-        if snapshot is not None:
-            self._start = snapshot.position
-            # Nobody knows what a former master still had to delete.
-            self._abandoned = snapshot.state.closed is not None and not is_over(snapshot.state)
-            if snapshot.registered is not None:
-                self._check_store(snapshot.registered.store)
 
-    def observe(self, recorded: Recorded) -> bool:
-        """Take in an event. Return False if the snapshot has it already."""
-        if recorded.offset < self._start:
-            return False
+    @property
+    def state(self) -> JobState:
+        """Return what is committed of the job."""
+        return self.ledger.state
+
+    def observe(self, recorded: Recorded) -> None:
+        """Take in the next event of the job.
+
+        Raises:
+            Corrupt: the log holds another decision than the one that follows from its facts.
+        """
         self.schedule.observe(recorded)
-        if not self.broken:
-            self._take(recorded)
-        return True
-
-    def give_up(self, error: Exception) -> None:
-        self.broken = True
-        trace = None if isinstance(error, HeadgateError) else error
-        _LOG.error(
-            "job %s is left alone from now on: %s", self.announcer.job, error, exc_info=trace
-        )
+        self.ledger.observe(recorded)
+        self.orders.observe(recorded)
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
-        return () if self.broken else self.ledger.unwritten(limit)
+        """Return the next decisions to commit, at most `limit`."""
+        return self.ledger.unwritten(limit)
 
-    def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
-        """Return the deletions to run now. The first call includes those that were ordered earlier.
-        An abandoned job gets a clearing once it has no other objects to delete."""
-        answers, state = self.ledger.settle(), self.ledger.state
-        if self._elsewhere:
-            return ()
+    def ordered(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:
+        """Return the deletions to run now that these answers are committed."""
         fresh, self._fresh = self._fresh, False
-        orders = self.orders
-        deletions = orders.all(state) if fresh else orders.following(state, answers)
-        if (
-            not self._abandoned
-            or self._clearing is not None
-            or state.closed is None
-            or any(r.doomed for r in state.results.values())
-        ):
-            return deletions
-        self._clearing = Clearing(state, cleared)
-        return (*deletions, self._clearing)
-
-    def take_back(self, clearing: Clearing) -> bool:
-        """Take in that a clearing has run. Return True if the job's last snapshot may be written
-        now. A clearing that should run again is handed out when the job is looked at next."""
-        if clearing is not self._clearing:
-            return False
-        self._clearing, self._abandoned = None, clearing.failed
-        return not clearing.failed
-
-    def snapshot(self, position: int) -> Snapshot | None:
-        """Return the snapshot at `position` if it is to be written now, else None. The last
-        snapshot says that nothing is left of the job, so it waits for the clearing."""
-        if self.broken or self.ledger.unwritten(1):
-            return None
-        snapshot = self.ledger.snapshot(position)
-        due = self.schedule.is_due(snapshot, self.announcer.now_ms())
-        last = self._elsewhere or not self._abandoned
-        return snapshot if due or (last and self.schedule.is_last_due(snapshot)) else None
-
-    @property
-    def is_over(self) -> bool:
-        """Return True if the job has ended and its last snapshot is written."""
-        return self.schedule.unsaved is None and is_over(self.ledger.state)
-
-    def is_forgotten(self, oldest: int) -> bool:
-        """Return True if the job has ended and the log has none of its events any more."""
-        return self.is_over and self.schedule.position <= oldest
-
-    def waits_for(self, now_ms: int) -> bool:
-        """Return True if a decision follows from this time."""
-        return not self.broken and bool(decide(self.ledger.state, Tick(now_ms)))
-
-    @property
-    def minds_time(self) -> bool:
-        """Return True if the job has a lease, or a promoted result that expires."""
-        return self._lease_ms > 0 or minds_time(self.ledger.state)
-
-    def seems_silent(self, now_ms: int) -> bool:
-        """Return True if it is time to read the driver's last heartbeat."""
-        self._watch.hear(self.ledger.heard_ms)
-        return self._watch.is_due(self._lease_ms, now_ms)
-
-    def silent_ms(self, heard_ms: int, now_ms: int) -> int:
-        """Return for how long the driver was silent, by the log's clock; 0 while its lease
-        lasts."""
-        self._watch.hear(max(heard_ms, self.ledger.heard_ms))
-        return self._watch.silent_ms(self._lease_ms, now_ms)
-
-    @property
-    def _lease_ms(self) -> int:
-        state, registered = self.ledger.state, self.ledger.registered
-        if registered is None or self.broken or self._elsewhere or state.closed is not None:
-            return 0
-        return registered.lease_ms
-
-    def _take(self, recorded: Recorded) -> None:
-        body = recorded.event.body
-        if isinstance(body, JobRegistered):
-            self._check_store(body.store)
-        if isinstance(body, JobRegistered | LeaseExpired) and not is_fenced(
-            self.ledger.state, body
-        ):
-            self._abandoned, self._clearing = isinstance(body, LeaseExpired), None
-        try:
-            self.ledger.observe(recorded)
-            self.orders.observe(recorded)
-        except Exception as exc:  # the next master would read the same fact
-            self.give_up(exc)
-
-    def _check_store(self, store: str) -> None:
-        """Check whether the job's objects are in this master's store: if not, the master must not
-        state that they are deleted."""
-        self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
-        if self._elsewhere:
-            _LOG.error(
-                "objects of job %s are in %s and stay: this master deletes in %s",
-                self.announcer.job,
-                store,
-                self._store,
-            )
+        return self.orders.all(self.state) if fresh else self.orders.following(self.state, answers)

@@ -18,12 +18,13 @@ from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
 from ..events.types import JobRegistered, LeaseExpired, Recorded
 from ..log import Decisions, EventLog
-from ..model.ledger import Decided, Ledger
+from ..model.ledger import Decided
 from ..model.state import JobState
 from ..snapshots.resume import Start, take_up
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
-from .deletions import Deletion, Orders
+from .deletions import Deletion
+from .job_decider import JobDecider
 from .term import Term
 
 
@@ -64,14 +65,13 @@ class JobSteps:
         self._term = term
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
-        self._ledger = Ledger(announcer.job, start.snapshot)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
-        self._schedule = SnapshotSchedule(
+        schedule = SnapshotSchedule(
             settings, start.log, start.standing, position, announcer.now_ms()
         )
         self._failed: deque[Deletion] = deque()
-        self._orders = Orders(announcer, self._failed)
+        self._decider = JobDecider(announcer, start.snapshot, schedule, self._failed)
         self._answers: list[Decided] = []
 
     @classmethod
@@ -127,10 +127,15 @@ class JobSteps:
             return steps
 
     def step(self, timeout_s: float) -> Outcome:
-        """Read the next events, waiting at most `timeout_s`, and commit what follows from them.
+        """Take one turn, waiting at most `timeout_s` for events:
 
-        Until the log is read to its end, recorded decisions are only compared. At the end,
-        decisions that a predecessor left open are committed.
+        1. Write the snapshot if it is due, before new facts are read: a process that starts there
+           finds no answers to earlier facts, so all of these must have been handed out.
+        2. Read the next events. Decisions that are recorded already are only compared.
+        3. Stop here until the log is read to the end that it had at the start.
+        4. Commit what follows; at first, also what a predecessor left open.
+        5. Take the state and the answers that the commit has settled.
+        6. Hand out the deletions that it has ordered.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.
@@ -138,28 +143,31 @@ class JobSteps:
             Corrupt: the log holds another decision than the one that follows from its facts.
             Unavailable, OutcomeUnknown, Lost: open the steps anew.
         """
+        # 1. Write the snapshot
         starting = not self._recovered and self._follower.position() >= self._end
-        if starting or self._keep_snapshot():
+        if starting or self._write_snapshot():
             timeout_s = 0.0  # this step has an outcome even without events
+        # 2. Read
         for recorded in self._follower.poll(self._step_events_max, timeout_s):
             self._check(recorded)
-            self._ledger.observe(recorded)
-            self._orders.observe(recorded)
-            self._schedule.observe(recorded)
-        recovering = not self._recovered
-        if recovering and self._follower.position() < self._end:
+            self._decider.observe(recorded)
+        # 3. Stop while older events are read
+        if not self._recovered and self._follower.position() < self._end:
             self._settle()
             return Outcome(None)
+        # 4. Commit
         self._term.position = self._follower.position()
         self._check_mode()
         self._commit()
         self._recovered = True
+        # 5. Settle
         answers = self._settle()
-        state = self._ledger.state
         own_answers, self._answers = tuple(self._answers), []
-        ordered = self._ordered(state, answers, recovering) if self._decisions else ()
-        may_part = self._decisions is None or self._schedule.may_part
-        return Outcome(state, self._ledger.unsettled, may_part, own_answers, ordered)
+        # 6. Hand out deletions
+        deletions = self._deletions(answers) if self._decisions else ()
+        decider, may_part = self._decider, self._decisions is None
+        may_part |= decider.schedule.may_part
+        return Outcome(decider.state, decider.ledger.unsettled, may_part, own_answers, deletions)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""
@@ -173,7 +181,7 @@ class JobSteps:
         event = recorded.event
         if isinstance(event.body, JobRegistered):
             self._mode = self._mode or event.body.mode
-        if isinstance(event.body, LeaseExpired) and self._ledger.state.closed is None:
+        if isinstance(event.body, LeaseExpired) and self._decider.state.closed is None:
             self._term.expire(recorded)
         if self._decisions is not None:
             self._term.observe(recorded, self._recovered)
@@ -189,46 +197,40 @@ class JobSteps:
             )
 
     def _commit(self) -> None:
-        decisions = self._decisions
-        while decisions and (derived := self._ledger.unwritten(self._step_events_max)):
+        decisions, decider = self._decisions, self._decider
+        while decisions and (derived := decider.unwritten(self._step_events_max)):
             decisions.begin()
             for decision in derived:
                 decisions.write(self._announcer.decision(decision))
             decisions.commit(self._follower.position())
-            self._ledger.wrote(len(derived))
+            decider.ledger.wrote(len(derived))
 
-    def _keep_snapshot(self) -> bool:
-        """Write the snapshot if it is due, and return True if it was.
-
-        This happens before new facts are read: a process that starts at the snapshot finds no
-        answers to earlier facts, so all of these must have been handed out.
-        """
+    def _write_snapshot(self) -> bool:
+        """Write the snapshot if it is due, and return True if it was."""
         if self._decisions is None or not self._recovered:
             return False
-        snapshot = self._ledger.snapshot(self._follower.position())
-        now_ms = self._announcer.now_ms()
-        if not (self._schedule.is_due(snapshot, now_ms) or self._schedule.is_parting_due(snapshot)):
+        schedule, now_ms = self._decider.schedule, self._announcer.now_ms()
+        snapshot = self._decider.ledger.snapshot(self._follower.position())
+        if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):
             return False
-        if records := self._schedule.records(snapshot, now_ms):
+        if records := schedule.records(snapshot, now_ms):
             self._decisions.begin()
             for record in records:
                 self._decisions.keep(record)
             self._decisions.commit(self._follower.position())
-            self._schedule.kept()
+            schedule.kept()
         return True
 
-    def _ordered(
-        self, state: JobState, answers: tuple[Decided, ...], recovering: bool
-    ) -> tuple[Deletion, ...]:
+    def _deletions(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:
         for _ in range(len(self._failed)):
-            self._orders.take_back(self._failed.popleft())
-        return self._orders.all(state) if recovering else self._orders.following(state, answers)
+            self._decider.orders.take_back(self._failed.popleft())
+        return self._decider.ordered(answers)
 
     def _settle(self) -> tuple[Decided, ...]:
-        answers = self._ledger.settle()
+        answers = self._decider.ledger.settle()
         for answer in answers:
             if answer.by == self._announcer.by:
                 self._answers.append(answer)
             self._term.hear(answer)
-        self._term.check_epoch(self._ledger.state, self._recovered)
+        self._term.check_epoch(self._decider.state, self._recovered)
         return answers
