@@ -1,1 +1,1 @@
-"""The object-store port, its stores, and how requests are tried again."""
+"""The object-store port, its stores, and the retries of requests."""

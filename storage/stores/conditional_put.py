@@ -1,9 +1,9 @@
-"""How a put ends when its answer is not a plain yes.
+"""Conditional puts: settle a put whose create did not get a plain yes.
 
-A store offers two steps, `create` and `look`; every implementation, the doubles and the S3 door
-alike, puts through `put` below. A put never ends in success unless the store confirmed it, either
-in its answer or through the write id found afterwards, and never in a plain failure after an
-answer was lost.
+A store offers two steps, `create` and `look`. Every implementation puts through `put` below, the
+twins and the S3 door alike. A put succeeds only if the store confirmed it, either in its answer or
+through the write id that a look found afterwards. After a lost answer, a put that cannot be
+confirmed raises `OutcomeUnknown` and no retryable error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .retries import Retrier, Tries
 
 
 class PutAnswer(Enum):
-    """What came back for one create."""
+    """The answer to one create."""
 
     CREATED = "created"
     EXISTS = "exists"  # 412: the name is taken, perhaps by an earlier try of this very put
-    BUSY = "busy"  # 409: another write of the same name is under way
+    BUSY = "busy"  # 409: another write to the same name is under way
     SILENT = "silent"  # the answer was lost; the object may or may not be there
 
 
@@ -34,7 +34,7 @@ class PutVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Which write made an object, and how long it is."""
+    """The write that made an object, and the object's size."""
 
     write_id: str
     size_bytes: int
@@ -49,7 +49,7 @@ class PutSteps(Protocol):
         """
 
     def look(self, name: str) -> Stored | None:
-        """What holds the name now, asked once.
+        """Ask once for the object that holds the name now; return None if there is none.
 
         Raises:
             Unavailable, Throttled: no answer.
@@ -61,7 +61,7 @@ class SteppedBlobStore(BlobStore, PutSteps, Protocol):
 
 
 def settle(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
-    """What an answer means, given what a look found afterwards."""
+    """Decide how a put goes on, from the answer to a create and the object found afterwards."""
     if answer is PutAnswer.CREATED:
         return PutVerdict.DONE
     if answer is PutAnswer.BUSY or found is None:
@@ -95,10 +95,10 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
 def _finished(
     steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer, mine: Stored
 ) -> bool:
-    found = None if answer is PutAnswer.BUSY else _look(steps, retrier, name, answer)
-    verdict = settle(answer, found, mine)
+    stored = None if answer is PutAnswer.BUSY else _look(steps, retrier, name, answer)
+    verdict = settle(answer, stored, mine)
     if verdict is PutVerdict.TAKEN:
-        raise Conflict(f"object {name} is held by {found}, this write is {mine}")
+        raise Conflict(f"object {name} is held by {stored}, this write is {mine}")
     return verdict is PutVerdict.DONE
 
 

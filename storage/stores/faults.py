@@ -1,8 +1,8 @@
-"""A store that fails as planned: for tests and the simulator.
+"""A store that fails as planned, for tests and the simulator.
 
-Wraps any store at its steps, so that a planned fault meets the same retries and the same looking
-first as one of the network. Calls are counted per operation from 1, each try of a retry included:
-a test can fail the n-th call for every n.
+It wraps any store at its steps, so that a planned fault meets the same retries and the same look
+before a repeated put as a fault of the network. Calls are counted per operation from 1, and each
+retry counts: a test can fail the n-th call for every n.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ class Operation(Enum):
 
 
 class Effect(Enum):
-    FAIL = "fail"  # raises the fault's error, nothing is done
-    LOSE_REQUEST = "lose request"  # of a create: nothing is written, no answer
-    LOSE_ANSWER = "lose answer"  # of a create: written, no answer
-    TRUNCATE = "truncate"  # of a get: the last byte is missing
-    FLIP = "flip"  # of a get: one bit of the middle byte differs
+    FAIL = "fail"  # the fault's error is raised, nothing is done
+    LOSE_REQUEST = "lose request"  # a create writes nothing and gets no answer
+    LOSE_ANSWER = "lose answer"  # a create writes, and its answer is lost
+    TRUNCATE = "truncate"  # a get misses the last byte
+    FLIP = "flip"  # a get differs in one bit of the middle byte
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFault:
     operation: Operation
     nth: int
+    """The call that fails; the first one is 1."""
     effect: Effect = Effect.FAIL
     error: HeadgateError | None = None
+    """The error to raise; only `Effect.FAIL` needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class FaultyBlobStore:
         return self._inner.requests
 
     def calls(self, operation: Operation) -> int:
-        """How often the operation was tried so far."""
+        """Return how often the operation was tried so far."""
         with self._lock:
             return self._calls[operation]
 
@@ -111,8 +113,8 @@ class FaultyBlobStore:
         return self._retrier.run(name, lambda: self._get(name, span))
 
     def size_bytes(self, name: str) -> int | None:
-        found = self._retrier.run(name, lambda: self.look(name))
-        return None if found is None else found.size_bytes
+        stored = self._retrier.run(name, lambda: self.look(name))
+        return None if stored is None else stored.size_bytes
 
     def delete(self, names: Collection[str]) -> None:
         self._act(Operation.DELETE, lambda: self._inner.delete(names))
@@ -131,12 +133,12 @@ class FaultyBlobStore:
 
     def _get(self, name: str, span: ByteRange | None) -> memoryview:
         fault = self._meet(Operation.GET)
-        found = self._inner.get(name, span)
-        if fault is None or not found:
-            return found
+        content = self._inner.get(name, span)
+        if fault is None or not content:
+            return content
         if fault.effect is Effect.FLIP:
-            return _flipped(found)
-        return exact(found[:-1], name, span or ByteRange(0, len(found)))
+            return _flipped(content)
+        return exact(content[:-1], name, span or ByteRange(0, len(content)))
 
     def _act(self, operation: Operation, request: Callable[[], T]) -> T:
         def met() -> T:
@@ -164,7 +166,7 @@ class FaultyBlobStore:
             return first
 
 
-def _flipped(found: memoryview) -> memoryview:
-    body = bytearray(found)
+def _flipped(content: memoryview) -> memoryview:
+    body = bytearray(content)
     body[len(body) // 2] ^= 1
     return memoryview(body).toreadonly()

@@ -1,13 +1,14 @@
 """An object store on the local disk: the bytes of the `local-files` service.
 
 An object is a symbolic link at `<root>/<name>` to a body file at `<root>/.data/<name>/<id>~<x>`,
-whose own name holds the write id. Making the link is the one atomic step that publishes bytes and
-write id together and that fails when the name is taken; a hard link publishes the bytes alone, a
-header or trailer would stop other tools from opening the file, and extended attributes are not
-everywhere. A body file that nothing links to is an unfinished upload. Whoever links to one or
-aborts it holds a lock on it, so that no link is made to bytes that go.
+whose own name holds the write id. Making the link is one atomic step: it publishes the bytes and
+the write id together, and fails if the name is taken. A hard link would publish the bytes alone, a
+header or trailer would stop other tools from opening the file, and not every file system has
+extended attributes. A body file without a link is an unfinished upload. Linking to a body file and
+aborting its upload both lock the file, so that no link is made to bytes that are being deleted.
 
-Survives the death of every process; not the loss of power, since nothing is flushed to the device.
+Objects survive the death of every process, but not a loss of power: nothing is flushed to the
+device.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 BODIES = ".data"
 MARK_CHARACTERS_MAX = 240
-MAKE_TRIES_MAX = 100  # a directory may vanish under a create while a delete tidies up
+MAKE_TRIES_MAX = 100  # a delete that tidies up may remove a directory under a create
 
 
 class FileBlobStore:
@@ -94,18 +95,18 @@ class FileBlobStore:
         try:
             with open(self._root / checked_name(name), "rb", buffering=0) as file:
                 wanted = span or ByteRange(0, os.fstat(file.fileno()).st_size)
-                found = _read(file.fileno(), wanted)
+                content = _read(file.fileno(), wanted)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             self._meter.get(0)
             raise Lost(f"there is no object {name} under {self._root}") from error
         except OSError as error:
             raise _translated(error, name) from error
-        self._meter.get(len(found))
-        return exact(found, name, wanted)
+        self._meter.get(len(content))
+        return exact(content, name, wanted)
 
     def size_bytes(self, name: str) -> int | None:
-        found = self.look(checked_name(name))
-        return None if found is None else found.size_bytes
+        stored = self.look(checked_name(name))
+        return None if stored is None else stored.size_bytes
 
     def delete(self, names: Collection[str]) -> None:
         self._open()
@@ -206,10 +207,10 @@ def _in_directory(path: Path, act: Callable[[], T]) -> T:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep all others that lock a body file from it.
+    """Hold the lock on a body file.
 
     Raises:
-        FileNotFoundError: it was aborted.
+        FileNotFoundError: its upload was aborted.
     """
     with open(file, "r+b", buffering=0) as body:
         fcntl.flock(body, fcntl.LOCK_EX)
@@ -219,22 +220,22 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _read(file: int, span: ByteRange) -> memoryview:
-    found = os.pread(file, span.length, span.start)
-    while len(found) < span.length:  # one call reads 2 GiB at most
-        more = os.pread(file, span.length - len(found), span.start + len(found))
+    content = os.pread(file, span.length, span.start)
+    while len(content) < span.length:  # one call reads 2 GiB at most
+        more = os.pread(file, span.length - len(content), span.start + len(content))
         if not more:
             break
-        found += more
-    return memoryview(found)
+        content += more
+    return memoryview(content)
 
 
 def _walk(root: Path, prefix: str) -> Iterator[Path]:
-    """Links and files whose path below the root starts with the prefix, in the order of names."""
+    """Yield the links and files whose path below the root starts with the prefix, by name."""
     try:
         entries = [entry for entry in os.scandir(root) if entry.name != BODIES]
     except (FileNotFoundError, NotADirectoryError):
         return
-    # '/' takes part in the order, as it does in a store that knows no directories
+    # '/' counts in the order of names, as in a store without directories
     folders = {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
     head, slash, rest = prefix.partition("/")
     for name in sorted(entry.name + "/" * (entry.name in folders) for entry in entries):
@@ -248,7 +249,7 @@ def _walk(root: Path, prefix: str) -> Iterator[Path]:
 
 
 def _mark(write_id: str) -> str:
-    """The write id as part of a file's name; '/' is frequent, so it takes one character."""
+    """Return the write id as part of a file's name. '/' is frequent, so it becomes one ','."""
     mark = quote(write_id, safe=":+@").replace("%2F", ",")
     if len(mark) <= MARK_CHARACTERS_MAX:
         return mark

@@ -1,7 +1,7 @@
-"""An object store in this process's memory: for tests, examples and the simulator.
+"""An object store in this process's memory, for tests, examples and the simulator.
 
-Bodies are kept as immutable bytes, and reads are views of them: nothing a caller does to its own
-buffer changes an object.
+Bodies are stored as immutable bytes, and reads are views of them: a caller that changes its own
+buffer does not change an object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Objects: TypeAlias = dict[str, tuple[bytes, str]]  # name: body and write id
 
 class MemoryBlobStore:
     def __init__(self, objects: Objects | None = None) -> None:
-        """`objects` may be shared: it is the bucket, and every store on it sees the same."""
+        """`objects` is the bucket: all stores that share it see the same objects."""
         self._objects: Objects = {} if objects is None else objects
         self._meter = RequestMeter()
         self._retrier = Retrier(RetrySettings())
@@ -43,9 +43,9 @@ class MemoryBlobStore:
     def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._open()
         self._meter.put(len(body))
-        whole = body.obj if isinstance(body.obj, bytes) else None
-        kept = whole if whole is not None and len(whole) == len(body) else bytes(body)
-        entry = (kept, write_id)
+        owner = body.obj if isinstance(body.obj, bytes) else None
+        content = owner if owner is not None and len(owner) == len(body) else bytes(body)
+        entry = (content, write_id)
         # one atomic step of the dict: no lock, and one winner among racing threads
         won = self._objects.setdefault(name, entry) is entry
         return PutAnswer.CREATED if won else PutAnswer.EXISTS
@@ -65,13 +65,13 @@ class MemoryBlobStore:
             self._meter.get(0)
             raise Lost(f"there is no object {name} in memory")
         view = memoryview(entry[0])
-        found = view if span is None else view[span.start : span.end]
-        self._meter.get(len(found))
-        return found if span is None else exact(found, name, span)
+        content = view if span is None else view[span.start : span.end]
+        self._meter.get(len(content))
+        return content if span is None else exact(content, name, span)
 
     def size_bytes(self, name: str) -> int | None:
-        found = self.look(checked_name(name))
-        return None if found is None else found.size_bytes
+        stored = self.look(checked_name(name))
+        return None if stored is None else stored.size_bytes
 
     def delete(self, names: Collection[str]) -> None:
         self._open()
@@ -82,14 +82,14 @@ class MemoryBlobStore:
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
         self._open()
-        found = [
+        stats = [
             BlobStat(name, len(body))
             for name, (body, _) in self._objects.copy().items()
             if name.startswith(prefix)
         ]
-        for _ in range(max(1, ceil(len(found) / PAGE_NAMES_MAX))):
+        for _ in range(max(1, ceil(len(stats) / PAGE_NAMES_MAX))):
             self._meter.list()
-        return iter(sorted(found, key=lambda stat: stat.name))
+        return iter(sorted(stats, key=lambda stat: stat.name))
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         self._open()

@@ -1,4 +1,4 @@
-"""From a URL to a store."""
+"""Opening a store by its URL."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ _IN_MEMORY: dict[str, Objects] = {}
 
 
 def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[BlobStore, str]:
-    """The store of a URL, and the root that object names in it begin with ('' for none).
+    """Return the store of a URL, and the root that its objects' names begin with ('' for none).
 
-    `memory://name` holds the same objects for everyone in this process, `file:///path` a directory,
-    `s3://bucket/root` a bucket; options are those of `spark.headgate.s3.*` without that prefix.
+    `memory://name` is a store that this process shares under that name, `file:///path` a store in
+    a directory, `s3://bucket/root` a store in a bucket. Options are those of `spark.headgate.s3.*`
+    without that prefix.
 
     Raises:
         Invalid: the URL or an option cannot be used.
     """
     parts = urlsplit(url)
-    given = dict(options or {})
+    s3_options = dict(options or {})
     if parts.scheme == "s3" and parts.netloc:
-        return _open_s3(parts.netloc, given), parts.path.strip("/")
-    if given:
-        raise Invalid(f"s3 options {sorted(given)} need an s3:// URL, not {url!r}")
+        return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
+    if s3_options:
+        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {url!r}")
     if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):
         return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
     if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
@@ -37,7 +38,7 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Blob
 
 
 def _open_s3(bucket: str, options: Mapping[str, str]) -> BlobStore:
-    # only here: the client is loaded where a bucket is used
+    # imported here, so that only a process that uses a bucket loads the client
     from .s3.settings import s3_settings
     from .s3.store import S3BlobStore
 

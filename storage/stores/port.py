@@ -1,11 +1,12 @@
 """The object-store port: whole objects, written once, read by range.
 
 Guarantees of every implementation:
-- `put` creates or fails, it never replaces. It is repeatable: a put whose object is already there
-  with the same write id and size succeeds, so that a lost answer can be tried again. A write id
-  therefore stands for one content; whoever makes ids derives them from attempt and checksum.
-- `get` returns exactly the bytes asked for, or raises.
-- `delete` of what is not there succeeds.
+- `put` creates an object or fails; it never replaces one. It is repeatable: a put succeeds if the
+  object is already there with the same write id and size, so that it can be tried again after a
+  lost answer. A write id must therefore stand for one content: it is derived from an attempt and
+  the number of a segment, or from a checksum.
+- `get` returns exactly the requested bytes, or raises.
+- `delete` succeeds for names that have no object.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PendingUpload:
 class BlobStore(Protocol):
     @property
     def requests(self) -> RequestCounts:
-        """Requests sent and bytes moved so far, every repetition included."""
+        """Return the requests sent and bytes moved so far, every retry included."""
 
     def check(self, deadline: Deadline) -> None:
         """Prove that the store can be reached and used.
@@ -68,43 +69,44 @@ class BlobStore(Protocol):
 
         Raises:
             Conflict: another write id holds the name.
-            OutcomeUnknown: no answer came, and looking at the object gave none either.
-            Unavailable, Throttled: nothing was written; may be tried again.
+            OutcomeUnknown: no answer came, and a look at the object did not settle the put.
+            Unavailable, Throttled: nothing was written; the put may be tried again.
         """
 
     def get(self, name: str, span: ByteRange | None = None) -> memoryview:
-        """Read one object or exactly one range of it; a range of length 0 asks nobody.
+        """Read one object or exactly one range of it; a range of length 0 needs no request.
 
         Raises:
             Lost: there is no such object.
             Corrupt: the object is shorter than the range.
-            Unavailable, Throttled: may be tried again.
+            Unavailable, Throttled: the get may be tried again.
         """
 
     def size_bytes(self, name: str) -> int | None:
-        """The size of one object, None when there is no such object."""
+        """Return the size of one object, or None if there is no such object."""
 
     def delete(self, names: Collection[str]) -> None:
         """Delete objects by name."""
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
-        """Every object whose name starts with the prefix, in the order of names."""
+        """Return every object whose name starts with the prefix, ordered by name."""
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
-        """Every unfinished multipart upload whose name starts with the prefix."""
+        """Return every unfinished multipart upload whose name starts with the prefix."""
 
     def abort(self, upload: PendingUpload) -> None:
-        """Drop an unfinished upload; one that is gone already is no error."""
+        """Drop an unfinished upload. An upload that is already gone is no error."""
 
     def close(self) -> None:
-        """Give back connections; the store is not used afterwards."""
+        """Close the connections. The store cannot be used afterwards."""
 
 
 def checked_name(name: str) -> str:
-    """The name, when every store can hold it.
+    """Return the name if every store can hold it.
 
     Raises:
-        Invalid: a path segment is empty, starts with a dot, or has other than `A-Za-z0-9._=-`.
+        Invalid: the name is too long, or one of its path segments is empty, is too long, starts
+            with a dot, or has characters other than `A-Za-z0-9._=-`.
     """
     if len(name) <= NAME_BYTES_MAX and all(map(NAME_SEGMENT.fullmatch, name.split("/"))):
         return name
@@ -115,10 +117,10 @@ def checked_name(name: str) -> str:
 
 
 def checked_write_id(write_id: str) -> str:
-    """The write id, when it can travel in an HTTP header.
+    """Return the write id if it can travel in an HTTP header.
 
     Raises:
-        Invalid: it is empty, longer than 180 characters, or not printable ASCII.
+        Invalid: the write id is empty, longer than 180 characters, or not printable ASCII.
     """
     if WRITE_ID.fullmatch(write_id):
         return write_id
@@ -126,13 +128,13 @@ def checked_write_id(write_id: str) -> str:
 
 
 def byte_view(body: Bytes) -> memoryview:
-    """The same memory as unsigned bytes, whatever type its owner gave it."""
+    """Return a view of the same memory as unsigned bytes."""
     view = memoryview(body)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
 def exact(found: memoryview, name: str, span: ByteRange) -> memoryview:
-    """The bytes of a range, when they are all there.
+    """Return the bytes of a range if they are all there.
 
     Raises:
         Corrupt: the object ends inside or before the range.

@@ -1,6 +1,6 @@
-"""Counts what a store is asked for, in the units that stores bill.
+"""Counters of a store's requests and bytes, in the units that stores bill.
 
-Every try counts, because every try is billed. The meter is shared by all threads of a process.
+Every try counts, because every try is billed. All threads of a process may share a meter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RequestCounts:
     bytes_read: int = 0
 
     def __sub__(self, earlier: RequestCounts) -> RequestCounts:
-        """What was asked since `earlier`."""
+        """Return the requests and bytes since `earlier`."""
         return RequestCounts(
             self.puts - earlier.puts,
             self.gets - earlier.gets,

@@ -1,9 +1,9 @@
-"""When a request is tried again, and how long to wait before.
+"""Retries of requests: the errors that allow one, their limits, and the wait before each.
 
-The policy reads the class of the error, never its text: `Retryable` is tried again, nothing else.
-Three limits hold: tries and seconds per request, and a budget that all requests of one store share,
-so that a store in trouble is not met by every thread's repetitions at once. A repetition takes one
-token, a success gives a part of one back.
+The policy reads the class of an error, never its text: only a `Retryable` is tried again. Three
+limits hold: tries per request, seconds per request, and a budget that all requests of one store
+share, so that the retries of all threads do not overload a store in trouble. A retry takes one
+token, a success gives a part of a token back.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
     tries_max: int = 12
+    """Tries of one request, the first one included."""
     limit_s: float = 120.0
+    """The time for all tries of one request, from its first failure."""
     backoff_ms: int = 50
+    """The longest wait before the second try; it doubles with every further try."""
     backoff_ms_max: int = 5_000
     budget_tokens: float = 200.0
+    """The retries that the requests of one store can take before any success."""
     refund_tokens: float = 0.1
+    """The part of a token that a success gives back."""
 
 
 class Retrier:
-    """The retry budget of one store; safe to share between threads."""
+    """The retry budget of one store. Threads may share it."""
 
     def __init__(self, settings: RetrySettings, clock: Clock = SYSTEM_CLOCK) -> None:
         self.settings = settings
@@ -40,7 +45,7 @@ class Retrier:
         self._tokens = settings.budget_tokens
 
     def run(self, key: str, request: Callable[[], T]) -> T:
-        """The answer of the request, tried again while its errors are retryable."""
+        """Return the request's answer. Retry while its errors are retryable and limits allow."""
         tries: Tries | None = None
         while True:
             try:
@@ -54,13 +59,13 @@ class Retrier:
                 return answer
 
     def refund(self) -> None:
-        """Tell of a success."""
+        """Give a part of a token back after a success."""
         with self._lock:
             refilled = self._tokens + self.settings.refund_tokens
             self._tokens = min(self.settings.budget_tokens, refilled)
 
     def take(self) -> bool:
-        """Ask for one repetition."""
+        """Take the token for one retry; return False if none is left."""
         with self._lock:
             if self._tokens < 1.0:
                 return False
@@ -69,7 +74,7 @@ class Retrier:
 
 
 class Tries:
-    """The tries of one request; its seconds count from the first failure."""
+    """The tries of one request. Their time limit counts from the first failure."""
 
     def __init__(self, retrier: Retrier, key: str) -> None:
         self._retrier = retrier
@@ -78,7 +83,7 @@ class Tries:
         self.count = 1
 
     def again(self, error: Retryable | None) -> bool:
-        """Wait before the next try; False at once when a limit forbids one."""
+        """Wait before the next try; return False at once if a limit forbids another try."""
         settings, clock = self._retrier.settings, self._retrier.clock
         now_s = clock.monotonic_s()
         if self._failed_first_s is None:
@@ -95,7 +100,8 @@ class Tries:
 
 
 def backoff_s(settings: RetrySettings, key: str, tries: int) -> float:
-    """Doubles with every try; spread over its upper half by a hash, so that a run repeats."""
+    """Return the wait before the next try. It doubles with every try. A hash, which is the same in
+    every run, spreads it over the upper half of that time."""
     ceiling_ms = min(float(settings.backoff_ms_max), settings.backoff_ms * 2.0 ** (tries - 1))
     spread = zlib.crc32(f"{key}#{tries}".encode()) / 2**32
     return ceiling_ms * (0.5 + 0.5 * spread) / 1000
