@@ -1,4 +1,4 @@
-"""The contract on the executor's side, over Arrow batches, after FLIP-31. Knows no engine."""
+"""The executor's side of the contract, over Arrow batches, after FLIP-31. It knows no engine."""
 
 from __future__ import annotations
 
@@ -16,43 +16,41 @@ from .format.manifest_shards import StoredManifest
 from .format.segment import Longs
 from .runtime import Runtime
 
-SEGMENT_BYTES_MAX = 1 << 30  # Arrow's columns of text and an index have no more than 31 and 32 bits
+SEGMENT_BYTES_MAX = 1 << 30  # Arrow's text columns count bytes in 31 bits, an index in 32
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPartitionDeployment:
-    """What one map task needs to write its partition. A pipelined one announces each segment as
-    soon as it is stored, so that readers need not wait for the last one. `ordered`: another attempt
-    would be given the same rows in the same order, so that its bytes tell whether they are; else
-    they are compared in whatever order they come, which costs a hash of every row."""
+    """The partition that one map task writes."""
 
     attempt: AttemptId
     subpartitions: int
     schema: pa.Schema
     codec: str
+    """A codec of Arrow's IPC format, or "none"."""
     pipelined: bool = False
+    """Announce each segment as soon as it is stored, so that readers need not wait for the last."""
     ordered: bool = False
+    """Another attempt would get the same rows in the same order, so checksums of the bytes compare
+    attempts. If not, attempts are compared in any order of rows, which costs a hash of each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """What has become known of one attempt at a partition. Its segments may be told one by one, and
-    again. `whole`: the attempt is the partition, and these are all of its segments. `failed`: it
-    never will be, and why."""
+    """News of one attempt at a partition."""
 
     attempt: AttemptId
     segments: tuple[SegmentSummary, ...] = ()
+    """Announced segments. They may come one by one, and more than once."""
     whole: bool = False
+    """The attempt is the partition, and `segments` are all of its segments."""
     failed: str = ""
+    """The reason why the attempt will never be the partition; '' if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputGateDeployment:
-    """What one reader task needs to read `count` neighbouring subpartitions. `unknown` are the
-    partitions that the manifest does not have yet, `told` what is known of them all the same; from
-    `position` on the log tells of them, and without one the environment has to be told. There the
-    oldest fact stands from which something may still follow: told from further back, a reader of a
-    pipelined result takes the end of a former generation for its own."""
+    """The neighbouring subpartitions that one reader task reads."""
 
     manifest: Manifest
     schema: pa.Schema
@@ -60,8 +58,13 @@ class InputGateDeployment:
     count: int
     task: int
     unknown: tuple[UnknownShuffleDescriptor, ...] = ()
+    """The partitions that the manifest does not have yet."""
     told: tuple[PartitionInfo, ...] = ()
+    """The news of the unknown partitions so far."""
     position: int | None = None
+    """The place in the log where further news begins; None if `update_partition_infos` brings it.
+    It is the oldest fact from which a decision may still follow. From an older place, a reader of
+    a pipelined result would take the end of a former generation for the end of its own."""
 
 
 class ResultPartitionWriter(Protocol):
@@ -69,27 +72,28 @@ class ResultPartitionWriter(Protocol):
         """Take a batch and the subpartition of each of its rows."""
 
     def finish(self) -> Produced:
-        """Write what is left and announce the partition; returns when the log has confirmed it."""
+        """Write the remaining rows and announce the partition. Return when the log has confirmed
+        the announcement."""
 
     def abort(self, reason: str) -> None:
-        """Give the partition up and say so; what was written is deleted by the master."""
+        """Give the partition up and announce the failure. The master deletes what was written."""
 
 
 class InputGate(Protocol):
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Every row of the subpartitions, once, from one attempt of each partition, or an error.
-        Partitions that are not known yet are waited for. A gate is read once.
+        """Yield every row of the subpartitions once, from one attempt of each partition, or raise.
+        Wait for partitions that are not known yet. A gate can be read only once.
 
         Raises:
             Lost: an announced object is gone, or an attempt that was half read has failed.
-            Corrupt: bytes are not what was announced.
-            Unavailable: nothing was heard in time of the partitions that the message names.
+            Corrupt: the bytes are not those that were announced.
+            Unavailable: no news came in time of the partitions that the message names.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:
-    """What a factory makes a job's environment in a process from."""
+    """The job and the process that a factory makes an environment for."""
 
     job: JobId
     runtime: Runtime = field(default_factory=Runtime)
@@ -106,7 +110,7 @@ class ShuffleEnvironment(Protocol):
         """Return the manifest that tells where a subpartition is, loaded where it is stored."""
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
-        """Tell every open gate what has become known of partitions that it waits for."""
+        """Bring news of partitions to every open gate that waits for them."""
 
     def close(self) -> None: ...
 

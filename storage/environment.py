@@ -1,4 +1,5 @@
-"""The executor's side on an object store: makes writers and gates that share a process's means."""
+"""The executor's side on an object store: makes writers and gates that share a process's cache,
+threads and connections."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _RUNTIME = Runtime()
 
 
 class ObjectStoreEnvironment:
-    """Implements `ShuffleEnvironment`; one for each job in a process."""
+    """Implements `ShuffleEnvironment`. A process has one for each job."""
 
     def __init__(
         self,
@@ -92,14 +93,14 @@ class ObjectStoreEnvironment:
         return gate
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
-        told = tuple(infos)
+        news = tuple(infos)
         with self._lock:
             gates = tuple(self._waiting)
         for gate in gates:
-            gate.update(told)
+            gate.update(news)
 
     def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
-        """The manifest that tells where a subpartition is; the last shard is kept for the next."""
+        """Return a manifest that has the subpartition. The last shard is kept for later calls."""
         if isinstance(manifest, Manifest):
             return manifest
         name = manifest.names[subpartition // manifest.width]

@@ -1,4 +1,4 @@
-"""How much memory and how many requests the tasks of a job may take."""
+"""The limits on memory and requests of a job's tasks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets in bytes. A writer holds about three times `segment_bytes` at its peak. A gate holds
-    `fetch_bytes` on their way, in wait and being decoded (but one slice is always let through, and
-    one is never larger than a segment), and `cache_bytes` of neighbours that it read along. Who
-    brings the rows of a key together holds `group_bytes` of them, about twice while they are
-    sorted. `readers` is how many processes read side by side."""
-
     segment_bytes: int = 64 << 20
+    """The size at which a writer ends a segment. At its peak it holds about three times as much."""
     fetch_bytes: int = 64 << 20
+    """The bytes that a gate holds: requested, waiting, or being decoded. One slice is always let
+    through; a slice is never larger than a segment."""
     fetch_parallel: int = 8
+    """The requests that the gates of a process send at the same time."""
     join_bytes: int = 2 << 20
+    """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20
+    """The bytes of neighbours that a process read along and holds for its next readers."""
     group_bytes: int = 512 << 20
+    """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
     readers: int = 1
+    """The number of processes that read side by side."""
 
     @property
     def window_bytes(self) -> int:
-        """Return how many bytes of neighbours one request reads, so that all requests fit."""
+        """Return the bytes of neighbours that one request reads. Even if each request reads twice
+        as many, all requests of a gate together fit into `fetch_bytes`."""
         return min(self.join_bytes, self.fetch_bytes // (2 * self.fetch_parallel))
 
     def task_bytes(self, inputs: int, outputs: int) -> int:
-        """What a task may hold that reads so many gates at once and writes so many partitions: a
-        partition holds one segment that fills, one that is sorted and one on its way."""
+        """Return the bytes that a task may hold which reads `inputs` gates at once and writes
+        `outputs` partitions. For each of these it holds a segment that fills, a segment that is
+        sorted and a segment that is being put."""
         cache_bytes = self.cache_bytes if inputs else 0
         return 3 * outputs * self.segment_bytes + inputs * self.fetch_bytes + cache_bytes

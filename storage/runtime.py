@@ -1,4 +1,4 @@
-"""What a process works with: its threads, its clock, and how long it waits for the log."""
+"""The runtime of a process: its threads, its clock, and the limit on its waits for the log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Pool: TypeAlias = Callable[[int, str], Executor]
 
 
 def threads(parallel: int, name: str) -> Executor:
-    """A pool of so many threads, all of one name."""
+    """Return a pool of so many threads, named after `name`."""
     return ThreadPoolExecutor(parallel, thread_name_prefix=name)
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """`pool` makes the executor that some work runs on: so many at once, under a name."""
-
     wait_s: float = 60.0
+    """The limit of each wait."""
     clock: Clock = SYSTEM_CLOCK
     pool: Pool = threads
+    """Makes an executor that runs so many calls at the same time, under a name."""
 
     def deadline(self) -> Deadline:
-        """The end of a wait that begins now."""
+        """Return the deadline of a wait that begins now."""
         return Deadline.after(self.wait_s, self.clock)

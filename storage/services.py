@@ -1,4 +1,4 @@
-"""Shuffle services by name: which factory serves a cluster, a job or an exchange.
+"""Shuffle services by name, chosen for a cluster, a job or an exchange.
 
 `object-store` keeps bytes in any store and events in any log, so that executors may be anywhere.
 `local-files` keeps bytes in a folder and events in this process: for one machine, without Kafka.
@@ -33,14 +33,15 @@ LOCAL_FILES = "local-files"
 
 @dataclass(frozen=True, slots=True)
 class StorageFactory:
-    """Implements `ShuffleServiceFactory`; whatever it makes opens a log and a store of its own."""
+    """Implements `ShuffleServiceFactory`. Every master or environment opens a log and a store."""
 
     open_log: Callable[[], EventLog]
     open_store: Callable[[], tuple[BlobStore, str]]
-    """Opens a store; returns it with the root that the names of all objects begin with."""
+    """Opens a store, and returns it with the beginning of all objects' names."""
     limits: Limits
     address: str = ""
-    """The store that jobs register, so that nobody deletes in another one for them."""
+    """The store's address. Jobs register it, so that a process with another store deletes nothing
+    for them."""
 
     def create_shuffle_master(self, context: ShuffleMasterContext) -> DriverMaster:
         with ExitStack() as opening:
@@ -74,7 +75,7 @@ class StorageFactory:
 
 
 def local_files(folder: Path, limits: Limits) -> StorageFactory:
-    """The `local-files` service in a folder; its log is as old as what is returned."""
+    """Return the `local-files` service in a folder. Its log is new, and lives in the factory."""
     log = _SharedLog()
     address = folder.absolute().as_uri()
     return StorageFactory(lambda: log, lambda: (FileBlobStore(folder), ""), limits, address)
@@ -82,11 +83,11 @@ def local_files(folder: Path, limits: Limits) -> StorageFactory:
 
 class _SharedLog(MemoryEventLog):
     def close(self) -> None:
-        """The master and the environments of a process use one: it goes with the last of them."""
+        """Do nothing: the master and the environments of a process share the log."""
 
 
 class ServicesByName:
-    """The factories that a process may choose from, each made when it is first chosen."""
+    """The factories that a process may choose from. Each one is made when it is first chosen."""
 
     def __init__(
         self, makers: Mapping[str, Callable[[], ShuffleServiceFactory]], cluster: str
@@ -96,7 +97,7 @@ class ServicesByName:
         self._cluster = self._known(cluster)
 
     def choose(self, job: str = "", exchange: str = "") -> ShuffleServiceFactory:
-        """The service that is named for the exchange, else for its job, else for the cluster.
+        """Return the service named for the exchange, else for its job, else for the cluster.
 
         Raises:
             Invalid: there is no service of that name.

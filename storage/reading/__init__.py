@@ -1,1 +1,1 @@
-"""The consuming side: plans reads, fetches ahead, replaces what is lost."""
+"""The consuming side: plans reads, fetches ahead, replaces lost bytes."""

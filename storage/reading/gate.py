@@ -1,9 +1,9 @@
 """The consuming side: fetches ahead in parallel, checks every slice, streams batches in order.
 
-Guarantees: every row of every partition once, or an error; bytes on their way, with the neighbours
-that come along, and in wait stay under `Limits.fetch_bytes`, except that one slice is always let
-through. What is known is read while
-the rest is waited for: a partition that nobody has announced is never taken for an empty one.
+Guarantees: a reader gets every row of every partition once, or an error. The bytes that are
+requested, with the neighbours read along, and those that wait stay under `Limits.fetch_bytes`,
+except that one slice is always let through. Known partitions are read while the gate waits for the
+others. A partition that nobody has announced is never taken for an empty one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SegmentGate:
         self._ready: deque[tuple[Slice, memoryview]] = deque()
         self._handed_out: set[tuple[PartitionId, int]] = set()
         self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
-        self._unknown = {one.partition for one in deployment.unknown}
+        self._unknown = {descriptor.partition for descriptor in deployment.unknown}
         self._held_bytes = 0
         self._owed_rows = self._stated_rows()
         self._rows = 0
@@ -66,12 +66,12 @@ class SegmentGate:
         self._begun = False
 
     def update(self, infos: Iterable[PartitionInfo]) -> None:
-        """Take in what has become known of partitions that were not known before."""
+        """Take in news of partitions that were not known when the gate was made."""
         self._channels.update(infos)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Stream the batches. `Consumed` is announced when the last byte is here and checked, so
-        that the log confirms it while the rows are decoded."""
+        """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
+        the log confirms the event while the rows are decoded."""
         if self._begun:
             raise Closed("a gate is read once: make another one")
         self._begun = True
@@ -81,7 +81,7 @@ class SegmentGate:
             self._channels.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        before = self._range_cache.requests
+        requests_before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         receipt: Receipt | None = None
         following = self._next()
@@ -95,7 +95,7 @@ class SegmentGate:
             following = following or self._next()
             if following is None and not ahead and receipt is None and self._channels.ended:
                 self._check_whole()
-                receipt = self._announce_consumed(self._range_cache.requests - before)
+                receipt = self._announce_consumed(self._range_cache.requests - requests_before)
             if self._ready:
                 piece, body = self._ready.popleft()
                 self._handed_out.add(piece.part)
@@ -107,24 +107,25 @@ class SegmentGate:
         receipt.offset(self._runtime.deadline())
 
     def _next(self) -> Slice | None:
-        """What can be fetched now: first what was known from the start."""
-        found = next(self._known, None)
-        if found is None:
+        """Return the next slice that can be fetched now, of the known partitions first."""
+        piece = next(self._known, None)
+        if piece is None:
             self._read_on()
-            found = self._channels.take()
-        return found
+            piece = self._channels.take()
+        return piece
 
     def _has_room(self, piece: Slice) -> bool:
         held_bytes = self._held_bytes
         return not held_bytes or held_bytes + piece.window.length <= self._limits.fetch_bytes
 
     def _is_partial(self, piece: Slice) -> bool:
-        """Whether nothing should be handed out before this slice is here: while no row of a part
-        is, the whole of it can still be read from another attempt."""
+        """Return True if no other slice should be handed out before this one is here: none is
+        ready, or the next one is of the same part. While no row of a part was handed out, the
+        whole part can still be read from another attempt."""
         return not self._ready or self._ready[0][0].part == piece.part
 
     def _take(self, piece: Slice, window: Future[memoryview]) -> None:
-        """Wait for a slice, and have it ready, without neighbours that are most of what came."""
+        """Wait for a slice and make it ready. Copy it if neighbours are most of its window."""
         self._held_bytes -= piece.window.length
         checked = self._checked(piece, window)
         if checked is not None:
@@ -138,7 +139,7 @@ class SegmentGate:
                 self._owed_rows -= checked[0].rows
 
     def _stated_rows(self, of: tuple[PartitionId, int] | None = None) -> int:
-        """Return the rows that the manifest states for this reader, or for one part of them."""
+        """Return the number of rows that the manifest states for this reader, or for one part."""
         it = self._deployment
         first = it.first if of is None else of[1]
         span = slice(first - it.manifest.first, first - it.manifest.first + (1 if of else it.count))
@@ -149,10 +150,10 @@ class SegmentGate:
         )
 
     def _check_whole(self) -> None:
-        """Check that what was taken is all that was stated.
+        """Check that as many rows were taken as the manifest states.
 
         Raises:
-            Corrupt: it is not.
+            Corrupt: the numbers differ.
         """
         if self._owed_rows:
             it = self._deployment
@@ -172,14 +173,14 @@ class SegmentGate:
         return self._range_cache.fetch(piece.source.name, piece.window)
 
     def _read_on(self) -> None:
-        """Have on its way, once, what this process's next reader will want."""
+        """Request, once, the slices that this process's next reader will want."""
         following, self._following = self._following, iter(())
         for piece in following:
             self._fetch(piece)
 
     def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview] | None:
-        """The slice's bytes, or those that took their place; None where its part is read from
-        another attempt."""
+        """Return the slice and its bytes, or the slice that replaced it; None if its part is read
+        from another attempt."""
         attempt = piece.source.attempt
         if self._instead.get(piece.part, attempt) != attempt:
             return None
@@ -188,17 +189,18 @@ class SegmentGate:
                 return piece, self._sound(piece, window)
             except (Lost, Corrupt) as failure:
                 came = self._repair.replace(piece, failure)
-                same = next((one for one in came if _stands_for(one, piece)), None)
+                same = next((other for other in came if _stands_for(other, piece)), None)
                 if same is None:
                     self._begin_again(piece, came, failure)
                     return None
                 piece, window = same, self._fetch(same)
 
     def _begin_again(self, piece: Slice, came: list[Slice], failure: Lost | Corrupt) -> None:
-        """Read a part from another attempt, as if nothing of it had been fetched.
+        """Read a part from another attempt, as if nothing of the part had been fetched.
 
         Raises:
-            Lost: rows of it were handed out, and nobody can tell which of the others they are.
+            Lost: rows of the part were handed out and cannot be found among the other attempt's, or
+                the other attempt has no slice of the part.
         """
         if piece.part in self._handed_out or not came:
             raise Lost(
@@ -207,36 +209,36 @@ class SegmentGate:
             ) from failure
         if piece.part not in self._instead and piece.part[0] not in self._unknown:
             self._owed_rows -= self._stated_rows(piece.part)
-        for one, _ in self._ready:
-            if one.part == piece.part:
-                self._owed_rows += one.rows if piece.part not in self._instead else 0
-                self._held_bytes -= one.span.length
-                self._rows -= one.rows
-                self._read_bytes -= one.span.length
-        self._ready = deque(one for one in self._ready if one[0].part != piece.part)
+        for ready, _ in self._ready:
+            if ready.part == piece.part:
+                self._owed_rows += ready.rows if piece.part not in self._instead else 0
+                self._held_bytes -= ready.span.length
+                self._rows -= ready.rows
+                self._read_bytes -= ready.span.length
+        self._ready = deque(entry for entry in self._ready if entry[0].part != piece.part)
         self._instead[piece.part] = came[0].source.attempt
         self._known = chain(came, self._known)
 
     def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
-        """The slice's bytes; those that do not match are read once more before they count, and so
-        is an answer that ended too early."""
+        """Return the slice's bytes. Read them once more if they do not match or if the answer ended
+        too early."""
         try:
             body = self._cut(piece, window)
         except Corrupt:
             body = memoryview(b"")
-        if piece.window == piece.span:  # nobody else's bytes are in it: not worth keeping
+        if piece.window == piece.span:  # no other reader wants this window
             self._range_cache.forget(piece.source.name, piece.window)
-        expected, found = piece.checksum, xxhash.xxh3_64_intdigest(body)
-        if found != expected:
+        expected, actual = piece.checksum, xxhash.xxh3_64_intdigest(body)
+        if actual != expected:
             self._range_cache.forget(piece.source.name, piece.window)
             body = self._cut(piece, self._fetch(piece))
-            found = xxhash.xxh3_64_intdigest(body)
-        if len(body) != piece.span.length or found != expected:
-            raise Corrupt(f"{piece}: checksum {found:016x}, expected {expected:016x}, read twice")
+            actual = xxhash.xxh3_64_intdigest(body)
+        if len(body) != piece.span.length or actual != expected:
+            raise Corrupt(f"{piece}: checksum {actual:016x}, expected {expected:016x}, read twice")
         return body
 
     def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
-        """The slice's own bytes of its window."""
+        """Return the slice's own bytes, cut out of its window."""
         try:
             body = window.result()
         except Lost as exc:
@@ -250,7 +252,7 @@ class SegmentGate:
 
 
 def _stands_for(other: Slice, piece: Slice) -> bool:
-    """Whether these are the same bytes at the same place."""
+    """Return True if both slices are the same bytes of the same segment."""
     same = segment_number(other.source.name) == segment_number(piece.source.name)
     return same and other.checksum == piece.checksum
 

@@ -1,7 +1,7 @@
-"""Ranges read once per process: small slices come with those of the subpartitions beside them.
+"""The range cache: a process reads a range of small neighbouring slices once for several readers.
 
-What a task has fetched stays for the next one, up to a budget; a range on its way is shared by all
-who ask for it. A range that could not be read is asked for anew.
+Ranges that a task has fetched stay for the next tasks, up to a budget. Readers that want the same
+range share one request. A range that could not be read is requested anew.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class RangeCache:
         self.requests = 0
 
     def fetch(self, name: str, span: ByteRange) -> Future[memoryview]:
-        """The bytes of a range, at once when they are here."""
+        """Return a future of a range's bytes. Send a request unless the range is cached."""
         key = name, span
         with self._lock:
-            known = self._held.get(key)
-            if known is not None and not _failed(known):
-                return known
-            if known is None:
+            cached = self._held.get(key)
+            if cached is not None and not _failed(cached):
+                return cached
+            if cached is None:
                 self._held_bytes += span.length
             future = self._fetchers.submit(self._store.get, name, span)
             self.requests += 1
@@ -41,7 +41,7 @@ class RangeCache:
         return future
 
     def forget(self, name: str, span: ByteRange) -> None:
-        """Ask anew next time: what came is not what was announced, or nobody else wants it."""
+        """Drop a range whose bytes are wrong, or that no other reader wants."""
         with self._lock:
             if self._held.pop((name, span), None) is not None:
                 self._held_bytes -= span.length

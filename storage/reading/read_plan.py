@@ -1,8 +1,8 @@
-"""What a reader asks the store for: slices, and the wider windows that they are read in.
+"""The requests of a reader: slices, and the wider windows that they are read in.
 
-A request costs a store about as much as a megabyte. So small slices are read with those of the
-subpartitions beside them, when the same process is likely to read these next: with many processes
-side by side most neighbours are somebody else's.
+A request takes a store about as long as a megabyte. So a small slice is read together with those of
+neighbouring subpartitions, if the same process is likely to read these next. With many processes
+side by side, other processes read most of the neighbours.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from ..format.manifest import Manifest, Source
 from ..limits import Limits
 from ..stores.port import ByteRange
 
-_REQUEST_BYTES = 1 << 20  # what a store could have sent in the time that a request takes it
+_REQUEST_BYTES = 1 << 20  # a store could send so many bytes in the time that a request takes
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One subpartition in one object, and the wider range that it is read with; `at` is its place
-    in what the source tells."""
+    """One subpartition in one object."""
 
     source: Source
     at: int
+    """The subpartition's place in the arrays of `source`."""
     subpartition: int
     span: ByteRange
+    """The slice's own bytes."""
     window: ByteRange
+    """The bytes to request: those of the slice, perhaps with neighbours."""
 
     @property
     def part(self) -> tuple[PartitionId, int]:
-        """What it is a piece of: the rows of one subpartition in one partition."""
+        """Return the partition and subpartition whose rows the slice has some or all of."""
         return self.source.attempt.partition, self.subpartition
 
     @property
@@ -48,7 +50,7 @@ class Slice:
 
 
 def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
-    """The slices to read, in the order of partitions, each with its window of neighbours."""
+    """Yield the slices to read, by subpartition and then by partition, each with its window."""
     manifest = deployment.manifest
     first, group = deployment.first - manifest.first, range(0)
     for at in range(first, first + deployment.count):
@@ -58,19 +60,21 @@ def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
 
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
-    """The slices of the group after this reader's, when it is in the later half of its own."""
+    """Yield the slices of the next group, if this reader is in the later half of its own group."""
     manifest = deployment.manifest
     last = deployment.first - manifest.first + deployment.count - 1
     group = _group(manifest, last, limits)
     following = group.stop
     if len(group) > 1 and 2 * group.index(last) >= len(group) and following < manifest.count:
-        found = _slices(manifest, following, _group(manifest, following, limits), limits)
-        yield from (one for one in found if one.window != one.span)  # what is alone waits its turn
+        slices = _slices(manifest, following, _group(manifest, following, limits), limits)
+        # a slice without neighbours is left to its own reader
+        yield from (piece for piece in slices if piece.window != piece.span)
 
 
 def group_of(manifest: Manifest, limits: Limits) -> int:
-    """Return how many neighbours to read with each subpartition: as many as fill about
-    `window_bytes` of an object and, in all objects together, no more than half the cache."""
+    """Return the number of neighbouring subpartitions to read together. They fill about
+    `window_bytes` of an object and, over all objects, at most half the cache. The number is 1 if
+    the neighbours that other processes want would cost more than the requests that they save."""
     row_bytes = max(1, _stored_bytes(manifest, range(manifest.count)) // manifest.count)
     slice_bytes = max(1, row_bytes // max(1, len(manifest.sources)))
     if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
@@ -80,9 +84,9 @@ def group_of(manifest: Manifest, limits: Limits) -> int:
 
 
 def _group(manifest: Manifest, at: int, limits: Limits) -> range:
-    """The neighbours that a subpartition is read with: as many as `group_of` says, and where these
-    would not fit the cache the half, the quarter, ... that it is in. Every reader of the process
-    cuts the result the same way."""
+    """Return the subpartitions that a subpartition is read with: as many as `group_of` says, or
+    the half, the quarter, ... around it that fits into half the cache. Every reader of the process
+    cuts the result in the same way."""
     most = group_of(manifest, limits)
     first = at // most * most
     group = range(first, min(first + most, manifest.count))
@@ -97,7 +101,7 @@ def _stored_bytes(manifest: Manifest, group: range) -> int:
 
 
 def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
-    """The slices of one object whose indexes start at subpartition 0, without any neighbours."""
+    """Yield the slices of one object without neighbours. Its arrays start at subpartition 0."""
     for at in range(first, first + count):
         if source.sizes[at]:
             span = source.range_of(at, 1)
@@ -112,6 +116,6 @@ def _slices(manifest: Manifest, at: int, group: range, limits: Limits) -> Iterat
 
 
 def _window(source: Source, at: int, group: range, join_bytes: int) -> ByteRange:
-    """The slice and its group, if that is not far more than a request should read."""
+    """Return the range of the group, or of the slice alone if the group is far too wide."""
     wide = source.range_of(group.start, len(group))
     return wide if wide.length <= 2 * join_bytes else source.range_of(at, 1)

@@ -1,7 +1,7 @@
-"""What a reader does about bytes that are gone: look again, say so, wait, and read what came.
+"""Replacement of lost bytes: read the log again, report the loss, wait, and read the new attempt.
 
-Guarantees: nothing is reported before the log was read again. What takes the place of a slice holds
-the same rows; only where it is the same bytes too may a reader that has begun go on.
+Guarantees: no loss is reported before the log was read again. The slices that replace a slice hold
+the same rows. A reader that has handed out rows may go on only if the bytes are the same, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .read_plan import Slice, alone
 
 
 class Replacement:
-    """Serves one gate."""
+    """Replaces the lost slices of one gate."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Replacement:
         self._runtime = runtime
 
     def replace(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
-        """All slices of the subpartition from the attempt that took the place of the one that is
-        gone: the same rows in all, but maybe ordered and cut otherwise.
+        """Return all slices of the subpartition from the attempt that replaced the lost one. They
+        hold the same rows, but perhaps in another order and with other cuts.
 
         Raises:
-            Lost, Corrupt: the failure, where nothing can take its place or nothing came in time.
+            Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
         """
         attempt = piece.source.attempt
         result = self._readable(self._watch.state(self._runtime.deadline()), failure)
@@ -62,8 +62,8 @@ class Replacement:
                 (offset,),
             ) from failure
         subpartitions = result.registered.subpartitions
-        sources = [self._locate(came.attempt, one, subpartitions) for one in came.segments]
-        return [one for source in sources for one in alone(source, piece.subpartition, 1)]
+        sources = [self._locate(came.attempt, segment, subpartitions) for segment in came.segments]
+        return [other for source in sources for other in alone(source, piece.subpartition, 1)]
 
     def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
         name = self._deployment.manifest.result

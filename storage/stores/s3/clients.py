@@ -1,8 +1,9 @@
-"""The two S3 clients behind the door, made so that they agree on endpoint and credentials.
+"""The two S3 clients behind the door, set up to agree on endpoint and credentials.
 
-obstore carries what is hot (it works outside the interpreter lock and imports in milliseconds);
-boto3 carries what obstore cannot do or nobody waits for, and is imported at its first use, because
-the import costs half a second in every worker process. Both retry nothing: the door decides.
+obstore sends the frequent requests: it works outside the interpreter lock and imports in
+milliseconds. boto3 sends the requests that obstore cannot send or that nobody waits for. It is
+imported at its first use, because the import costs half a second in every worker process. Neither
+client retries: the door decides.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CREDENTIALS_TTL = timedelta(minutes=5)
 
 
 def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = None) -> S3Store:
-    """The client for put, get and look.
+    """Return the client for put, get and look.
 
     Raises:
         Invalid: the client refuses an option.
@@ -51,7 +52,7 @@ def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = Non
 
 
 class ColdClient:
-    """boto3's requests on one bucket, each tried once; safe to share between threads."""
+    """Sends boto3's requests on one bucket, each of them once. Threads may share it."""
 
     def __init__(self, settings: S3Settings) -> None:
         self._settings = settings
@@ -60,10 +61,10 @@ class ColdClient:
         self._closed = False
 
     def ask(self, request: str, name: str | None = None, **options: Any) -> dict[str, Any]:
-        """The answer of one request on the bucket, or on one object of it.
+        """Send one request on the bucket, or on one of its objects, and return the answer.
 
         Raises:
-            HeadgateError: as `s3_errors` translates what boto3 raised, which is its cause.
+            HeadgateError: boto3's error as `translated` returns it, with boto3's as its cause.
         """
         key = {} if name is None else {"Key": name}
         client = self._ready()
@@ -100,13 +101,14 @@ def _dummies() -> S3Credential:
 
 
 def _chain(clock: Clock) -> Callable[[], S3Credential]:
-    """The ordinary AWS chain: the environment without botocore, all else through it."""
+    """Return a function that finds credentials by the ordinary AWS chain. It needs botocore only
+    if the environment has none."""
     chain: list[Any] = []
 
     def credentials() -> S3Credential:
-        found = _environment_credentials()
-        if found is not None:
-            return found
+        from_environment = _environment_credentials()
+        if from_environment is not None:
+            return from_environment
         if not chain:
             import botocore.session
 
@@ -196,13 +198,14 @@ def _cold_client(settings: S3Settings) -> Any:
 
 
 def _stay(params: dict[str, Any], **_: Any) -> None:
-    """Follow no redirect to another region: obstore cannot, and a store without the header that
-    botocore looks for sends it into endless recursion."""
+    """Follow no redirect to another region. obstore cannot follow one, and botocore recurses
+    without end if the store does not send the header that it looks for."""
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _cold_errors() -> tuple[type[Exception], ...]:
-    """What boto3 may raise; asked only when something was raised, so it imports nothing new."""
+    """Return the errors that boto3 may raise. Python calls this only after an error, when boto3 is
+    imported already."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 

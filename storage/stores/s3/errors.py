@@ -1,7 +1,8 @@
-"""The S3 door's translation: what two vendors raise, as Headgate's errors.
+"""The S3 door's translation of obstore's and boto3's errors into Headgate's.
 
-Both are first reduced to a `Fault` (what the store said, or that it said nothing); one table then
-turns faults into errors. Vendor text never reaches a message: it may hold signed headers.
+An error is first reduced to a `Fault`: the store's answer, or the fact that there was none. One
+table then turns faults into errors. Vendor text never reaches a message: it may hold signed
+headers.
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ from ..conditional_put import PutAnswer
 
 
 class Sent(Enum):
-    """How far a request without an answer came."""
+    """The chance that a request without an answer reached the store."""
 
-    NO = "no"  # no connection: nothing can have happened
+    NO = "no"  # no connection: the store has not seen the request
     MAYBE = "maybe"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`status` 0: no answer. `code`: the store's own word, '' when it gave none."""
+    """A failed request, reduced to the store's answer."""
 
     status: int = 0
+    """The HTTP status; 0 if there was no answer."""
     code: str = ""
+    """The store's own error code; '' if it gave none."""
     sent: Sent = Sent.MAYBE
     retry_after_s: float = 0.0
 
 
-# Client-side refusals share the shape of the store's, so that one table serves both.
+# A client's own refusals take the form of a store's answer, so that one table serves both.
 NO_CREDENTIALS = Fault(401, "NoCredentials", Sent.NO)
 NOT_USABLE = Fault(400, "ClientConfiguration", Sent.NO)
 WRONG_REGION = Fault(301, "PermanentRedirect")
@@ -118,7 +121,7 @@ _TLS = re.compile(r"certificate|tls handshake|InvalidContentType", re.IGNORECASE
 
 
 def fault_of(error: BaseException) -> Fault:
-    """What happened, from the error of either vendor."""
+    """Return the fault behind an error of either vendor."""
     module = type(error).__module__
     if module.startswith(("botocore", "boto3", "s3transfer")):
         return _botocore_fault(error)
@@ -126,7 +129,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
-    """The error for a fault; `place` names bucket and endpoint, `name` the object."""
+    """Return the error for a fault. `place` names bucket and endpoint, `name` the object."""
     where = f"object {name}, {place}" if name else place
     code, status = fault.code, fault.status
     if code in THROTTLING or status in (429, 503):
@@ -152,13 +155,14 @@ def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
 
 
 def put_answer(fault: Fault) -> PutAnswer | None:
-    """What a fault of a create means; None when it certainly wrote nothing."""
+    """Return a create's answer, given its fault; None if the create simply failed and certainly
+    wrote nothing."""
     if fault.status == 412:
         return PutAnswer.EXISTS
     if fault.status == 409:
         return PutAnswer.BUSY
     silent = fault.status == 0 and fault.sent is Sent.MAYBE
-    # a 503 of the store's own has a code and wrote nothing; one of a proxy may hide a success
+    # a store's own 503 has a code and wrote nothing; a proxy's 503 may hide a success
     failed = fault.status >= 500 and fault.status != 501
     if silent or (failed and fault.code not in THROTTLING) or fault.code in LEFT_OPEN:
         return PutAnswer.SILENT
@@ -166,7 +170,8 @@ def put_answer(fault: Fault) -> PutAnswer | None:
 
 
 def translated(error: Exception, place: str, name: str = "") -> HeadgateError:
-    """The error to raise `from` a vendor's, which loses what may hold signed headers."""
+    """Return the error to raise from a vendor's. Also cut from the vendor's error the text that
+    may hold signed headers."""
     fault = fault_of(error)
     error.args = tuple(str(part).split(": <", 1)[0].split("\n", 1)[0] for part in error.args)
     return error_for(fault, place, name)
@@ -180,14 +185,14 @@ def _silence(fault: Fault) -> str:
 
 def _obstore_fault(error: BaseException) -> Fault:
     text = str(error)
-    known = _by_class(error, OBSTORE)
+    class_fault = _by_class(error, OBSTORE)
     status, code = _STATUS.search(text), _CODE.search(text)
     if status:
         answered = int(status[1])
-        kept = known.code if known.status == answered else ""
-        return Fault(answered, code[1] if code else kept)
-    if known.status:
-        return known
+        class_code = class_fault.code if class_fault.status == answered else ""
+        return Fault(answered, code[1] if code else class_code)
+    if class_fault.status:
+        return class_fault
     if "redirect without LOCATION" in text:
         return WRONG_REGION
     if "non-partial response" in text:

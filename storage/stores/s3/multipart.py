@@ -1,7 +1,8 @@
-"""Large bodies: parts side by side, then one conditional completion; aborted on any failure.
+"""Multipart uploads of large bodies: parts in parallel, then one conditional completion.
 
-Only the completion makes the object, so everything before it may be repeated freely. An upload
-whose beginning lost its answer cannot be named by anyone: the sweep finds it by `uploads`.
+An upload is aborted on any failure. Only the completion creates the object, so every request
+before it may be repeated. If the answer to the first request is lost, nobody has the upload's id:
+the sweep finds the upload by `uploads`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class MultipartUploads:
         self._settings = settings
 
     def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> PutAnswer:
-        """Try once to create the object, as `PutSteps.create`."""
+        """Try once to create the object, as `PutSteps.create` says."""
         upload = self._begin(name, metadata)
         answer = PutAnswer.SILENT
         try:
@@ -102,4 +103,4 @@ class MultipartUploads:
         try:
             self.abort(upload)
         except HeadgateError:
-            return  # the sweep finds it, and what led here matters more
+            return  # the sweep finds the upload; the error that led here matters more

@@ -1,6 +1,6 @@
-"""What a user may say about the bucket, checked before anything connects.
+"""The settings of a bucket, checked before anything connects.
 
-Credentials are not among it: both clients take them from the ordinary AWS chain.
+They hold no credentials: both clients take these from the ordinary AWS chain.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..retries import RetrySettings
 MIB = 1 << 20
 PART_BYTES_MIN = 5 * MIB  # S3 refuses smaller parts, the last one excepted
 
-# Passed to the client for hot requests as they are; `CA` and `PROXY` reach both clients.
+# obstore gets these options as they are; boto3 gets `CA` and `PROXY`, too.
 CA, PROXY = "root_certificate", "proxy_url"
 CLIENT_OPTIONS = frozenset(
     {
@@ -56,11 +56,11 @@ SECRET_OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MultipartSettings:
-    """Bodies of `threshold_bytes` and more go in parts, `threads` of them at a time."""
-
     threshold_bytes: int = 128 * MIB
+    """Bodies of this size and more are sent in parts."""
     part_bytes: int = 32 * MIB
     threads: int = 4
+    """Parts of one body that are sent at the same time."""
 
     def __post_init__(self) -> None:
         if self.part_bytes < PART_BYTES_MIN or self.threads < 1 or self.threshold_bytes < 1:
@@ -92,13 +92,15 @@ class S3Settings:
 
     @property
     def path_style(self) -> bool:
-        """Endpoints of one's own rarely resolve a host per bucket; AWS does."""
-        said = self.options.get("path_style")
-        return self.endpoint is not None if said is None else _flag("path_style", said)
+        """Return True if URLs have the bucket in their path, False if in their host. AWS resolves
+        a host for each bucket; the endpoint of another store rarely does."""
+        option = self.options.get("path_style")
+        return self.endpoint is not None if option is None else _flag("path_style", option)
 
     @property
     def dummy_credentials(self) -> bool:
-        """Requests are signed with made-up keys, for a store that checks none: the embedded one."""
+        """Return True if requests are signed with invented keys, for the embedded store, which
+        checks none."""
         return _flag("dummy_credentials", self.options.get("dummy_credentials", "false"))
 
     @property
@@ -107,7 +109,7 @@ class S3Settings:
 
     @property
     def bucket_host_url(self) -> str:
-        """The service's URL with the bucket in its host, unless that is its path style."""
+        """Return the service's URL, with the bucket in its host unless `path_style` is set."""
         scheme, _, host = self.service_url.partition("://")
         return self.service_url if self.path_style else f"{scheme}://{self.bucket}.{host}"
 
@@ -117,12 +119,12 @@ class S3Settings:
 
     @property
     def place(self) -> str:
-        """Names the bucket in errors."""
+        """Return the name of the bucket and its endpoint for error messages."""
         return f"bucket {self.bucket} at {self.endpoint or 'AWS, region ' + self.region}"
 
 
 def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
-    """Settings from `spark.headgate.s3.*` (without that prefix) and the AWS environment.
+    """Return the settings in `spark.headgate.s3.*` (without that prefix) and the AWS environment.
 
     Raises:
         Invalid: an option is unknown, holds a secret, or has a value that cannot be used.
@@ -152,7 +154,7 @@ def _from_environment(key: str) -> str | None:
     return os.environ.get(f"{key}_S3") or os.environ.get(key) or None
 
 
-def _refuse_unknown(options: Mapping[str, str], known: frozenset[str]) -> None:
+def _refuse_unknown(options: Mapping[str, str], allowed: frozenset[str]) -> None:
     for key in sorted(options):
         if key in SECRET_OPTIONS:
             raise Invalid(
@@ -164,8 +166,8 @@ def _refuse_unknown(options: Mapping[str, str], known: frozenset[str]) -> None:
                 f"s3 option {key!r} has a password in its address, which Spark would show: leave "
                 "it out, and name a proxy that needs one in the environment, as HTTPS_PROXY"
             )
-        if key not in known:
-            near = get_close_matches(key, sorted(known), n=1, cutoff=0.0)
+        if key not in allowed:
+            near = get_close_matches(key, sorted(allowed), n=1, cutoff=0.0)
             raise Invalid(f"unknown s3 option {key!r}; the nearest is {near[0]!r}")
 
 

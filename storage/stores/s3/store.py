@@ -1,10 +1,11 @@
-"""The S3 door: any store that speaks S3, and the only place that knows how it is spoken.
+"""The S3 door: an object store on any service that speaks S3.
 
-Guarantees what the port says. Assumes a store that honours If-None-Match on PUT and on the
+It guarantees what the port says. It assumes a service that honours If-None-Match on PUT and on the
 completion of a multipart upload; `headgate doctor` proves that.
 
-The happy path of a put is one request, of a get one request, without a copy on this side of the
-client. One store object serves all threads of a process and keeps their connections.
+If nothing fails, a get is one request, and so is a put without a multipart upload. Neither copies
+bytes outside the client. One store object serves all threads of a process and keeps their
+connections.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .settings import S3Settings
 WRITE_ID = "headgate-write-id"
 PAGE_NAMES_MAX = 1000
 CHECK_TRY_S_MIN = 0.5
-CHECK_TRIES_MAX = 6  # a wrong endpoint should be told in a second or two
+CHECK_TRIES_MAX = 6  # so that a wrong endpoint is reported in a second or two
 HOT_ERRORS = (BaseError, OSError, ValueError)
 
 
@@ -89,13 +90,13 @@ class S3BlobStore:
         client = self._open()
         self._meter.head()
         try:
-            found = obstore.get(client, name, options={"head": True})
+            answer = obstore.get(client, name, options={"head": True})
         except HOT_ERRORS as error:
             failure = translated(error, self._settings.place, name)
             if isinstance(failure, Lost):
                 return None
             raise failure from error
-        return Stored(found.attributes.get(WRITE_ID, ""), found.meta["size"])
+        return Stored(answer.attributes.get(WRITE_ID, ""), answer.meta["size"])
 
     def get(self, name: str, span: ByteRange | None = None) -> memoryview:
         if span is not None and span.length == 0:
@@ -105,8 +106,8 @@ class S3BlobStore:
 
     def size_bytes(self, name: str) -> int | None:
         checked_name(name)
-        found = self._retrier.run(name, lambda: self.look(name))
-        return None if found is None else found.size_bytes
+        stored = self._retrier.run(name, lambda: self.look(name))
+        return None if stored is None else stored.size_bytes
 
     def delete(self, names: Collection[str]) -> None:
         left = [checked_name(name) for name in names]
@@ -118,8 +119,8 @@ class S3BlobStore:
         place: dict[str, str] = {}
         while True:
             page = self._page("list_objects_v2", {"Prefix": prefix, **place})
-            for found in page.get("Contents", ()):
-                yield BlobStat(found["Key"], found["Size"])
+            for entry in page.get("Contents", ()):
+                yield BlobStat(entry["Key"], entry["Size"])
             if not page.get("IsTruncated"):
                 return
             place = {"ContinuationToken": page["NextContinuationToken"]}
@@ -130,11 +131,11 @@ class S3BlobStore:
         while True:
             page = self._page("list_multipart_uploads", named | place)
             if named and not page.get("Uploads") and not _is_amazon(page):
-                named = {}  # MinIO, which may be behind a proxy, finds nothing by a prefix
+                named = {}  # MinIO, perhaps behind a proxy, lists no uploads by prefix
                 continue
-            for found in page.get("Uploads", ()):
-                if found["Key"].startswith(prefix):
-                    yield PendingUpload(found["Key"], found["UploadId"])
+            for entry in page.get("Uploads", ()):
+                if entry["Key"].startswith(prefix):
+                    yield PendingUpload(entry["Key"], entry["UploadId"])
             if not page.get("IsTruncated"):
                 return
             place = {
@@ -171,21 +172,21 @@ class S3BlobStore:
             if span is None:
                 answer = obstore.get(client, name)
                 span = ByteRange(0, answer.meta["size"])
-                found = memoryview(answer.bytes())
+                content = memoryview(answer.bytes())
             else:
-                found = memoryview(
+                content = memoryview(
                     obstore.get_range(client, name, start=span.start, length=span.length)
                 )
-            size = len(found)
+            size = len(content)
         except HOT_ERRORS as error:
             fault = fault_of(error)
             if fault.status == 416 and span is not None:
-                found = memoryview(b"")
+                content = memoryview(b"")
             else:
                 raise translated(error, self._settings.place, name) from error
         finally:
             self._meter.get(size)
-        return exact(found, name, span)
+        return exact(content, name, span)
 
     def _delete(self, batch: Sequence[str]) -> None:
         self._meter.delete()
