@@ -1,7 +1,7 @@
-"""Every object name, in one place.
+"""The names of all objects.
 
-`<root>/<job>/<shard>/<result>/<partition>/<attempt>/<n>`: the shard spreads the request rate, one
-prefix holds all of a job, and no two attempts ever write the same name.
+`<root>/<job>/<shard>/<result>/<partition>/<attempt>/<n>`: the shard spreads the request rate, all
+objects of a job have one prefix, and no two attempts ever write the same name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Layout:
 
     @property
     def prefix(self) -> str:
-        """Where all of the job's objects are."""
+        """Return the prefix of the job's objects."""
         return f"{self.root}/{self.job}/" if self.root else f"{self.job}/"
 
     def attempt(self, attempt: AttemptId) -> str:
-        """Where an attempt's objects are."""
+        """Return the prefix of an attempt's objects."""
         partition = attempt.partition
         folder = self._folder(partition.result, str(partition.index))
         return f"{folder}{attempt.epoch}-{attempt.task}/"
@@ -35,21 +35,21 @@ class Layout:
         return f"{self.attempt(attempt)}{number}"
 
     def manifests(self, result: ResultId) -> str:
-        """Where a result's manifest shards are."""
+        """Return the prefix of a result's manifest shards."""
         return self._folder(result, _MANIFEST)
 
     def manifest(self, result: ResultId, version: int, shard: int) -> str:
         return f"{self.manifests(result)}{version}-{shard}"
 
     def result_of(self, name: str) -> ResultId | None:
-        """The result that one of the job's objects belongs to; None when it is no name of ours."""
+        """Return the result that an object of the job belongs to; None for any other name."""
         parts = name.removeprefix(self.prefix).split("/")
         ours = name.startswith(self.prefix) and len(parts) > 2
         return ResultId(parts[1]) if ours else None
 
     def owner(self, name: str) -> tuple[ResultId, int | None] | None:
-        """The result that an object of the job is of, and the epoch that wrote it, None for a
-        manifest; nothing when the name is none of these."""
+        """Return the result that an object of the job belongs to, and the epoch that wrote it. The
+        epoch of a manifest is None. Return None if the name has neither form."""
         parts = name.removeprefix(self.prefix).split("/")
         if len(parts) == 4 and parts[2] == _MANIFEST:
             return ResultId(parts[1]), None
@@ -62,5 +62,5 @@ class Layout:
 
 
 def segment_number(name: str) -> int:
-    """Which of its attempt's segments an object is."""
+    """Return the number of the segment that an object is, counted in its attempt."""
     return int(name.rpartition("/")[2])

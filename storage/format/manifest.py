@@ -1,4 +1,4 @@
-"""The manifest: what a reader must read, by partition. A cache of the log, made by the driver."""
+"""The manifest: the segments that readers must read. The driver makes it from the log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..stores.port import BlobStore, ByteRange
 from .layout import Layout
 from .segment import Longs, SegmentIndex, Sums, fetch_index
 
-_FETCHES_AT_ONCE = 16  # of indexes that are too large for an event
+_FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One object and where in it each subpartition stands; the arrays start at `Manifest.first`."""
+    """One object, and the place of each subpartition in it, from `Manifest.first` on."""
 
     attempt: AttemptId
     name: str
@@ -32,14 +32,14 @@ class Source:
     checksums: Sums
 
     def range_of(self, first: int, count: int) -> ByteRange:
-        """The bytes of neighbouring subpartitions: one range, for they follow without a gap."""
+        """Return the range of neighbouring subpartitions, which follow each other without a gap."""
         start, last = int(self.starts[first]), first + count - 1
         return ByteRange(start, int(self.starts[last]) + int(self.sizes[last]) - start)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is to be read for the subpartitions from `first` on."""
+    """The objects to read for `count` subpartitions from `first` on."""
 
     job: JobId
     result: ResultId
@@ -50,18 +50,18 @@ class Manifest:
 
     @property
     def rows(self) -> Longs:
-        """Rows of each subpartition."""
+        """Return the rows of each subpartition."""
         zero = np.zeros(self.count, np.int64)
         return sum((source.rows for source in self.sources), zero)
 
     @property
     def sizes(self) -> Longs:
-        """Stored bytes of each subpartition."""
+        """Return the stored bytes of each subpartition."""
         zero = np.zeros(self.count, np.int64)
         return sum((source.sizes for source in self.sources), zero)
 
     def part(self, first: int, count: int) -> Manifest:
-        """The manifest of neighbouring subpartitions only."""
+        """Return the manifest of some neighbouring subpartitions."""
         at = first - self.first
         part = slice(at, at + count)
         sources = tuple(
@@ -73,15 +73,15 @@ class Manifest:
         return Manifest(self.job, self.result, self.epoch, first, count, sources)
 
     def of(self, partitions: range) -> Manifest:
-        """The manifest of what some partitions hold of the same subpartitions."""
-        held = tuple(s for s in self.sources if s.attempt.partition.index in partitions)
-        return replace(self, sources=held)
+        """Return the manifest of some partitions, for the same subpartitions."""
+        sources = tuple(s for s in self.sources if s.attempt.partition.index in partitions)
+        return replace(self, sources=sources)
 
 
 def build(
     descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
 ) -> Manifest:
-    """The whole manifest of a complete result; an index too large for its event is fetched."""
+    """Return the manifest of a complete result. Fetch an index that was too large for its event."""
     assert state.complete, "only a complete result has a manifest"
     return gather(descriptor, state, range(descriptor.partitions), layout, store)
 
@@ -93,15 +93,15 @@ def gather(
     layout: Layout,
     store: BlobStore,
 ) -> Manifest:
-    """The manifest of some partitions, all of which are whole."""
+    """Return the manifest of some partitions, all of which are whole."""
     segments = [
         (produced.attempt, segment)
         for produced in map(state.produced, partitions)
         for segment in produced.segments
     ]
 
-    def located(one: tuple[AttemptId, SegmentSummary]) -> Source:
-        return locate(*one, layout, descriptor.subpartitions, store)
+    def located(announced: tuple[AttemptId, SegmentSummary]) -> Source:
+        return locate(*announced, layout, descriptor.subpartitions, store)
 
     if all(segment.index for _, segment in segments):
         sources = tuple(map(located, segments))
@@ -120,10 +120,11 @@ def locate(
     subpartitions: int,
     store: BlobStore,
 ) -> Source:
-    """Where in a segment each subpartition stands.
+    """Return the object of a segment, with the place of each subpartition in it.
 
     Raises:
-        Corrupt: its index is not what the segment was announced with.
+        Corrupt: the segment's index is not sound, or not that of the announced rows.
+        Lost: the index was not in the event, and the object is gone.
     """
     name = layout.segment(attempt, segment.number)
     index = _index(attempt, segment, name, subpartitions, store)

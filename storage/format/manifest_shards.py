@@ -1,7 +1,7 @@
-"""Manifests too large to travel with a task: cut by subpartitions into objects of their own.
+"""Manifests too large to travel with a task: they are cut by subpartitions and stored as objects.
 
-A reader fetches only the shard that it needs. The names follow from a few numbers that the log has,
-so that a release can delete them by name.
+A reader fetches only the shard that it needs. The shards' names follow from a few numbers in the
+log, so that a release can delete them by name.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """Where the shards of a manifest are, and what their bytes add up to."""
+    """A reference to the stored shards of a manifest."""
 
     head: Manifest
+    """The manifest without its sources."""
     width: int
+    """The number of subpartitions in each shard; the last shard may have fewer."""
     names: tuple[str, ...]
     checksums: tuple[int, ...]
 
@@ -53,7 +55,7 @@ class StoredManifest:
 
 
 def firsts(segments: int, subpartitions: int) -> range:
-    """Where each shard begins; nothing when the manifest is small enough to travel."""
+    """Return the first subpartition of each shard; none if the manifest is small enough to send."""
     entry_bytes = max(1, segments * _ENTRY_BYTES)
     if entry_bytes * subpartitions <= _INLINE_BYTES_MAX:
         return range(0)
@@ -63,7 +65,7 @@ def firsts(segments: int, subpartitions: int) -> range:
 def names(
     layout: Layout, result: ResultId, segments: int, subpartitions: int, version: int
 ) -> list[str]:
-    """The names of a result's manifest shards; it has another version each time it is complete."""
+    """Return the names of a result's manifest shards. `version` counts the result's completions."""
     count = len(firsts(segments, subpartitions))
     return [layout.manifest(result, version, shard) for shard in range(count)]
 
@@ -71,7 +73,8 @@ def names(
 def store_manifest(
     store: BlobStore, layout: Layout, manifest: Manifest, version: int
 ) -> Manifest | StoredManifest:
-    """The manifest as tasks take it: itself when small, else a reference to what was stored."""
+    """Return the manifest as tasks take it: itself if it is small, else a reference to its shards,
+    which are put first."""
     cuts = firsts(len(manifest.sources), manifest.count)
     if not cuts:
         return manifest
@@ -80,17 +83,18 @@ def store_manifest(
     for name, first in zip(placed, cuts, strict=True):
         body = encode(manifest.part(first, min(cuts.step, manifest.count - first)))
         sums.append(checksum(body))
-        # Whoever builds it from the same log writes the same: a later driver finds it there.
+        # The same log gives the same bytes, so the put of a later driver succeeds, too.
         store.put(name, body, f"{manifest.result}/manifest/{sums[-1]}")
     head = Manifest(manifest.job, manifest.result, manifest.epoch, 0, manifest.count, ())
     return StoredManifest(head, cuts.step, tuple(placed), tuple(sums))
 
 
 def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> Manifest:
-    """The shard that holds a subpartition.
+    """Return the shard that holds a subpartition.
 
     Raises:
-        Corrupt, Lost: the shard is not what was stored.
+        Corrupt: the bytes are not those that were stored.
+        Lost: the shard's object is gone.
     """
     shard = subpartition // stored.width
     body = store.get(stored.names[shard])
@@ -120,10 +124,10 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def decode(body: memoryview | bytes, result: ResultId) -> tuple[Source, ...]:
-    """The sources in a shard's bytes.
+    """Return the sources in a shard's bytes.
 
     Raises:
-        Corrupt: they are none.
+        Corrupt: the bytes are no shard.
     """
     try:
         table = ipc.open_stream(pa.py_buffer(body)).read_all()

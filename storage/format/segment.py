@@ -1,8 +1,8 @@
 """The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
 
-The footer's metadata holds the format version, the attempt and the index: for each subpartition
-that is not empty its rows, bytes and checksum. Subpartitions follow each other without a gap, so
-that neighbours are one byte range, and where the first one starts follows from the schema.
+The footer's metadata has the format version, the attempt and the index. The index has the rows,
+bytes and checksum of each subpartition that is not empty. Subpartitions follow each other without a
+gap, so that neighbours are one byte range. The place of the first one follows from the schema.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
 _TAIL_BYTES = 10
 ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
-HEAD_BYTES = 16  # of an index: its checksum, and where the first batch starts
+HEAD_BYTES = 16  # of an index: its checksum, and the offset of the first batch
 _SIZE_MAX = (1 << 32) - 1
-_START_MAX = 1 << 40  # 1 TiB: far more than any schema takes
+_START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
@@ -41,18 +41,18 @@ Sums = npt.NDArray[np.uint64]
 
 
 def checksum(body: Bytes | pa.Buffer) -> int:
-    """64 bits over the bytes."""
+    """Return a checksum of 64 bits, as a signed number."""
     return signed(xxhash.xxh3_64_intdigest(body))
 
 
 def signed(digest: int) -> int:
-    """64 bits as Avro and Kafka's tools like them."""
+    """Return 64 bits as a signed number, for Avro and Kafka's tools have no other."""
     return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """Rows, bytes and checksum of each subpartition in one segment; zero where it is empty."""
+    """The rows, bytes and checksum of each subpartition in one segment; zeros for an empty one."""
 
     start: int
     rows: Longs
@@ -61,14 +61,15 @@ class SegmentIndex:
 
     @property
     def starts(self) -> Longs:
-        """Where each subpartition's bytes start in the object."""
+        """Return the offset of each subpartition's bytes in the object."""
         return self.start + np.concatenate(([0], np.cumsum(self.sizes)[:-1]))
 
     def entries(self) -> bytes:
-        """The index as stored: only what is not empty, at a length known before the bytes are.
+        """Return the index in its stored form, without empty subpartitions. The number of the
+        others alone determines its length.
 
         Raises:
-            Invalid: a subpartition takes more than an index can state.
+            Invalid: a subpartition has more bytes or rows than an index can state.
         """
         largest = int(max(self.sizes.max(initial=0), self.rows.max(initial=0)))
         if largest > _SIZE_MAX:
@@ -113,12 +114,12 @@ class SegmentIndex:
         return index
 
     def packed(self) -> bytes:
-        """The stored form made small for an event."""
+        """Return the stored form, compressed for an event."""
         return zlib.compress(self.entries(), 1)
 
     @classmethod
     def unpacked(cls, raw: bytes, subpartitions: int) -> SegmentIndex:
-        """Read the form that an event has; never makes more than so many subpartitions take.
+        """Read the compressed form. Decompress no more bytes than so many subpartitions can have.
 
         Raises:
             Corrupt: the bytes are no index of so many subpartitions, or more than one.
@@ -126,21 +127,21 @@ class SegmentIndex:
         stream = zlib.decompressobj()
         bytes_max = HEAD_BYTES + subpartitions * ENTRY.itemsize
         try:
-            found = stream.decompress(raw, bytes_max + 1)
+            entries = stream.decompress(raw, bytes_max + 1)
         except zlib.error as exc:
             raise Corrupt("an event's index cannot be decompressed") from exc
-        if len(found) > bytes_max or not stream.eof or stream.unused_data:
+        if len(entries) > bytes_max or not stream.eof or stream.unused_data:
             raise Corrupt(f"an event's index is not whole, or not of {subpartitions} subpartitions")
-        return cls.from_entries(found, subpartitions)
+        return cls.from_entries(entries, subpartitions)
 
 
 def batches_start(schema: pa.Schema) -> int:
-    """Where the first batch stands in a file of this schema."""
+    """Return the offset of the first batch in a file of this schema."""
     return _MAGIC_BYTES + int(schema.serialize().size)
 
 
 def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
-    """What the footer says besides the index."""
+    """Return the footer's metadata without the index."""
     return {
         "headgate.format": FORMAT,
         "headgate.attempt": str(attempt),
@@ -151,11 +152,11 @@ def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
 def fetch_index(
     store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
 ) -> SegmentIndex:
-    """Read the index of a stored segment that an attempt announced from its footer.
+    """Read a segment's index from the footer of its object.
 
     Raises:
         Corrupt: the object is no segment of this attempt in a known format.
-        Lost: it is gone.
+        Lost: the object is gone.
     """
     tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
@@ -175,27 +176,27 @@ def fetch_index(
 def read_index(
     metadata: pa.KeyValueMetadata | None, name: str, attempt: AttemptId, subpartitions: int
 ) -> SegmentIndex:
-    """The index from a segment's footer metadata.
+    """Return the index in a segment's footer metadata.
 
     Raises:
         Corrupt: the object is no segment of this attempt in a known format.
     """
-    found = metadata or {}
+    values = metadata or {}
     for key, expected in footer_metadata(attempt, subpartitions).items():
-        if found.get(key.encode()) != expected.encode():
+        if values.get(key.encode()) != expected.encode():
             raise Corrupt(
-                f"{name} is no segment of this attempt: {key} is {found.get(key.encode())!r}, "
+                f"{name} is no segment of this attempt: {key} is {values.get(key.encode())!r}, "
                 f"expected {expected!r}"
             )
     try:
-        raw = base64.b64decode(found[INDEX_KEY.encode()], validate=True)
+        raw = base64.b64decode(values[INDEX_KEY.encode()], validate=True)
         return SegmentIndex.from_entries(raw, subpartitions)
     except (KeyError, ValueError, Corrupt) as exc:
         raise Corrupt(f"{name} has no sound index in its footer: {exc}") from exc
 
 
 def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
-    """The batches of a whole subpartition's bytes, checked before by checksum, one at a time.
+    """Yield the batches in a slice's bytes, whose checksum was verified, one at a time.
 
     Raises:
         Corrupt: the bytes are no batches of this schema.
@@ -208,15 +209,16 @@ def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _stream(schema: bytes, part: memoryview) -> pa.Buffer | pa.PythonFile:
-    """What an Arrow stream starts with, and a subpartition's bytes, which only when they are few
-    cost less to copy than to be asked for piece by piece."""
+    """Return an Arrow stream of the schema and a slice's bytes. Few bytes are copied, because that
+    costs less than reading them piece by piece."""
     if len(part) <= _COPIED_BYTES_MAX:
         return pa.py_buffer(schema + part)
     return pa.PythonFile(_Chain(schema, part), "r")
 
 
 class _Chain:
-    """Buffers after each other as one file, read without copying; Arrow asks for no more."""
+    """Joins buffers into one file that is read without copying. It has the methods that Arrow
+    calls."""
 
     closed = False
 
@@ -224,7 +226,7 @@ class _Chain:
         self._parts = deque(map(pa.py_buffer, parts))
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """Up to so many bytes: those of one part."""
+        """Return up to `size` bytes, all of them from one part."""
         if not self._parts:
             return pa.py_buffer(b"")
         part = self._parts.popleft()

@@ -1,10 +1,12 @@
 """A gate's channels: one for each partition that was not known when the gate was made.
 
-Guarantees: slices of a partition are handed out from one attempt only, each once, and the channels
-end only when every partition is stated to be whole. An attempt that fails before any of its bytes
-were handed out is forgotten; one that fails later is an error, for its rows may be out already. Of
-a pipelined result also one that was handed out whole is: the others start anew with it.
-Told from any thread; asked by the gate's reader alone.
+Guarantees: slices of a partition are handed out from one attempt only, each once. The channels end
+only when every partition is announced as whole. An attempt that fails before any of its bytes were
+handed out is forgotten. An attempt that fails later is an error, because its rows may have been
+read already. In a pipelined result this holds even for an attempt that was handed out whole,
+because the other partitions start anew with it.
+
+Any thread may bring news. Only the gate's reader takes slices.
 """
 
 from __future__ import annotations
@@ -31,32 +33,35 @@ Locate: TypeAlias = Callable[[AttemptId, SegmentSummary, int], Source]
 
 @dataclass(slots=True)
 class _Announced:
-    """What an attempt has announced; `taken` are the numbers of the segments handed out."""
+    """The announcements of one attempt."""
 
     segments: dict[int, SegmentSummary] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
+    """The numbers of the segments that were handed out."""
     whole: bool = False
     failed: str = ""
+    """The reason why the attempt failed, else ''."""
     wrong: str = ""
+    """The contradiction between two announcements, else ''."""
 
     @property
     def ended(self) -> bool:
         return self.whole and len(self.taken) == len(self.segments)
 
-    def add(self, told: PartitionInfo) -> bool:
-        """Whether it says anything new."""
+    def add(self, info: PartitionInfo) -> bool:
+        """Take in an announcement. Return True if it changed anything."""
         before = len(self.segments), self.whole, self.failed, self.wrong
-        for segment in told.segments:
-            known = self.segments.setdefault(segment.number, segment)
-            if replace(known, index=b"") != replace(segment, index=b""):
-                self.wrong = f"segment {segment.number} of {told.attempt} was announced as two"
-        if told.whole and len(self.segments) != len(told.segments):
+        for segment in info.segments:
+            earlier = self.segments.setdefault(segment.number, segment)
+            if replace(earlier, index=b"") != replace(segment, index=b""):
+                self.wrong = f"segment {segment.number} of {info.attempt} was announced as two"
+        if info.whole and len(self.segments) != len(info.segments):
             self.wrong = (
-                f"attempt {told.attempt} announced {len(self.segments)} segments one by one, and "
-                f"{len(told.segments)} in all"
+                f"attempt {info.attempt} announced {len(self.segments)} segments one by one, and "
+                f"{len(info.segments)} in all"
             )
-        self.whole = self.whole or told.whole
-        self.failed = self.failed or told.failed
+        self.whole = self.whole or info.whole
+        self.failed = self.failed or info.failed
         return before != (len(self.segments), self.whole, self.failed, self.wrong)
 
 
@@ -69,10 +74,11 @@ class _Channel:
 
     @property
     def chosen(self) -> AttemptId | None:
-        """The attempt to read on: the one begun, else a whole one, else the first announced."""
+        """Return the attempt to read: the attempt that was begun, else the first whole attempt,
+        else the first one announced; None if all failed."""
         if self.read is not None:
             return self.read
-        alive = [name for name, said in self.attempts.items() if not said.failed]
+        alive = [name for name, announced in self.attempts.items() if not announced.failed]
         whole = [name for name in alive if self.attempts[name].whole]
         return next(iter(whole or alive), None)
 
@@ -82,36 +88,37 @@ class _Channel:
         return chosen is not None and self.attempts[chosen].ended
 
     def next(self) -> tuple[AttemptId, SegmentSummary] | None:
-        """Take the next segment that is stored and not taken.
+        """Take the next segment that is announced and not taken; return None if there is none.
 
         Raises:
             Lost: the attempt that was begun has failed.
-            Corrupt: it contradicts itself.
+            Corrupt: the attempt's announcements contradict each other.
         """
         chosen = self.chosen
         if chosen is None:
             return None
-        said = self.attempts[chosen]
-        if said.wrong:
-            raise Corrupt(said.wrong)
-        failed = said.failed or self._overtaken(said)
-        if said.ended and not self.pipelined:
-            failed = ""  # what takes its place has the same rows
+        announced = self.attempts[chosen]
+        if announced.wrong:
+            raise Corrupt(announced.wrong)
+        failed = announced.failed or self._overtaken(announced)
+        if announced.ended and not self.pipelined:
+            failed = ""  # the attempt that takes its place has the same rows
         if failed:
             raise Lost(
-                f"attempt {chosen} failed when {len(said.taken)} of its segments were read: "
+                f"attempt {chosen} failed when {len(announced.taken)} of its segments were read: "
                 f"{failed}. Whoever reads partition {chosen.partition} must begin again"
             )
-        number = min(said.segments.keys() - said.taken, default=None)
+        number = min(announced.segments.keys() - announced.taken, default=None)
         if number is None:
             return None
-        said.taken.add(number)
-        return chosen, said.segments[number]
+        announced.taken.add(number)
+        return chosen, announced.segments[number]
 
-    def _overtaken(self, said: _Announced) -> str:
-        """Only the partition's attempt is whole: of others nobody will hear the end."""
-        others = [name for name, one in self.attempts.items() if one.whole and one is not said]
-        return f"attempt {others[0]} is the partition" if others and not said.whole else ""
+    def _overtaken(self, mine: _Announced) -> str:
+        """Return the reason why this attempt will never be whole, else ''. Only the partition's
+        attempt becomes whole: if another attempt is, the end of this one will not be announced."""
+        whole = [name for name, other in self.attempts.items() if other.whole and other is not mine]
+        return f"attempt {whole[0]} is the partition" if whole and not mine.whole else ""
 
     def __str__(self) -> str:
         chosen = self.chosen
@@ -121,13 +128,13 @@ class _Channel:
 
 
 class PartitionUpdates(Protocol):
-    """Where channels hear of partitions, besides being told."""
+    """A source that channels ask for news of partitions."""
 
     def hear(self, timeout_s: float) -> list[PartitionInfo]:
-        """What has become known since; nothing when nothing has within the time.
+        """Return the news since the last call; nothing if none came within the time.
 
         Raises:
-            Lost: nothing more will come: the result was released or its driver replaced.
+            Lost: no news will come any more: the result or its job was given up.
         """
 
     def close(self) -> None: ...
@@ -144,7 +151,8 @@ class Channels:
         self._locate = locate
         self._updates = updates
         self._channels = {
-            one.partition: _Channel(one.subpartitions, one.pipelined) for one in deployment.unknown
+            descriptor.partition: _Channel(descriptor.subpartitions, descriptor.pipelined)
+            for descriptor in deployment.unknown
         }
         self._cut: deque[Slice] = deque()
         self._changed = Condition()
@@ -152,42 +160,43 @@ class Channels:
         self.update(deployment.told)
 
     def update(self, infos: Iterable[PartitionInfo]) -> None:
-        """Take in what has become known; what is of other partitions is not for this gate."""
+        """Take in news. News of partitions that this gate does not wait for is ignored."""
         with self._changed:
-            for told in infos:
-                channel = self._channels.get(told.attempt.partition)
+            for info in infos:
+                channel = self._channels.get(info.attempt.partition)
                 if channel is not None:
-                    said = channel.attempts.setdefault(told.attempt, _Announced())
-                    self._news = said.add(told) or self._news
+                    announced = channel.attempts.setdefault(info.attempt, _Announced())
+                    self._news = announced.add(info) or self._news
             self._changed.notify_all()
 
     @property
     def ended(self) -> bool:
-        """Whether every partition is whole and handed out."""
+        """Return True if every partition is whole and handed out."""
         with self._changed:
-            return not self._cut and all(one.ended for one in self._channels.values())
+            return not self._cut and all(channel.ended for channel in self._channels.values())
 
     def take(self) -> Slice | None:
-        """The next slice that can be read now.
+        """Return the next slice that can be read now, or None.
 
         Raises:
             Lost: an attempt that was half handed out has failed.
-            Corrupt: a segment's index is not what was announced.
+            Corrupt: an attempt's announcements contradict each other, or a segment's index is not
+                what was announced.
         """
         while not self._cut:
             with self._changed:
-                found = next(filter(None, map(_Channel.next, self._channels.values())), None)
-            if found is None:
+                segment = next(filter(None, map(_Channel.next, self._channels.values())), None)
+            if segment is None:
                 return None
-            self._cut_up(*found)
+            self._cut_up(*segment)
         return self._cut.popleft()
 
     def wait(self, deadline: Deadline) -> None:
-        """Return when something was told since the last wait.
+        """Return when there was news since the last wait.
 
         Raises:
-            Unavailable: nothing was, naming the partitions that are waited for.
-            Lost: nothing more will be.
+            Unavailable: no news came in time; the message names the partitions that are missing.
+            Lost: no news will come any more.
         """
         while not self._heard(0.0 if self._updates else deadline.left_s):
             if deadline.passed:
@@ -206,10 +215,10 @@ class Channels:
         return heard
 
     def waiting_for(self) -> str:
-        """The partitions that are not whole, and what is known of them."""
-        open_ones = {name: one for name, one in self._channels.items() if not one.ended}
-        named = "; ".join(f"{name}: {open_ones[name]}" for name in sorted(open_ones)[:_NAMED_MAX])
-        more = f"; and {len(open_ones) - _NAMED_MAX} more" if len(open_ones) > _NAMED_MAX else ""
+        """Return a message that names the partitions that are missing, with the news of them."""
+        missing = {name: channel for name, channel in self._channels.items() if not channel.ended}
+        named = "; ".join(f"{name}: {missing[name]}" for name in sorted(missing)[:_NAMED_MAX])
+        more = f"; and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         job = self._deployment.manifest.job
         return f"nothing was heard in time of partitions of job {job}: {named}{more}"
 

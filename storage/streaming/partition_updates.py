@@ -1,9 +1,9 @@
-"""What is known of a result that is still being written, and what the log tells readers later.
+"""News of a result that is still being written: from the job's state at first, then from the log.
 
-Guarantees: only of attempts that are consumable anything is told: of a blocking one all at once, of
-a pipelined one segment by segment, and that it is whole when its result is complete. One that is
-superseded later is told of as failed. A log that cannot be read for a while is read on later: how
-long a reader waits is its gate's to say.
+Guarantees: segments are reported only of consumable attempts. Those of a blocking attempt are
+reported all at once; those of a pipelined attempt one by one, and the attempt as whole when its
+result is complete. An attempt that is superseded is reported as failed. If the log cannot be read
+for a while, reading goes on later: the gate limits how long its reader waits.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ _EVENTS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class KnownPartitions:
-    """The partitions that are whole, those that are not, and what is known of the latter."""
-
     manifest: Manifest
+    """The partitions that are whole."""
     unknown: tuple[UnknownShuffleDescriptor, ...]
+    """The other partitions."""
     told: tuple[PartitionInfo, ...]
+    """The news of the unknown partitions so far."""
 
 
 def known(
     descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
 ) -> KnownPartitions:
-    """What readers of a result that is not complete can be given now."""
+    """Return the partitions of a result, which need not be complete, as its readers get them."""
     whole = [index for index, name in state.winners.items() if state.attempts[name] is not None]
     unknown = tuple(
         UnknownShuffleDescriptor(
@@ -59,16 +60,17 @@ def known(
         )
         for index in sorted(set(range(descriptor.partitions)) - set(whole))
     )
-    told = tuple(
+    news = tuple(
         PartitionInfo(name, state.streams.get(name, ()))
         for name in state.winners.values()
         if state.attempts[name] is None
     )
-    return KnownPartitions(gather(descriptor, state, sorted(whole), layout, store), unknown, told)
+    return KnownPartitions(gather(descriptor, state, sorted(whole), layout, store), unknown, news)
 
 
 class LogUpdates:
-    """Implements `Tidings`; opens the log at the first question, for a gate asks when it waits."""
+    """Implements `PartitionUpdates`. Opens the log at the first `hear`, since a gate that does not
+    have to wait never asks."""
 
     def __init__(
         self, log: EventLog, job: JobId, deployment: InputGateDeployment, clock: Clock
@@ -95,7 +97,7 @@ class LogUpdates:
                 f"the log has forgotten what was said of result {self._fold.result} since this "
                 f"reader was to begin: {exc}"
             ) from exc
-        return [told for record in records for told in self._fold.observe(record)]
+        return [info for record in records for info in self._fold.observe(record)]
 
     def close(self) -> None:
         follower, self._follower = self._follower, None
@@ -104,23 +106,24 @@ class LogUpdates:
 
 
 class Fold:
-    """What events say to the readers of one result.
+    """Turns events into news for the readers of one result.
 
-    A pipelined attempt is consumable before it is whole, and may be superseded by a fact that
-    stands before its last segment and is decided after it. So all of them are whole together, when
-    the result is complete, and a reader begins again when one that it took for whole is not.
+    A pipelined attempt is consumable before it is whole. A fact that stands before its last segment
+    in the log may supersede it by a decision that stands after it. So all pipelined attempts are
+    reported whole together, when the result is complete. A reader that took an attempt for whole
+    which is not begins again.
     """
 
     def __init__(self, deployment: InputGateDeployment) -> None:
         self.result = deployment.manifest.result
-        self._pipelined = any(one.pipelined for one in deployment.unknown)
-        self._unknown = {one.partition for one in deployment.unknown}
-        self._consumable = {told.attempt for told in deployment.told}
+        self._pipelined = any(descriptor.pipelined for descriptor in deployment.unknown)
+        self._unknown = {descriptor.partition for descriptor in deployment.unknown}
+        self._consumable = {info.attempt for info in deployment.told}
         self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
-        self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # and where that was said
+        self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # offset of `Produced`
 
     def observe(self, recorded: Recorded) -> tuple[PartitionInfo, ...]:
-        """What follows for readers from the next event.
+        """Return the news that follows for readers from the next event.
 
         Raises:
             Lost: nothing more of the result can be read.
@@ -143,15 +146,17 @@ class Fold:
                 return ()
 
     def _check_taken(self, recorded: Recorded, stopped: TrackingStopped) -> None:
-        """What the manifest had whole counts no more; of an empty partition it names no attempt."""
+        """Raise `Lost` if a partition that the manifest has is not tracked any more. Partitions are
+        compared, not attempts: the manifest names no attempt of an empty partition."""
         for attempt in stopped.attempts:
             if attempt.partition not in self._unknown:
                 raise self._over(recorded, f"attempt {attempt} failed: {stopped.reason}")
 
     def _whole_at(self, basis: int | None) -> tuple[PartitionInfo, ...]:
-        """What was whole at the fact that made the result complete. An attempt of a region that was
-        restarted since may be whole, too, before the log has that decision."""
-        return tuple([told for at, told in self._whole.values() if at <= (basis or 0)])
+        """Return the attempts that were whole at the fact that made the result complete. Later
+        attempts are left out: if a region was restarted after that fact, its new attempts may be
+        whole before the log has the decision."""
+        return tuple([info for at, info in self._whole.values() if at <= (basis or 0)])
 
     def _of_attempt(
         self, body: SegmentProduced | Produced | Consumable | Superseded, offset: int

@@ -1,1 +1,1 @@
-"""Deleting objects, and comparing the bucket with the log."""
+"""Deletion of objects, and comparison of the bucket with the log."""

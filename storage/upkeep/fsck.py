@@ -1,8 +1,8 @@
-"""Log against bucket: what the log says should be stored, held against what is there.
+"""Comparison of the log with the bucket: of the objects that should be stored with those that are.
 
-`compare` is pure. `check` reads the log before and after the listing and reports only what both
-readings agree on, so that a job that works meanwhile makes no finding. Assumes that everything
-under the root is Headgate's, and that the jobs of this log store there.
+`compare` is pure. `check` reads the log before and after the listing and reports only the findings
+that both readings agree on, so that a job at work makes no finding. It assumes that everything
+under the root is Headgate's, and that the jobs of this log store their objects there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Kind(Enum):
 
 
 class Remedy(Enum):
-    """What mends a finding. Nothing does where somebody may still be writing, where the log does
-    not say that the object is to go, and where it does not know the job."""
+    """The repair of a finding. There is none if an attempt may still be writing the object, if the
+    log does not say that the object is to go, or if the log does not know the job."""
 
     NONE = "left alone"
     DELETE = "to be deleted"
@@ -39,23 +39,27 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One object that is not as the log says; `upload` is its id when it is only an upload. `job`
-    is the job of the log that it is under, `segment` what an object of `attempt` should be."""
+    """One object that is not as the log says."""
 
     kind: Kind
     name: str
+    """The name of the object."""
     size_bytes: int
     says: str
+    """The reason for the finding, in words."""
     upload: str = ""
+    """The id of an unfinished upload; '' for an object."""
     remedy: Remedy = Remedy.NONE
     job: JobId | None = None
+    """The job below whose prefix the object is; None if the log does not know the job."""
     attempt: AttemptId | None = None
     segment: SegmentSummary | None = None
+    """The segment of `attempt` that the object should be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a bucket holds under one prefix."""
+    """The content of a bucket under one prefix."""
 
     objects: tuple[BlobStat, ...] = ()
     uploads: tuple[PendingUpload, ...] = ()
@@ -63,11 +67,11 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`live` are objects as they should be, `in_flight` those of attempts that still write."""
-
     found: tuple[Finding, ...] = ()
     live: tuple[BlobStat, ...] = ()
+    """The objects that are as they should be."""
     in_flight: tuple[BlobStat, ...] = ()
+    """The objects of attempts that still write."""
 
     @property
     def clean(self) -> bool:
@@ -87,18 +91,20 @@ class _Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """One attempt's place in the bucket, or a result's manifests (`attempt` None). `remedy` is for
-    what should not be there."""
+    """The place in the bucket of an attempt's objects, or of a result's manifests."""
 
     job: JobId
     fate: _Fate
     remedy: Remedy
+    """The remedy for objects that should not be there."""
     attempt: AttemptId | None = None
+    """None for manifests."""
     segments: Mapping[str, SegmentSummary] = field(default_factory=dict)
+    """The announced segments, by the names of their objects."""
 
 
 def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings:
-    """Hold a listing against the folded states of all jobs whose objects it may hold."""
+    """Compare a listing with the folded states of all jobs whose objects it may have."""
     jobs = {Layout(root, state.job).prefix: state for state in states}
     folders = {name: folder for state in jobs.values() for name, folder in _folders(state, root)}
 
@@ -116,12 +122,17 @@ def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings
 
 
 def agreed(before: Findings, after: Findings) -> Findings:
-    """What holds against the log both as it was before the bucket was read and as it was after."""
-    known = {(finding.kind, finding.name, finding.upload) for finding in before.found}
-    still = [one for one in after.found if (one.kind, one.name, one.upload) in known]
+    """Return the findings of `after` that `before` has, too, and those of `before` whose objects
+    are live in `after`. `before` is by the log from before the bucket was listed."""
+    earlier = {(finding.kind, finding.name, finding.upload) for finding in before.found}
+    still = [
+        finding
+        for finding in after.found
+        if (finding.kind, finding.name, finding.upload) in earlier
+    ]
     live = {stat.name for stat in after.live}
-    read = [one for one in before.found if one.name in live and not one.upload]
-    still += read  # seen only by reading the bytes
+    read = [finding for finding in before.found if finding.name in live and not finding.upload]
+    still += read  # the deep check alone finds these
     wrong = {finding.name for finding in still if not finding.upload}
     return replace(
         after, found=tuple(still), live=tuple(s for s in after.live if s.name not in wrong)
@@ -131,7 +142,7 @@ def agreed(before: Findings, after: Findings) -> Findings:
 def deep(
     states: Iterable[JobState], found: Findings, root: str, get: Callable[[str], memoryview]
 ) -> Findings:
-    """Read every live segment whole and add those whose checksum is not the announced one."""
+    """Read every live segment, and add a finding if its checksum is not the announced one."""
     places = (folder for state in states for _, folder in _folders(state, root))
     folders = {name: folder for folder in places for name in folder.segments}
     wrong = [_reread(stat, folders.get(stat.name), get) for stat in found.live]
@@ -145,8 +156,8 @@ def check(
     job: JobId | None = None,
     whole: bool = False,
 ) -> Findings:
-    """Compare a store with the log, which `states` reads anew at each call; `whole` reads every
-    live segment and holds its checksum against the announced one.
+    """Compare a store with the log, which `states` reads anew at each call. `whole` also reads
+    every live segment and compares its checksum with the announced one.
 
     Raises:
         Unavailable, Throttled: the store cannot be read.
@@ -160,7 +171,7 @@ def check(
 
 
 def list_store(store: BlobStore, root: str, job: JobId | None) -> Listing:
-    """Everything of one job, or of all."""
+    """List the objects and uploads of one job, or of all jobs."""
     prefix = Layout(root, job).prefix if job else f"{root}/" if root else ""
     return Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
 
@@ -176,8 +187,8 @@ def _folders(state: JobState, root: str) -> Iterator[tuple[str, _Folder]]:
         for attempt, produced in result.attempts.items():
             fate = _Fate.DOOMED if attempt in doomed else _fate(state, result, attempt)
             remedy = _remedy(state, result, attempt, fate)
-            told = result.streams.get(attempt, ()) if produced is None else produced.segments
-            named = {layout.segment(attempt, segment.number): segment for segment in told}
+            segments = result.streams.get(attempt, ()) if produced is None else produced.segments
+            named = {layout.segment(attempt, segment.number): segment for segment in segments}
             yield layout.attempt(attempt), _Folder(state.job, fate, remedy, attempt, named)
 
 
@@ -189,7 +200,8 @@ def _fate(state: JobState, result: ResultState, attempt: AttemptId) -> _Fate:
 
 
 def _remedy(state: JobState, result: ResultState, attempt: AttemptId, fate: _Fate) -> Remedy:
-    """What an attempt may still be writing is its master's to delete, when it has ended."""
+    """Return the remedy for an attempt's objects. An attempt that may still be writing is left to
+    its master, which deletes the objects when the attempt has ended."""
     running = attempt in result.running and attempt.epoch == state.epoch
     over = state.closed is not None or fate is _Fate.FENCED
     doomed = fate is _Fate.DOOMED and not running
@@ -197,7 +209,7 @@ def _remedy(state: JobState, result: ResultState, attempt: AttemptId, fate: _Fat
 
 
 def _strange(name: str, jobs: Mapping[str, JobState], root: str) -> _Folder | None:
-    """The place of what no attempt explains; None when the log does not know the job either."""
+    """Return the folder of an object that no attempt explains; None if its job is unknown, too."""
     below = name.removeprefix(f"{root}/") if root else name
     state = jobs.get(name[: len(name) - len(below)] + below.partition("/")[0] + "/")
     if state is None or not name.startswith(Layout(root, state.job).prefix):
@@ -229,7 +241,8 @@ def _explain(stat: BlobStat, folder: _Folder | None) -> Finding | _Fate:
 
 
 def _upload(upload: PendingUpload, folder: _Folder | None) -> Finding | None:
-    """Whoever has announced its last segment completes no upload either."""
+    """Return the finding for an unfinished upload; None if an attempt may still complete it. An
+    attempt that has announced its last segment completes no upload."""
     if folder is not None and folder.fate is _Fate.IN_FLIGHT:
         return None
     says = f"nobody will complete upload {upload.upload_id}"
@@ -260,12 +273,12 @@ def _reread(
         return None
     segment = folder.segments[stat.name]
     try:
-        found = checksum(get(stat.name))
+        actual = checksum(get(stat.name))
     except Lost:
         return _finding(Kind.MISSING, stat, "gone since it was listed", folder, segment)
-    if found == segment.checksum:
+    if actual == segment.checksum:
         return None
-    says = f"checksum {found:x}, announced with {segment.checksum:x}"
+    says = f"checksum {actual:x}, announced with {segment.checksum:x}"
     return _finding(Kind.MISMATCHED, stat, says, folder, segment)
 
 

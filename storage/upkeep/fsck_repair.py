@@ -1,9 +1,9 @@
-"""Mending what fsck found: deletes what the log orders to go, states what is lost.
+"""Repair of what fsck found: deletes the objects that are to go, and states which are lost.
 
-Guarantees: only what is under the prefix of a job whose log is sound is touched; nothing that an
-attempt may still be writing is deleted; `Lost` is stated only when the object was looked at once
-more by its name, and never when nothing of its job is there: then the store is more likely another
-job's. May be repeated.
+Guarantees: it touches only objects below the prefix of a job whose log is sound. It deletes nothing
+that an attempt may still be writing. It states `Lost` only after another look at the object by its
+name, and never if no object of the job is live: then the store is more likely another job's. A
+repair may be repeated.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from .fsck import Finding, Findings, Remedy
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """How many objects were deleted, uploads aborted, and attempts stated as lost; `left` are the
-    findings that nothing was done about."""
-
     deleted: int
+    """Objects that were deleted."""
     aborted: int
+    """Uploads that were aborted."""
     lost: int
+    """Attempts that were stated as lost."""
     left: tuple[Finding, ...]
+    """Findings that nothing was done about."""
 
 
 def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) -> set[JobId]:
-    """The jobs whose logs are whole, or begin at a snapshot, and explain themselves, and that are
-    not in another store. Nobody vouches for a job of which nothing was read."""
-    known = ((job, one.registered) for job, one in snapshots.items())
-    elsewhere = {job for job, body in known if body and body.store not in ("", store)}
+    """Return the jobs that are not in another store, and whose logs are sound: whole, or beginning
+    at a snapshot, and without a violation. A job of which nothing was read is left out."""
+    registered = ((job, snapshot.registered) for job, snapshot in snapshots.items())
+    elsewhere = {job for job, body in registered if body and body.store not in ("", store)}
 
     def watched() -> Iterator[Recorded]:
         for recorded in records:
@@ -50,37 +51,48 @@ def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) ->
             yield recorded
 
     audits = audit(watched(), snapshots)
-    return {one.job for one in audits if one.whole and not one.violation} - elsewhere
+    return {report.job for report in audits if report.whole and not report.violation} - elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class FsckRepair:
-    """`by` is a name that no other speaker has."""
-
     store: BlobStore
     root: str
     log: EventLog
     by: str
+    """The name in the events' envelope; no other process may have it."""
     wait_s: float
 
     def mend(self, found: Findings, sound: Collection[JobId]) -> Repaired:
-        """Do what each finding's remedy says, for the jobs that `sound_jobs` vouches for.
+        """Apply the remedy of each finding, for the jobs in `sound`, which `sound_jobs` returned.
 
         Raises:
             Unavailable, Throttled, OutcomeUnknown: the log or the store gave no answer.
         """
-        mine = [one for one in found.found if one.job in sound and self._is_under_its_job(one)]
-        gone = [one for one in mine if one.remedy is Remedy.DELETE]
-        objects = [one.name for one in gone if not one.upload]
-        uploads = [PendingUpload(one.name, one.upload) for one in gone if one.upload]
+        mine = [
+            finding
+            for finding in found.found
+            if finding.job in sound and self._is_under_its_job(finding)
+        ]
+        gone = [finding for finding in mine if finding.remedy is Remedy.DELETE]
+        objects = [finding.name for finding in gone if not finding.upload]
+        uploads = [
+            PendingUpload(finding.name, finding.upload) for finding in gone if finding.upload
+        ]
         self.store.delete(objects)
         for upload in uploads:
             self.store.abort(upload)
         here = {job for job in sound if self._has_any(job, found.live)}
-        stated = self._state(one for one in mine if one.remedy is Remedy.STATE and one.job in here)
-        done = {(one.kind, one.name, one.upload) for one in (*gone, *stated)}
-        left = [one for one in found.found if (one.kind, one.name, one.upload) not in done]
-        lost = len({one.attempt for one in stated})
+        stated = self._state(
+            finding for finding in mine if finding.remedy is Remedy.STATE and finding.job in here
+        )
+        done = {(finding.kind, finding.name, finding.upload) for finding in (*gone, *stated)}
+        left = [
+            finding
+            for finding in found.found
+            if (finding.kind, finding.name, finding.upload) not in done
+        ]
+        lost = len({finding.attempt for finding in stated})
         return Repaired(len(objects), len(uploads), lost, tuple(left))
 
     def _is_under_its_job(self, finding: Finding) -> bool:
@@ -92,24 +104,25 @@ class FsckRepair:
         return any(stat.name.startswith(prefix) for stat in live)
 
     def _state(self, findings: Iterable[Finding]) -> list[Finding]:
-        """State each attempt once: all of its objects are made again together."""
+        """State lost attempts, and return their findings. State an attempt once: all of its objects
+        are made again together."""
         stated: list[Finding] = []
-        authors: dict[JobId, Announcer] = {}
-        said: set[tuple[JobId, AttemptId]] = set()
-        for one in findings:
-            evidence = self._evidence(one)
-            if not evidence or one.job is None or one.attempt is None:
+        announcers: dict[JobId, Announcer] = {}
+        lost: set[tuple[JobId, AttemptId]] = set()
+        for finding in findings:
+            evidence = self._evidence(finding)
+            if not evidence or finding.job is None or finding.attempt is None:
                 continue
-            stated.append(one)
-            if (one.job, one.attempt) not in said:
-                said.add((one.job, one.attempt))
-                announcer = authors.setdefault(one.job, Announcer(one.job, self.by))
-                fact = announcer.fact(LostFact(one.attempt, one.name, evidence))
+            stated.append(finding)
+            if (finding.job, finding.attempt) not in lost:
+                lost.add((finding.job, finding.attempt))
+                announcer = announcers.setdefault(finding.job, Announcer(finding.job, self.by))
+                fact = announcer.fact(LostFact(finding.attempt, finding.name, evidence))
                 self.log.append(fact).offset(Deadline.after(self.wait_s))
         return stated
 
     def _evidence(self, finding: Finding) -> str:
-        """What is wrong with the object itself; nothing when it is as announced after all."""
+        """Return the fault of the object, after another look at it; '' if it is as announced."""
         announced = finding.segment
         assert announced is not None, "what can be lost was announced"
         size_bytes = self.store.size_bytes(finding.name)
@@ -118,9 +131,9 @@ class FsckRepair:
         if size_bytes != announced.size_bytes:
             return f"{size_bytes} bytes, announced with {announced.size_bytes}, found by fsck"
         try:
-            found = checksum(self.store.get(finding.name))
+            actual = checksum(self.store.get(finding.name))
         except Lost:
             return "404, found by fsck"
-        if found == announced.checksum:
+        if actual == announced.checksum:
             return ""
-        return f"checksum {found:x}, announced with {announced.checksum:x}, read twice by fsck"
+        return f"checksum {actual:x}, announced with {announced.checksum:x}, read twice by fsck"

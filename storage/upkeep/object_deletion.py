@@ -1,4 +1,5 @@
-"""Deleting what the log ordered to go: by name where the log knows it, inside the job's prefix."""
+"""Deletion of the objects that the log ordered to go, below the job's prefix. Their names come from
+the log, or from a listing where the log does not know them."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ class ObjectDeleter:
         layout = Layout(self._root, job)
         gone = [name for a in attempts for name in self._names(layout, a, result.attempts[a])]
         if result.released is not None:
-            said, segments = result.registered, result.written.segments
+            registered, segments = result.registered, result.written.segments
             for version in range(1, result.completions + 1):
                 gone += manifest_shards.names(
-                    layout, said.result, segments, said.subpartitions, version
+                    layout, registered.result, segments, registered.subpartitions, version
                 )
         self._store.delete(gone)
         return len(gone)
@@ -36,24 +37,25 @@ class ObjectDeleter:
         for upload in list(self._store.uploads(layout.prefix)):
             if _is_over(closed, layout.owner(upload.name)):
                 self._store.abort(upload)
-        found = (stat.name for stat in self._store.list(layout.prefix))
-        names = [name for name in found if _is_over(closed, layout.owner(name))]
+        listed = (stat.name for stat in self._store.list(layout.prefix))
+        names = [name for name in listed if _is_over(closed, layout.owner(name))]
         self._store.delete(names)
         return len(names)
 
     def _names(self, layout: Layout, attempt: AttemptId, produced: Produced | None) -> list[str]:
-        """An attempt that never announced its segments is looked up, which is no hot path."""
+        """Return the names of an attempt's objects. List them if the attempt never announced its
+        segments, which is rare."""
         if produced is not None:
             return [layout.segment(attempt, segment.number) for segment in produced.segments]
         return [stat.name for stat in self._store.list(layout.attempt(attempt))]
 
 
 def _is_over(closed: JobState, owner: tuple[ResultId, int | None] | None) -> bool:
-    """Whether an object is of a released result, or of one that the job never had, under an epoch
-    that has ended: what it does not know, a later epoch may have begun."""
+    """Return True if an object belongs to a released result, or to an unknown result and an epoch
+    that has ended. A later epoch may have begun an unknown result, so its objects stay."""
     if owner is None:
         return False
     result, epoch = owner
-    if (known := closed.results.get(result)) is not None:
-        return known.released is not None
+    if (state := closed.results.get(result)) is not None:
+        return state.released is not None
     return epoch is not None and epoch <= closed.epoch

@@ -1,4 +1,4 @@
-"""Rows in the order of their subpartitions, and their encoding as one segment."""
+"""Sorting of rows by subpartition, and their encoding as one segment."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Rows ordered by subpartition, `rows[i]` of them for subpartition i."""
+    """Rows ordered by subpartition."""
 
     batch: pa.RecordBatch
     rows: Longs
+    """The number of rows of each subpartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Segment:
 
 
 def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int) -> Run:
-    """Order rows by subpartition; those of one subpartition keep their order."""
+    """Order rows by subpartition. Rows of one subpartition keep their order."""
     wide = np.concatenate(targets)
     low, high = int(wide.min()), int(wide.max())
     if low < 0 or high >= subpartitions:
@@ -74,10 +75,11 @@ def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
 
 
 def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
-    """What the file can at most take. Only what is written is ever touched, so room costs nothing,
-    while a sink that grows by copying costs more than compressing does."""
+    """Return an upper limit for the file's size. Room costs nothing, because only written memory
+    is ever touched, while a sink that grows by copying costs more than the compression."""
     raw = sum(_batch_bytes(run.batch) + sum(map(_nulls_bytes, run.batch.columns)) for run in runs)
-    batches = filled + 2 * (raw // BATCH_BYTES)  # two neighbours are larger than one may be
+    # two neighbouring batches of a subpartition are larger than the limit of one
+    batches = filled + 2 * (raw // BATCH_BYTES)
     fields = sum(1 + _inner_fields(field.type) for field in schema)
     head = 2 * int(schema.serialize().size)
     return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields)
@@ -89,8 +91,8 @@ def _inner_fields(kind: pa.DataType) -> int:
 
 
 def _nulls_bytes(column: pa.Array) -> int:
-    """The room for all that tells nulls: a column without any has none when it stands beside one
-    of another run that has them, and that of structs is not counted as their bytes."""
+    """Return the room for a column's null bitmaps. A column without nulls has no bitmap until it
+    is joined with a run that has nulls, and the bytes of a struct do not count its bitmap."""
     inner: list[pa.Array] = []
     if isinstance(column, pa.StructArray):
         inner = [column.field(at) for at in range(column.type.num_fields)]
@@ -100,7 +102,7 @@ def _nulls_bytes(column: pa.Array) -> int:
 
 
 def _batch_bytes(rows: pa.RecordBatch) -> int:
-    """The bytes of rows in memory; rows of nothing are many too."""
+    """Return the bytes of rows in memory, and at least one for each row: it may have no column."""
     return max(int(rows.nbytes), int(rows.num_rows))
 
 
@@ -114,12 +116,12 @@ def _has_lists(kind: pa.DataType) -> bool:
 def _write_batches(
     writer: ipc.RecordBatchFileWriter, sink: pa.NativeFile, runs: list[Run], rows: Longs
 ) -> Longs:
-    """Write each subpartition as batches of bounded size; the bytes that each one took."""
+    """Write each subpartition as batches of bounded size. Return the bytes of each subpartition."""
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
     sizes = np.zeros(len(rows), np.int64)
     schema = runs[0].batch.schema
-    # Of a piece whose lists are all empty Arrow writes the offsets that the whole run has in them
+    # if all lists of a piece are empty, Arrow writes the offsets of the whole run for it
     copied = any(_has_lists(field.type) for field in schema)
     before = batches_start(schema)
     for subpartition in np.flatnonzero(rows).tolist():
@@ -137,7 +139,7 @@ def _write_batches(
 
 
 def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
-    """Batches of as many rows as fit, and of one that does not."""
+    """Yield batches of as many rows as fit into `bytes_max`, and of one row if that does not."""
     while rows.num_rows > 1 and _batch_bytes(rows) > bytes_max:
         counts = range(1, rows.num_rows)
         fit = bisect_right(counts, bytes_max, key=lambda n: _batch_bytes(rows.slice(0, n)))
@@ -157,7 +159,7 @@ def _index(body: memoryview, schema: pa.Schema, rows: Longs, sizes: Longs) -> Se
 
 
 def _fill_blank(footer: memoryview, blank: str, entries: bytes) -> None:
-    """The footer is written before its index is known: put the index where a blank was left."""
+    """Put the index where a blank was left, for the footer is written before the index is known."""
     at = bytes(footer).index(blank.encode())
     assert len(blank) == len(entries), "the index has the length that was left for it"
     footer[at : at + len(entries)] = entries

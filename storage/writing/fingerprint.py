@@ -1,10 +1,10 @@
-"""What rows hold, in whatever order they come: for each subpartition how many they are, and the sum
-of 64-bit hashes of each.
+"""Fingerprints of rows in any order: for each subpartition their number and the sum of their hashes
+of 64 bits.
 
-Guarantees: the same rows in the same subpartitions have the same fingerprint, however they are
-ordered or cut into batches; a row that is changed, missing or there twice gives another one. A
-row's hash depends on its own values only, bit by bit; what stands under a null does not count, and
-neither does the order in which a map holds its entries.
+Guarantees: the same rows in the same subpartitions have the same fingerprint, in any order and with
+any cuts into batches. A row that is changed, missing or there twice gives another fingerprint. The
+hash of a row depends on the bits of its values only. The bytes under a null do not count, nor does
+the order of a map's entries.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _OTHER = np.uint64(0xD6E8FEB86659FD93)
 _NULL = np.uint64(0xA0761D6478BD642F)
 _HALF = np.uint64(32)
 _WORD_BYTES = 8
-_LONG_BYTES = 128  # from here on a call for each value costs less than a pass for each word
+_LONG_BYTES = 128  # for longer values a call each costs less than a pass over all for each word
 _FACTORS = np.cumprod(np.full(_LONG_BYTES // _WORD_BYTES, _ODD))
-_BLOCK_ROWS = 32 * 1024  # the hashes of so many stay in the processor's caches
+_BLOCK_ROWS = 32 * 1024  # the hashes of so many rows stay in the processor's caches
 
 Bits = npt.NDArray[np.uint8]
 
 
 class Fingerprint:
-    """Of one partition; None where a column's type has no hash."""
+    """The fingerprint of one partition. Its digest is None if a column's type has no hash."""
 
     def __init__(self, subpartitions: int) -> None:
         self._hashed = True
@@ -38,7 +38,7 @@ class Fingerprint:
         self._sums: Sums = np.zeros(subpartitions, np.uint64)
 
     def add(self, run: Run) -> None:
-        """Count the rows of a run."""
+        """Add the rows of a run."""
         filled = np.flatnonzero(run.rows)
         starts = (np.cumsum(run.rows) - run.rows)[filled]
         try:
@@ -54,21 +54,21 @@ class Fingerprint:
 
 
 def row_hashes(batch: pa.RecordBatch) -> Sums:
-    """One hash for each row.
+    """Return one hash for each row.
 
     Raises:
         ArrowNotImplementedError: a column's type has no hash.
     """
-    found = np.empty(batch.num_rows, np.uint64)
+    hashes = np.empty(batch.num_rows, np.uint64)
     for at in range(0, batch.num_rows, _BLOCK_ROWS):
         block = batch.slice(at, _BLOCK_ROWS)
-        hashes = _of_columns(block.columns, block.num_rows)
-        found[at : at + _BLOCK_ROWS] = _mix(hashes, _OTHER)
-    return found
+        block_hashes = _of_columns(block.columns, block.num_rows)
+        hashes[at : at + _BLOCK_ROWS] = _mix(block_hashes, _OTHER)
+    return hashes
 
 
 def _mix(hashes: Sums, factor: np.uint64 = _ODD) -> Sums:
-    """Spread every bit, in place."""
+    """Spread every bit of the hashes, in place."""
     hashes *= factor
     hashes ^= hashes >> _HALF
     return hashes
@@ -83,7 +83,7 @@ def _of_columns(columns: list[pa.Array], rows: int) -> Sums:
 
 
 def _values(array: pa.Array) -> Sums:
-    """64 bits for each value: itself where it has no more, else a hash."""
+    """Return 64 bits for each value: the value itself if it has no more, else its hash."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _values(array.storage)
@@ -91,10 +91,10 @@ def _values(array: pa.Array) -> Sums:
         return _values(array.dictionary_decode())
     if pa.types.is_null(kind):
         return np.full(len(array), _NULL, np.uint64)
-    found = _of_kind(array, kind)
+    values = _of_kind(array, kind)
     if array.null_count:
-        found = np.where(np.from_dlpack(array.is_valid().cast(pa.uint8())), found, _NULL)
-    return found
+        values = np.where(np.from_dlpack(array.is_valid().cast(pa.uint8())), values, _NULL)
+    return values
 
 
 def _of_kind(array: pa.Array, kind: pa.DataType) -> Sums:
@@ -137,7 +137,8 @@ def _of_words(words: Sums) -> Sums:
 
 
 def _of_bytes(array: pa.Array, offset: str) -> Sums:
-    """Values of any length, word by word for all at once; the few long ones each by itself."""
+    """Return a hash for each value of any length. Take one word of all values at a time, but hash
+    each of the few long values by itself."""
     offsets = _bytes_of(array, 1).view(offset)[array.offset : array.offset + len(array) + 1]
     offsets = offsets.astype(np.int64)
     data = _bytes_of(array, 2)[offsets[0] : offsets[-1]]
@@ -159,28 +160,28 @@ def _of_bytes(array: pa.Array, offset: str) -> Sums:
 
 def _of_long(data: Bits, starts: list[int], lengths: list[int]) -> Sums:
     body = data.data
-    found = [
+    digests = [
         xxhash.xxh3_64_intdigest(body[start : start + length])
         for start, length in zip(starts, lengths, strict=True)
     ]
-    return np.array(found, np.uint64)
+    return np.array(digests, np.uint64)
 
 
 def _words(data: Bits) -> Sums:
-    """Eight bytes from each byte on; behind the last one there are zeros."""
+    """Return the eight bytes from each byte on, as one word. Zeros follow the last byte."""
     padded = np.zeros(len(data) + _WORD_BYTES, np.uint8)
     padded[: len(data)] = data
     return np.ndarray((len(data) + 1,), np.dtype("<u8"), padded, strides=(1,))
 
 
 def _of_word(words: Sums, starts: Longs, left: Longs) -> Sums:
-    """A hash of what is left of each value, at most a word; of nothing it is zero."""
+    """Return a hash of the next word of each value that has `left` bytes left; 0 if none are."""
     unused = 64 - 8 * np.minimum(left, _WORD_BYTES)
     return _mix(words[starts] << unused.view(np.uint64))
 
 
 def _of_lists(offsets: pa.Array, values: Sums, ordered: bool) -> Sums:
-    """One hash for the values of each list; `ordered`, where their places count."""
+    """Return one hash for the values of each list. `ordered`: their places in the list count."""
     ends = np.from_dlpack(offsets).astype(np.int64)
     lengths = np.diff(ends)
     inner = values[ends[0] : ends[-1]].copy()
@@ -193,5 +194,5 @@ def _of_lists(offsets: pa.Array, values: Sums, ordered: bool) -> Sums:
 
 
 def _bytes_of(array: pa.Array, buffer: int) -> Bits:
-    found = array.buffers()[buffer]
-    return np.frombuffer(found, np.uint8) if found is not None else np.zeros(0, np.uint8)
+    content = array.buffers()[buffer]
+    return np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)

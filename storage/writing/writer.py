@@ -1,10 +1,11 @@
-"""The producing side: batches in, segments out, announced when all of them are stored, and in a
-pipelined result also one by one.
+"""The producing side: makes segments of batches, stores them, and announces the partition when all
+of them are stored. In a pipelined result it announces each segment, too.
 
-Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size; nothing is
-put before the log has confirmed that the attempt started; no segment is announced before its put
-is, and the partition not before all are.
-One segment is on its way while the next one fills.
+Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size. Nothing is
+put before the log has confirmed the start of the attempt. A segment is announced only after its put
+succeeded, the partition only after all puts did.
+
+One segment is being put while the next one fills.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SegmentWriter:
         self._unsorted_rows = 0
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
-        self._content = xxhash.xxh3_64()  # rows and checksums, which the attempt's name is not in
+        self._content = xxhash.xxh3_64()  # of rows and checksums, without the attempt's name
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
         self._inline_bytes = _INLINE_BYTES_MAX
         self._uploader = runtime.pool(1, "headgate-put")
@@ -73,7 +74,7 @@ class SegmentWriter:
         self._closed = False
 
     def start(self, host: str) -> None:
-        """Say that the attempt has begun; the first put waits for the confirmation."""
+        """Announce the start of the attempt. The first put waits until the log has confirmed it."""
         self._started = self._announce(AttemptStarted(self._deployment.attempt, host))
 
     def write(self, batch: pa.RecordBatch, subpartitions: Longs) -> None:
@@ -84,7 +85,7 @@ class SegmentWriter:
             raise Invalid(f"batch of schema {batch.schema}, expected {self._deployment.schema}")
         if not batch.num_rows:
             return
-        size_bytes = max(batch.nbytes, batch.num_rows)  # rows of nothing are many too
+        size_bytes = max(batch.nbytes, batch.num_rows)  # rows without columns count, too
         if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
             self._flush()
         self._batches.append(batch)
@@ -145,7 +146,8 @@ class SegmentWriter:
         self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
-        """Wait for the segment on its way: at most one is held beside the one that fills."""
+        """Wait for the segment that is being put, so that at most one exists beside the one that
+        fills."""
         if self._upload is not None:
             upload, self._upload = self._upload, None
             upload.result()
@@ -157,11 +159,12 @@ class SegmentWriter:
         name = self._layout.segment(attempt, number)
         self._store.put(name, segment.body, f"{attempt}/{number}")
         if self._deployment.pipelined:
-            said = SegmentProduced(attempt, self._summaries[number])
-            self._announce(said).offset(self._runtime.deadline())
+            produced = SegmentProduced(attempt, self._summaries[number])
+            self._announce(produced).offset(self._runtime.deadline())
 
     def _summary(self, number: int, segment: Segment) -> SegmentSummary:
-        """The segment as announced: an index that would crowd the event stays in its footer."""
+        """Return the segment as it is announced. An index that would crowd the event is left out:
+        readers find it in the segment's footer."""
         index = segment.index.packed()
         inline = index if len(index) <= self._inline_bytes else b""
         self._inline_bytes -= len(inline)
