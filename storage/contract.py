@@ -43,9 +43,9 @@ class PartitionInfo:
     segments: tuple[SegmentSummary, ...] = ()
     """Announced segments. They may come one by one, and more than once."""
     whole: bool = False
-    """The attempt is the partition, and `segments` are all of its segments."""
+    """Readers of the partition read this attempt, and `segments` has all of its segments."""
     failed: str = ""
-    """The reason why the attempt will never be the partition; '' if there is none."""
+    """The reason why no reader will read the attempt to its end; '' if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

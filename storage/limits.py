@@ -13,7 +13,7 @@ class Limits:
     """The bytes that a gate holds: requested, waiting, or being decoded. One slice is always let
     through; a slice is never larger than a segment."""
     fetch_parallel: int = 8
-    """The requests that the gates of a process send at the same time."""
+    """The requests that a job's gates in one process send at the same time."""
     join_bytes: int = 2 << 20
     """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20

@@ -123,7 +123,7 @@ def locate(
     """Return the object of a segment, with the place of each subpartition in it.
 
     Raises:
-        Corrupt: the segment's index is not sound, or not that of the announced rows.
+        Corrupt: the segment's index is not sound, or does not add up to the announced rows.
         Lost: the index was not in the event, and the object is gone.
     """
     name = layout.segment(attempt, segment.number)

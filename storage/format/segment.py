@@ -46,7 +46,7 @@ def checksum(body: Bytes | pa.Buffer) -> int:
 
 
 def signed(digest: int) -> int:
-    """Return 64 bits as a signed number, for Avro and Kafka's tools have no other."""
+    """Return 64 bits as a signed number, the form that Avro and Kafka's tools use."""
     return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 

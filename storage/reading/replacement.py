@@ -1,7 +1,8 @@
 """Replacement of lost bytes: read the log again, report the loss, wait, and read the new attempt.
 
-Guarantees: no loss is reported before the log was read again. The slices that replace a slice hold
-the same rows. A reader that has handed out rows may go on only if the bytes are the same, too.
+Guarantees: no loss is reported before the log was read again. The slices that replace a part hold
+the same rows. A reader that has handed out some of these may go on only if the bytes are the same,
+too.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class _Channel:
     pipelined: bool = False
     attempts: dict[AttemptId, _Announced] = field(default_factory=dict)
     read: AttemptId | None = None
+    """The attempt from which slices are handed out."""
 
     @property
     def chosen(self) -> AttemptId | None:

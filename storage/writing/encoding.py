@@ -102,7 +102,7 @@ def _nulls_bytes(column: pa.Array) -> int:
 
 
 def _batch_bytes(rows: pa.RecordBatch) -> int:
-    """Return the bytes of rows in memory, and at least one for each row: it may have no column."""
+    """Return the bytes of rows in memory, at least one for each: a row may have no column."""
     return max(int(rows.nbytes), int(rows.num_rows))
 
 

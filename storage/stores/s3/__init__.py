@@ -1,1 +1,1 @@
-"""The store that speaks S3: the only folder that imports its clients."""
+"""The store on S3, in the only folder that imports S3 clients."""
