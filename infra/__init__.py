@@ -1,1 +1,1 @@
-"""What an operator runs: the command line, the embedded stack and the real one."""
+"""The tools of an operator: the command line, the embedded stack and the local stack."""

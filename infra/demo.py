@@ -1,7 +1,7 @@
-"""`headgate demo`: one exchange through the embedded stack, and all that its log tells.
+"""`headgate demo`: run one exchange on the embedded stack, and show what its log tells.
 
-Speaks to Headgate as a user does, and to the log and the bucket through their ports. Leaves nothing
-behind: broker and bucket end with it.
+The demo uses Headgate as a user does, and the log and the bucket through their ports. It leaves
+nothing behind: the broker and the bucket end with it.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ _CONF = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": str(_SUBPARTITIONS),
     "spark.headgate.job.id": _JOB,
-    "spark.headgate.broker": "",  # embedded, whatever this machine's defaults say
+    "spark.headgate.broker": "",  # embedded, in spite of the defaults of this machine
     "spark.headgate.store": "",
 }
 
 
 def run() -> int:
-    """Run the demo; the exit code is 1 when anything was not as promised."""
+    """Run the demo; return exit code 1 when a promise was not kept."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
     started_s = SYSTEM_CLOCK.monotonic_s()
     console.rule("[bold]Headgate: a shuffle whose data outlives every executor", align="left")
@@ -75,14 +75,14 @@ def run() -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The embedded stack for a session that does not own it: the log is read after the session."""
+    """The embedded stack for a session that must not end it: the log is read after the session."""
 
     bootstrap: str
     endpoint: str
     bucket: str
 
     def close(self) -> None:
-        """Whoever started it closes it."""
+        """Do nothing: `_started` closes the stack."""
 
 
 @contextmanager
@@ -91,8 +91,8 @@ def _started(console: Console) -> Iterator[_Demo]:
     with ExitStack() as opening:
         stack = opening.enter_context(start_embedded())
         spark = opening.enter_context(_session())
-        kept = _Kept(stack.bootstrap, stack.endpoint, stack.bucket)
-        headgate = opening.enter_context(attach_session(spark, lambda: kept))
+        services = _Kept(stack.bootstrap, stack.endpoint, stack.bucket)
+        headgate = opening.enter_context(attach_session(spark, lambda: services))
         settings = KafkaSettings(stack.bootstrap, _PREFIX, embedded=True)
         log = opening.enter_context(closing(KafkaEventLog(settings)))
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
@@ -105,18 +105,18 @@ def _started(console: Console) -> Iterator[_Demo]:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Spark, with all that the JVM has to say kept back unless it does not start."""
+    """Start Spark; show what the JVM writes only if it does not start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("headgate demo")
     for key, value in _CONF.items():
         builder = builder.config(key, value)
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as jvm_stderr:
         try:
-            with _stderr_in(said):
+            with _stderr_in(jvm_stderr):
                 spark = builder.getOrCreate()
         except BaseException:
-            said.seek(0)
-            sys.stderr.write(said.read()[-_LOG_TAIL_CHARS:])
+            jvm_stderr.seek(0)
+            sys.stderr.write(jvm_stderr.read()[-_LOG_TAIL_CHARS:])
             raise
         try:
             yield spark
@@ -126,18 +126,18 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _stderr_in(file: IO[str]) -> Iterator[None]:
-    """What is started meanwhile writes its stderr to the file, for good."""
-    own = os.dup(2)
+    """Send stderr to the file; a process started meanwhile goes on writing there."""
+    stderr = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(own, 2)
-        os.close(own)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 class _Watch:
-    """Follows the job's log in a thread of its own, for the progress bars and for later."""
+    """Follows the job's log in a thread: moves the progress bars, and keeps the records."""
 
     def __init__(self, log: EventLog, progress: Progress) -> None:
         self.records: list[Recorded] = []
@@ -151,7 +151,7 @@ class _Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End when all that is in the log by now has been seen."""
+        """Read to the present end of the log, and stop."""
         self._stopping.set()
         self._thread.join(_STOP_S_MAX)
 
@@ -167,14 +167,14 @@ class _Watch:
             case AttemptStarted():
                 self._progress.update(self._written, said=f"writing {body.attempt.partition}")
             case Produced():
-                said = f"{body.attempt.partition}: {decimal(body.size_bytes)}"
-                self._progress.update(self._written, said=said)
+                detail = f"{body.attempt.partition}: {decimal(body.size_bytes)}"
+                self._progress.update(self._written, said=detail)
             case Consumable():
                 self._progress.advance(self._written)
             case Consumed():
                 self._subpartitions.update(range(body.first, body.first + body.count))
-                said = f"{body.rows:,} rows, {decimal(body.read_bytes)}"
-                self._progress.update(self._read, completed=len(self._subpartitions), said=said)
+                detail = f"{body.rows:,} rows, {decimal(body.read_bytes)}"
+                self._progress.update(self._read, completed=len(self._subpartitions), said=detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _Demo:
     log: EventLog
 
     def show(self) -> bool:
-        """The whole story; False when anything was not as promised."""
+        """Run the exchange and show its log; return True if every promise was kept."""
         orders = _orders(self.spark)
         self._title(f"{_ROWS:,} orders, all of a customer's to one task, by way of the bucket")
         self.console.print(_CODE, style="cyan")
@@ -196,13 +196,13 @@ class _Demo:
             ours = _totals(by_customer).collect()
         same = self._compare(orders, by_customer, ours)
         self._cost()
-        found = self._fsck("Log against bucket, checksums included (headgate fsck --deep)")
+        clean = self._fsck("Log against bucket, checksums included (headgate fsck --deep)")
         self.headgate.close()
         watch.stop()
         self._timeline(watch.records)
         audited = self._audit(watch.records)
         empty = self._fsck("Log against bucket, after close")
-        return same and found and audited and empty
+        return same and clean and audited and empty
 
     def _title(self, text: str) -> None:
         self.console.print(f"\n[bold]{text}[/]")
@@ -248,11 +248,11 @@ class _Demo:
             {"endpoint": self.stack.endpoint, "dummy_credentials": "true"},
         )
         with closing(store):
-            found = check(store, root, lambda: fold(_events(self.log)), whole=True)
+            findings = check(store, root, lambda: fold(_events(self.log)), whole=True)
         self._title(title)
-        for line in views.findings(found):
+        for line in views.findings(findings):
             self.console.print(Text("  ") + line)
-        return found.clean
+        return findings.clean
 
     def _timeline(self, records: list[Recorded]) -> None:
         self._title("The life of every partition, from the log")
@@ -263,11 +263,11 @@ class _Demo:
             self.console.print(views.state_table(state))
 
     def _audit(self, records: list[Recorded]) -> bool:
-        found = audit(records)
+        audits = audit(records)
         self._title("Every decision derived again from the facts (headgate audit verify)")
-        for line in views.audit_rows(found):
+        for line in views.audit_rows(audits):
             self.console.print(Text("  ") + line)
-        return all(one.whole and not one.violation and not one.due for one in found)
+        return all(log.whole and not log.violation and not log.due for log in audits)
 
     def _say(self, true: bool, text: str) -> None:
         self.console.print("  [green]✓[/]" if true else "  [bold red]✗ not so:[/]", text)
@@ -309,7 +309,7 @@ def _totals(orders: DataFrame) -> DataFrame:
 
 
 def _placement(df: DataFrame) -> list[Row]:
-    """For each partition how many rows it has, and a sum over all their columns."""
+    """Return each partition's number of rows, and a hash over all of their columns."""
     row = F.xxhash64(*df.columns)
     placed = df.select(F.spark_partition_id().alias("partition"), row.alias("row"))
     return (
@@ -321,14 +321,14 @@ def _placement(df: DataFrame) -> list[Row]:
 
 
 def _plan(df: DataFrame) -> str:
-    """The physical plan, as `explain` prints it."""
+    """Return the physical plan as `explain` prints it."""
     with redirect_stdout(StringIO()) as printed:
         df.explain()
     return "\n".join(f"  {line}" for line in printed.getvalue().splitlines()[1:] if line.strip())
 
 
 def _events(log: EventLog) -> Iterator[Recorded]:
-    """All of the demo's log. Its broker has no markers, so that the end is the last record's."""
+    """Read all of the demo's log. The embedded broker writes no markers behind the last record."""
     with closing(log.follow(JobId(_JOB))) as follower:
         while follower.position() < follower.end():
             yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)

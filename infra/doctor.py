@@ -1,8 +1,8 @@
-"""What this machine, a broker and a bucket can do, proven by doing it.
+"""Try what Headgate needs of this machine, a broker and a bucket.
 
-Guarantees: every check has a deadline; every object it puts is deleted; in the topic there stays
-one job `doctor-…` of a few events that explains itself. Speaks to broker and bucket through their
-ports only.
+Guarantees: every check has a deadline. Every object that a check puts is deleted. One job
+`doctor-…` of three events stays in the topic, and passes an audit. The checks use broker and bucket
+through their ports only.
 """
 
 from __future__ import annotations
@@ -55,12 +55,13 @@ class CheckOutcome:
     name: str
     verdict: CheckVerdict
     says: str
+    """The result of the check, or the reason why it failed, in one line."""
     took_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Works, but could be better."""
+    """The advice of a check that passed."""
 
     says: str
 
@@ -69,13 +70,13 @@ Check = Callable[[], str | Hint]
 
 
 def examine(target: Target) -> Iterator[CheckOutcome]:
-    """Every check in turn; one that is wrong skips those after it of the same broker or bucket."""
+    """Run every check in turn; a failed check skips the later checks of its broker or bucket."""
     for name, check in _MACHINE.items():
         yield _examined(name, check)
     job = job_id(f"doctor-{os.urandom(6).hex()}")
     groups = {"broker": (target.broker, _broker_checks), "bucket": (target.store, _bucket_checks)}
-    for group, (named, checks) in groups.items():
-        if named:
+    for group, (address, checks) in groups.items():
+        if address:
             with ExitStack() as opening:
                 yield from _in_turn(checks(target, job, opening))
         else:
@@ -95,7 +96,7 @@ def _in_turn(checks: Mapping[str, Check]) -> Iterator[CheckOutcome]:
 
 
 def _examined(name: str, check: Check) -> CheckOutcome:
-    """Run a check in a thread of its own: one that hangs is given up, and ends with the process."""
+    """Run a check in a thread of its own: a check that hangs is left to end with the process."""
     answer: Future[str | Hint] = Future()
 
     def run() -> None:
@@ -112,14 +113,14 @@ def _examined(name: str, check: Check) -> CheckOutcome:
 
 def _judged(answer: Future[str | Hint]) -> tuple[CheckVerdict, str]:
     try:
-        found = answer.result(_CHECK_S_MAX)
+        result = answer.result(_CHECK_S_MAX)
     except TimeoutError:
         return CheckVerdict.WRONG, f"no answer within {_CHECK_S_MAX:g} s"
     except Exception as exc:
         return CheckVerdict.WRONG, str(exc) if isinstance(exc, HeadgateError) else repr(exc)
-    if isinstance(found, Hint):
-        return CheckVerdict.HINT, found.says
-    return CheckVerdict.OK, found
+    if isinstance(result, Hint):
+        return CheckVerdict.HINT, result.says
+    return CheckVerdict.OK, result
 
 
 # This machine
@@ -127,17 +128,17 @@ def _judged(answer: Future[str | Hint]) -> tuple[CheckVerdict, str]:
 
 def _java() -> str:
     java = f"{os.environ['JAVA_HOME']}/bin/java" if "JAVA_HOME" in os.environ else "java"
-    said = _output(java, "-version")
-    found = re.search(r'version "(\d+)', said)
-    if found is None or int(found[1]) < _JAVA_MIN:
+    printed = _output(java, "-version")
+    release = re.search(r'version "(\d+)', printed)
+    if release is None or int(release[1]) < _JAVA_MIN:
         raise Invalid(
-            f"Spark 4 needs Java {_JAVA_MIN} or newer; {java} says {said.splitlines()[:1]}"
+            f"Spark 4 needs Java {_JAVA_MIN} or newer; {java} says {printed.splitlines()[:1]}"
         )
     if "jdk.incubator.vector" not in _output(java, "--list-modules"):
         raise Invalid(
             f"{java} has no module jdk.incubator.vector, which Spark asks for: install a whole JDK"
         )
-    return f"{found[1]}, with jdk.incubator.vector"
+    return f"{release[1]}, with jdk.incubator.vector"
 
 
 def _output(*argv: str) -> str:
@@ -156,31 +157,31 @@ def _spark_version() -> str:
 
 
 def _pyspark() -> str | Hint:
-    found = _spark_version()
-    if version_of(found) is None:
+    spark = _spark_version()
+    if version_of(spark) is None:
         return Hint(
-            f"{found} is not known, {NEWEST} is: rows are right, but plans may show an Exchange "
+            f"{spark} is not known, {NEWEST} is: rows are right, but plans may show an Exchange "
             f"that {NEWEST} does without, and offload is refused"
         )
-    return found
+    return spark
 
 
 def _worker_python() -> str | Hint:
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
-    found = shutil.which(named)
-    if found is None:
+    python = shutil.which(named)
+    if python is None:
         raise Invalid(f"workers would run {named}, which is not there: set PYSPARK_PYTHON")
-    if Path(found).absolute() == Path(sys.executable).absolute():
-        return f"{found}, as here"
+    if Path(python).absolute() == Path(sys.executable).absolute():
+        return f"{python}, as here"
     return Hint(
-        f"workers run {found}, not {sys.executable}: set PYSPARK_PYTHON if headgate "
+        f"workers run {python}, not {sys.executable}: set PYSPARK_PYTHON if headgate "
         "is not installed there"
     )
 
 
 def _sockets() -> str | Hint:
-    known = version_of(_spark_version())
-    if known is not None and not known.sockets:
+    spark = version_of(_spark_version())
+    if spark is not None and not spark.sockets:
         return f"not in Spark {_spark_version()}"
     home = os.environ.get("SPARK_HOME", "")
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf")
@@ -207,7 +208,7 @@ _MACHINE: Mapping[str, Check] = {
 
 
 class _Broker:
-    """One job's worth of a broker's promises, with decisions that follow from its facts."""
+    """The checks of a broker, on one job whose decisions follow from its facts."""
 
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
         self._job = job
@@ -276,7 +277,7 @@ def _broker_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[st
 
 
 class _Bucket:
-    """A few objects under one job's prefix."""
+    """The checks of a bucket, on a few objects under one job's prefix."""
 
     def __init__(self, target: Target, job: JobId, opening: ExitStack) -> None:
         self._target = target
@@ -294,7 +295,7 @@ class _Bucket:
         return "an object of 256 bytes"
 
     def race(self) -> str:
-        """Several writers create one object at the same moment."""
+        """Let several writers create one object at the same moment."""
         name, gate = f"{self._prefix}raced", threading.Barrier(_WRITERS)
 
         def write(number: int) -> bool:
@@ -306,7 +307,7 @@ class _Bucket:
             return True
 
         with ThreadPoolExecutor(_WRITERS) as pool:
-            won = [number for number, one in enumerate(pool.map(write, range(_WRITERS))) if one]
+            won = [number for number, ok in enumerate(pool.map(write, range(_WRITERS))) if ok]
         if len(won) != 1 or bytes(self._store.get(name)) != bytes(won):
             raise Corrupt(
                 f"{len(won)} of {_WRITERS} writers created one object: this store "
@@ -337,12 +338,12 @@ class _Bucket:
         return "two parts joined once, a second upload refused"
 
     def delete(self) -> str:
-        found = len(list(self._store.list(self._prefix)))
+        listed = len(list(self._store.list(self._prefix)))
         self._clear()
         left = list(self._store.list(self._prefix))
-        if left or not found:
-            raise Corrupt(f"{found} objects listed, {len(left)} still listed after their deletion")
-        return f"{found} objects listed and deleted"
+        if left or not listed:
+            raise Corrupt(f"{listed} objects listed, {len(left)} still listed after their deletion")
+        return f"{listed} objects listed and deleted"
 
     def _open(self, **options: str) -> tuple[BlobStore, str]:
         store, root = self._target.open_bucket(**options)

@@ -1,10 +1,10 @@
-"""The embedded stack: librdkafka's mock cluster and moto's server in one child process.
+"""Run the embedded stack: librdkafka's mock cluster and moto's server in one child process.
 
-Guarantees: both listen on 127.0.0.1 only; the child ends with its parent, however that ends, also
-when a fork of the parent keeps the pipe between them open.
+Guarantees: both listen on 127.0.0.1 only. The child ends with its parent, however the parent
+ends, and also when a fork of the parent keeps the pipe between them open.
 
-Assumes that nothing in it is worth keeping: it lives in memory, and its broker isolates, aborts
-and fences nothing.
+Assumes that nothing in the stack is worth keeping: the stack lives in memory, and its broker
+isolates, aborts and fences nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _STOP_LIMIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedStack:
-    """Addresses of the running child; it ends with `close`, or with this process."""
+    """The addresses of the running child, which ends with `close` or with this process."""
 
     bootstrap: str
     endpoint: str
+    """The URL of the object store."""
     bucket: str
     access_key: str
     secret_key: str = field(repr=False)
@@ -48,7 +49,7 @@ class EmbeddedStack:
         return self.child.pid
 
     def close(self) -> None:
-        """End the child and everything it holds; more calls do nothing."""
+        """End the child, and with it all data; further calls do nothing."""
         _end(self.child)
 
     def __enter__(self) -> Self:
@@ -112,7 +113,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         child.wait(_STOP_LIMIT_S)
 
 
-# The child's side. Its libraries are imported inside: the driver never pays for moto's half second.
+# The child's side. The functions import their libraries: the driver must not wait for moto.
 
 
 def _serve(parent_pid: int) -> None:
@@ -129,7 +130,7 @@ def _serve(parent_pid: int) -> None:
 def _start_broker() -> Any:
     from confluent_kafka import Producer
 
-    # The producer is only the handle of the cluster, which lives as long as it does.
+    # The producer is only a handle: the cluster lives as long as its producer.
     return Producer({"bootstrap.servers": _HOST, "test.mock.num.brokers": 1, "log_level": 0})
 
 
@@ -141,7 +142,7 @@ def _bootstrap(broker: Any) -> str:
 def _start_store() -> str:
     import logging
 
-    # Else any web page in a browser on this machine may read the store.
+    # Without this any web page in a browser on this machine could read the store.
     os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
     from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 

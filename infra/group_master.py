@@ -1,4 +1,4 @@
-"""`headgate master`: a process of the group that decides for session jobs."""
+"""`headgate master`: run a process of the group that decides for session jobs."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from .target import Target
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 STEP_EVENTS_MAX = 5_000
-_COLLECTED = 100_000, 20, 50  # objects more, for the youngest; collections of the younger ones
+_COLLECTED = 100_000, 20, 50  # thresholds of the collector's three generations
 
 
 def spare_collector() -> None:
-    """A master keeps nearly all that it makes, none of it in circles: look for some seldom."""
+    """Make collections rare: a master keeps nearly all of its objects, and makes no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_COLLECTED)
 
 
 def run(target: Target, slot: str) -> None:
-    """Decide until SIGTERM or SIGINT; what happens is told on stderr.
+    """Decide until SIGTERM or SIGINT, and log to stderr.
 
     Raises:
-        Invalid: broker, store or slot cannot be used.
+        Invalid: the broker, the store or the slot cannot be used.
         Conflict: another process has taken the slot.
     """
     if not _SLOT.fullmatch(slot):
         raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
-    told = logging.StreamHandler(sys.stderr)
-    told.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("headgate").addHandler(told)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("headgate").addHandler(handler)
     logging.getLogger("headgate").setLevel(logging.INFO)
     spare_collector()
     settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)

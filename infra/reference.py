@@ -1,6 +1,7 @@
-"""The reference page of the configuration, written from the code that reads it.
+"""Write the reference page of the configuration from the code that reads the keys.
 
-`python -m headgate.infra.reference` writes `docs/configuration.md`; a test fails when it is stale.
+`python -m headgate.infra.reference` writes `docs/configuration.md`; a test fails when the page is
+stale.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ identity or instance role, in the driver and in every executor. These are refuse
 
 
 def settings_table() -> str:
-    """Every key of Headgate's own with its default, as a Markdown table."""
+    """Return every key of Headgate with its default, as a Markdown table."""
     rows = [
         f"| `{PREFIX}{key.metadata['key']}` | {_default(key.metadata['key'], key.default)} "
         f"| {key.metadata['doc']} |"
@@ -56,7 +57,7 @@ def settings_table() -> str:
 
 
 def configuration_page() -> str:
-    """The whole page."""
+    """Return the text of the page."""
     options = _names(OWN_OPTIONS | PASSED_OPTIONS)
     return (
         f"{_HEAD}{settings_table()}{_KAFKA}{_kafka_table()}"
@@ -78,7 +79,7 @@ def _names(options: frozenset[str]) -> str:
 
 
 def _default(key: str, value: Any) -> str:
-    """The default as it would be typed, and in a larger unit where that is easier to read."""
+    """Return a default as a user types it, and in a larger unit if that is easier to read."""
     if value == "":
         return "(empty)"
     if key.endswith(".bytes") and value >= _MIB:

@@ -1,4 +1,4 @@
-"""Text of others as it is, doing nothing that it asks a terminal for."""
+"""Make text from others safe to print: no terminal acts on a control character in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _IN_ONE_LINE = re.compile(f"[{_ODD}\n]")
 
 
 def spelled(text: str, lines: bool = False) -> str:
-    """With what cannot be seen spelled out, and ends of lines too unless they are to stay."""
+    """Spell out the invisible characters of a text, and its line ends unless `lines` keeps them."""
     return (_WITH_LINES if lines else _IN_ONE_LINE).sub(lambda odd: repr(odd[0])[1:-1], text)
 
 
 class Spelling(logging.Formatter):
-    """A line for each message, whatever is in it; the trace of an error has lines of its own."""
+    """Formats each message as one line, whatever it contains; a traceback keeps its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = spelled(record.message)

@@ -1,7 +1,7 @@
-"""Jobs that nobody looks after any more: their leases end, and what is theirs is deleted.
+"""End the leases of jobs that have lost their drivers, and delete what these jobs stored.
 
-Whoever sweeps a job becomes its master first, which fences a driver that lives after all: that one
-is told so, and its results are gone. Promoted results stay until their time is over.
+A sweep becomes the job's master first. That fences a driver that lives after all: the driver is
+told so, and its results are gone. Promoted results stay until their time is over.
 """
 
 from __future__ import annotations
@@ -30,19 +30,23 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What became of a job; `kept` are results that outlive it. Of one that is forgotten nothing
-    stands in the log either."""
+    """The outcome of the sweep of one job."""
 
     job: JobId
     silent_ms: int = 0
+    """The driver's silence; 0 when the job had ended before."""
     objects: int = 0
+    """The number of objects that the sweep deleted."""
     kept: int = 0
+    """The number of results that outlive the job."""
     came_back: bool = False
+    """Another driver has attached: the sweep has left the job alone."""
     forgotten: bool = False
+    """The log has no event of the job any more, and now no snapshot either."""
 
 
 class _Heir:
-    """Stands in for the driver, as far as a master asks."""
+    """Takes the driver's place in the calls of a master."""
 
     application = "headgate sweep"
 
@@ -53,17 +57,17 @@ class _Heir:
         _LOG.warning("job %s is not swept: %s", self.job_id, error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nobody is left who could, or would read it."""
+        """Do nothing: nobody is left to make partitions again, or to read them."""
 
 
 def sweep(
     log: EventLog, storage: PartitionStorage, found: Neglected, settings: MasterSettings
 ) -> Swept:
-    """End a neglected job, and wait until what was ordered to go is gone.
+    """End a neglected job, and wait until every object that was ordered to go is gone.
 
     Raises:
         Fenced: a driver has attached meanwhile.
-        Unavailable: log, session master or store did not answer in time.
+        Unavailable: the log, a session master or the store did not answer in time.
     """
     if is_over(found.state) or not found.state.epoch:
         gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))

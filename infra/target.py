@@ -18,13 +18,18 @@ ANSWER_S_MAX = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where log and bucket are, as options, environment or the local stack say; '' is nowhere."""
+    """The broker and the store of a command; an empty string is none."""
 
     broker: str
+    """Bootstrap servers."""
     store: str
+    """The URL of the store: `s3://bucket/root` or `file:///folder`."""
     prefix: str
+    """The first part of the names of the topics."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the Kafka client."""
     s3: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Options of the object store."""
 
     def services(self) -> StorageFactory:
         """Return the factory of the masters that work on this log and bucket."""
@@ -38,15 +43,16 @@ class Target:
         """
         if not self.broker:
             raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")
-        own = Settings()
-        topic = TopicSettings(own.topic_partitions, own.topic_replication, own.topic_retention_ms)
+        defaults = Settings()
+        topic = TopicSettings(
+            defaults.topic_partitions, defaults.topic_replication, defaults.topic_retention_ms
+        )
         return KafkaEventLog(
             KafkaSettings(self.broker, self.prefix, topic, ANSWER_S_MAX, dict(self.kafka))
         )
 
     def open_bucket(self, **options: str) -> tuple[BlobStore, str]:
-        """Open the store; return it with the root of the names in it. `options` come on top of
-        the target's.
+        """Open the store, with `options` over the target's; return it and the root of its names.
 
         Raises:
             Invalid: no store is named, or an option cannot be used.

@@ -1,8 +1,8 @@
-"""The `headgate` command: what an operator asks and starts.
+"""The `headgate` command.
 
-Guarantees: an error is one line on stderr and exit code 2; exit code 1 says that something was
-found. Commands that only look write nothing, neither to the log nor to the bucket; `fsck` is one of
-them without `--repair`, `remove-unused` without `--release`.
+Guarantees: an error is one line on stderr, with exit code 2. Exit code 1 says that the command
+found something. Commands that only look write nothing to the log and nothing to the bucket; `fsck`
+only looks without `--repair`, and `remove-unused` without `--release`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .options import err, out, targeted
 
 
 class _Commands(TyperGroup):
-    """Shows our errors as one line."""
+    """Prints an error of ours as one line, and exits with code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -50,7 +50,7 @@ app.add_typer(job_commands.app)
 
 @app.command("demo")
 def run_demo() -> None:
-    """An exchange through an embedded stack, and all that its log tells. Takes half a minute."""
+    """Run an exchange on an embedded stack, and show what its log tells. Takes half a minute."""
     from ..demo import run  # only here: it needs pyspark, which an operator's machine may not have
 
     raise typer.Exit(run())
@@ -59,9 +59,9 @@ def run_demo() -> None:
 @app.command("doctor")
 @targeted
 def run_doctor(target: Target) -> None:
-    """Is everything here that Headgate needs? Tries the broker and the bucket.
+    """Check that this machine, the broker and the bucket can do what Headgate needs.
 
-    Writes a job named doctor-… of three events to the topic, and deletes every object it puts.
+    Writes a job named doctor-… of three events to the topic, and deletes every object that it puts.
     """
     wrong = 0
     for outcome in doctor.examine(target):
@@ -72,25 +72,25 @@ def run_doctor(target: Target) -> None:
 
 @stack_app.command()
 def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
-    """Start Kafka and MinIO, or find them running; prints what to paste."""
-    found = stack.up(nodes)
-    out.print(*views.stack_rows(found), sep="\n")
-    out.print(*views.stack_settings(found, f"s3://{found.bucket}/headgate"), sep="\n")
+    """Start Kafka and MinIO unless they run, and print the settings to paste."""
+    state = stack.up(nodes)
+    out.print(*views.stack_rows(state), sep="\n")
+    out.print(*views.stack_settings(state, f"s3://{state.bucket}/headgate"), sep="\n")
 
 
 @stack_app.command()
 def status() -> None:
-    """Which nodes run, and where; exit code 1 when one does not."""
-    found = stack.status()
-    if found is None:
+    """Show which nodes run, and where; exit code 1 when a node does not run."""
+    state = stack.status()
+    if state is None:
         raise Invalid("there is no stack: `headgate stack up` starts one")
-    out.print(*views.stack_rows(found), sep="\n")
-    raise typer.Exit(0 if found.is_up() else 1)
+    out.print(*views.stack_rows(state), sep="\n")
+    raise typer.Exit(0 if state.is_up() else 1)
 
 
 @stack_app.command()
 def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
-    """Stop everything."""
+    """Stop Kafka and MinIO."""
     stack.down(wipe)
     out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
 
@@ -103,7 +103,7 @@ def run_master(
         str, typer.Option(help="A name that one process has at a time, and keeps when it restarts.")
     ],
 ) -> None:
-    """Decide for the jobs of mode `session`, together with other such processes, until SIGTERM."""
+    """Decide for the jobs of mode `session`, in a group of such processes, until SIGTERM."""
     group_master.run(target, slot)
 
 

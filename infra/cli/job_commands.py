@@ -1,4 +1,4 @@
-"""Commands about jobs and what they have stored: questions, and the few that change something."""
+"""Commands about jobs and their stored results: questions, and the few that change something."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def fsck(
         bool, typer.Option(help="Delete what is to go, state what is lost as lost.")
     ] = False,
 ) -> None:
-    """Hold the log against the bucket; exit code 1 when something is found and not mended."""
+    """Compare the log with the bucket; exit code 1 when a finding is left without repair."""
     store, root = target.open_bucket()
     named = job_id(job) if job else None
     with closing(store), closing(target.open_log()) as log:
-        found = check(store, root, lambda: states(log, job), named, deep)
-        out.print(*views.findings(found), sep="\n")
-        left = found.found
+        findings = check(store, root, lambda: states(log, job), named, deep)
+        out.print(*views.findings(findings), sep="\n")
+        left = findings.found
         if repair:
-            mender = FsckRepair(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
+            repair_run = FsckRepair(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
             snapshots = known(log, job)
             records = read(log, job, snapshots)
-            mended = mender.mend(found, sound_jobs(records, target.store, snapshots))
-            out.print(*views.mended(mended), sep="\n")
-            left = mended.left
+            repaired = repair_run.mend(findings, sound_jobs(records, target.store, snapshots))
+            out.print(*views.mended(repaired), sep="\n")
+            left = repaired.left
     raise typer.Exit(1 if left else 0)
 
 
@@ -65,12 +65,12 @@ def available(
     result: Annotated[str, typer.Option(help="Name of the result.")],
     partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
 ) -> None:
-    """Can a result, or one partition of it, be read whole now? Exit code 1 when it cannot."""
+    """Tell if a result, or one of its partitions, can be read whole now; exit code 1 if not."""
     with closing(target.open_log()) as log:
-        found = questions.is_available(states(log, job)[0], ResultId(result), partition)
+        readable = questions.is_available(states(log, job)[0], ResultId(result), partition)
     what = f"result {result}" if partition is None else f"partition {result}/{partition}"
-    out.print(f"{what} of job {job} is {'' if found else 'not '}available")
-    raise typer.Exit(0 if found else 1)
+    out.print(f"{what} of job {job} is {'' if readable else 'not '}available")
+    raise typer.Exit(0 if readable else 1)
 
 
 @app.command("may-release")
@@ -80,7 +80,7 @@ def may_release(
     job: Annotated[str, typer.Option(help="Name of the job.")],
     host: Annotated[str, typer.Option(help="The executor's host, as `headgate events` shows it.")],
 ) -> None:
-    """May an executor go without loss? Exit code 1 while attempts of the job run on its host."""
+    """Tell if an executor may go without loss; exit code 1 while attempts of the job run there."""
     with closing(target.open_log()) as log:
         running = questions.running_on(states(log, job)[0], host)
     for attempt in running:
@@ -97,14 +97,14 @@ def remove_unused(
     keep: Annotated[list[str] | None, typer.Option(help="A result that is in use.")] = None,
     release: Annotated[bool, typer.Option(help="Ask for their release, not only list.")] = False,
 ) -> None:
-    """Which complete results does nobody need? With --release their job's master deletes them."""
+    """List the complete results that nobody needs; --release has the job's master delete them."""
     with closing(target.open_log()) as log:
-        found = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
+        unused = questions.unused(states(log, job)[0], [ResultId(name) for name in keep or ()])
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
-        for result in found if release else ():
-            asked = announcer.fact(ReleaseRequested(result, "unused"))
-            log.append(asked).offset(Deadline.after(READ_S_MAX))
-    out.print(*found, sep="\n")
+        for result in unused if release else ():
+            request = announcer.fact(ReleaseRequested(result, "unused"))
+            log.append(request).offset(Deadline.after(READ_S_MAX))
+    out.print(*unused, sep="\n")
 
 
 @app.command("lost")
@@ -115,7 +115,7 @@ def run_lost(
     evidence: Annotated[str, typer.Option(help="How you know: it goes into the log.")],
     job: Annotated[str, typer.Option(help="Name of the job.")],
 ) -> None:
-    """State that a partition's objects are gone: the job's driver makes it again."""
+    """State that a partition's objects are gone, so that the job's driver makes it again."""
     name = partition_id(partition)
     with closing(target.open_log()) as log:
         result = next((s.results.get(name.result) for s in states(log, job)), None)
@@ -131,9 +131,10 @@ def run_lost(
 @app.command("sweep")
 @targeted
 def run_sweep(target: Target, job: Job = "") -> None:
-    """End the jobs whose drivers were silent for longer than their leases, and delete what is
-    theirs; also what jobs that have ended left behind. Results that outlive their job stay. Exit
-    code 1 when a job could not be swept: the others are."""
+    """End jobs whose drivers were silent for longer than their leases, and delete their objects.
+
+    Also deletes what ended jobs left behind. Results that outlive their job stay. Exit code 1 when
+    a job could not be swept; the others are swept."""
     failed = False
     store, root = target.open_bucket()
     with closing(store), closing(target.open_log()) as log:
@@ -143,14 +144,14 @@ def run_sweep(target: Target, job: Job = "") -> None:
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
         records = read_news(log, job, snapshots)
         oldest = by_partition(log, log.oldest)
-        for found in list(neglected(records, snapshots, beats, now_ms, oldest)):
-            if found.store.rstrip("/") not in ("", target.store.rstrip("/")):
-                out.print(views.elsewhere_row(found))
+        for candidate in list(neglected(records, snapshots, beats, now_ms, oldest)):
+            if candidate.store.rstrip("/") not in ("", target.store.rstrip("/")):
+                out.print(views.elsewhere_row(candidate))
                 continue
-            settings = MasterSettings(mode=found.mode)
+            settings = MasterSettings(mode=candidate.mode)
             try:
-                row = views.swept_row(sweep(log, ObjectDeleter(store, root), found, settings))
+                row = views.swept_row(sweep(log, ObjectDeleter(store, root), candidate, settings))
             except HeadgateError as exc:
-                failed, row = True, views.unswept_row(found, exc)
+                failed, row = True, views.unswept_row(candidate, exc)
             out.print(row)
     raise typer.Exit(1 if failed else 0)

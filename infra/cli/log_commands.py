@@ -1,4 +1,4 @@
-"""Commands that ask the log: what happened, what was true, why, and whether it explains itself."""
+"""Commands that only read the log: its events, states, attempts, and the audit of its decisions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def events(
         bool, typer.Option(help="Only what nothing follows from, and records that are no events.")
     ] = False,
 ) -> None:
-    """The log, one event a line."""
+    """Print the log, one event a line."""
     with closing(target.open_log()) as log:
         if rejected:
             for record in log.read_rejected(Deadline.after(READ_S_MAX)):
@@ -76,7 +76,7 @@ def state(
     job: Annotated[str, typer.Option(help="Name of the job.")],
     at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
 ) -> None:
-    """What was true of a job at an offset: the facts up to there, folded."""
+    """Show the state of a job at an offset, folded from the facts up to there."""
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
         records = list(read(log, job, snapshots))
@@ -101,12 +101,12 @@ def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
 @audit_app.command()
 @targeted
 def verify(target: Target, job: Job = "") -> None:
-    """Derive every decision again from the facts, and compare; exit code 1 when one differs."""
+    """Derive every decision again from the facts; exit code 1 when a recorded decision differs."""
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
-        found = audit(read(log, job, snapshots), snapshots)
-    out.print(*views.audit_rows(found), sep="\n")
-    raise typer.Exit(1 if any(one.violation for one in found) else 0)
+        audits = audit(read(log, job, snapshots), snapshots)
+    out.print(*views.audit_rows(audits), sep="\n")
+    raise typer.Exit(1 if any(audited.violation for audited in audits) else 0)
 
 
 @app.command("why")
@@ -116,9 +116,9 @@ def run_why(
     partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
     job: Annotated[str, typer.Option(help="Name of the job.")],
 ) -> None:
-    """Why a partition was made, and made again: every attempt, its reason and its end."""
+    """Explain why a partition was made, and made again: every attempt, its reason and its end."""
     with closing(target.open_log()) as log:
-        found = why(read(log, job), partition_id(partition))
-    if not found:
+        attempts = why(read(log, job), partition_id(partition))
+    if not attempts:
         raise Invalid(f"the log knows of no attempt at partition {partition} of job {job}")
-    out.print(*map(views.made_row, found), sep="\n")
+    out.print(*map(views.made_row, attempts), sep="\n")

@@ -1,4 +1,4 @@
-"""The options that commands share: which broker, which store, which job; and where they print."""
+"""The options that commands share (broker, store, job), and the terminals that they print to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..target import Target
 
 
 class Terminal(Console):
-    """Shows what others have written into the log as it is, and does nothing that it asks for."""
+    """Prints what others have written into the log, with control characters spelled out."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr)
@@ -27,8 +27,8 @@ class Terminal(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        for one in super().render(renderable, options):
-            yield one if one.control else one._replace(text=spelled(one.text, lines=True))
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=spelled(part.text, lines=True))
 
 
 out, err = Terminal(), Terminal(stderr=True)
@@ -53,33 +53,33 @@ def _target(
         typer.Option(metavar="KEY=VALUE", help="S3 option; also HEADGATE_S3_<KEY>."),
     ] = None,
 ) -> Target:
-    """What the connection options name, or the local stack when they name nothing."""
+    """Return the target that the connection options name, or the local stack without any."""
     options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
     s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
-    found = None if broker or store else stack.status()
-    if found is None or not found.is_up():
+    local = None if broker or store else stack.status()
+    if local is None or not local.is_up():
         return Target(broker, store, prefix, options, s3_options)
-    store = f"s3://{found.bucket}/{prefix}"
-    err.print(f"no broker given: using the local stack, {found.bootstrap} and {store}", style="dim")
-    os.environ.setdefault("AWS_ACCESS_KEY_ID", found.access_key)
-    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", found.secret_key)
+    store = f"s3://{local.bucket}/{prefix}"
+    err.print(f"no broker given: using the local stack, {local.bootstrap} and {store}", style="dim")
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", local.access_key)
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", local.secret_key)
     return Target(
-        found.bootstrap, store, prefix, options, {"endpoint": found.endpoint} | s3_options
+        local.bootstrap, store, prefix, options, {"endpoint": local.endpoint} | s3_options
     )
 
 
 def targeted(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the connection options, and what they name as its first argument."""
+    """Add the connection options to a command, and pass it their target as the first argument."""
     shared = inspect.signature(_target, eval_str=True).parameters
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    command_parameters = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        target = _target(**{name: given.pop(name) for name in shared})
-        command(target, **given)
+    def run(**arguments: Any) -> None:
+        target = _target(**{name: arguments.pop(name) for name in shared})
+        command(target, **arguments)
 
-    parameters = [*own, *shared.values()]
-    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+    parameters = [*command_parameters, *shared.values()]
+    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     return run
 
@@ -89,8 +89,8 @@ def _environment(prefix: str, separator: str) -> dict[str, str]:
     return {name.lower().replace("_", separator): value for name, value in named.items()}
 
 
-def _pairs(given: list[str] | None) -> dict[str, str]:
-    for pair in given or ():
+def _pairs(pairs: list[str] | None) -> dict[str, str]:
+    for pair in pairs or ():
         if "=" not in pair:
             raise Invalid("an option is not key=value; its text is not shown, it may be a secret")
-    return dict(pair.split("=", 1) for pair in given or ())
+    return dict(pair.split("=", 1) for pair in pairs or ())

@@ -1,6 +1,6 @@
-"""What the log says, for eyes: event rows, lives of partitions, states, findings. No I/O.
+"""Format the log for a reader: event rows, lives of partitions, states, findings. No I/O.
 
-Everything reads at 100 columns; an event that holds more makes a longer row, nothing is cut off.
+Guarantees: tables fit in 100 columns. An event with longer text makes a longer row: nothing is cut.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def event_head(job: JobId) -> Text:
 
 
 def event_fields(recorded: ev.Recorded) -> dict[str, Any]:
-    """One event as JSON takes it; bytes as base64."""
+    """Return an event as a value for JSON, with bytes as base64."""
     event = recorded.event
     fields = {
         name: getattr(event, name) for name in ("job", "id", "cause", "time_ms", "by", "basis")
@@ -75,7 +75,7 @@ def event_fields(recorded: ev.Recorded) -> dict[str, Any]:
 
 
 def concerns(body: ev.Body, partition: str) -> bool:
-    """Whether an event belongs to a partition's life; `partition` is `result/index` or `index`."""
+    """Return True if an event is about a partition, named as `result/index` or `index`."""
     result, _, index = partition.rpartition("/")
     attempt: AttemptId | None = getattr(body, "attempt", None)
     if attempt is not None:
@@ -86,13 +86,13 @@ def concerns(body: ev.Body, partition: str) -> bool:
         case ev.PartitionRegistered() | ev.PartitionAccepted():
             return index.isdecimal() and body.first <= int(index) < body.first + body.count
         case ev.Released() | ev.Deleted():
-            return any(index == str(one.partition.index) for one in body.attempts)
+            return any(index == str(doomed.partition.index) for doomed in body.attempts)
         case _:
             return True
 
 
 def event_row(recorded: ev.Recorded) -> Text:
-    """One event in one line: offset, time, kind, what, rows and bytes, by, basis."""
+    """Return an event in one line: offset, time, kind, what, rows and bytes, by, basis."""
     event = recorded.event
     at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     what, amount = _said(event.body)
@@ -107,7 +107,7 @@ def event_row(recorded: ev.Recorded) -> Text:
 
 
 def _said(body: ev.Body) -> tuple[str, str]:
-    """What an event is about, and how much."""
+    """Return the subject of an event, and the amount that it states."""
     match body:
         case ev.JobRegistered():
             return body.application, f"{body.mode}, {body.version}"
@@ -145,15 +145,18 @@ def _range(first: int, count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One partition: its winner, or else its newest attempt, what that wrote, and when."""
+    """The life of one partition, as far as the log tells."""
 
     partition: PartitionId
     attempt: AttemptId | None
+    """The winner, or else the attempt that was started last."""
     produced: ev.Produced | None
+    """The event with which `attempt` announced its output."""
     times: Mapping[str, int]
+    """The time of the first event of each kind, in milliseconds."""
 
     def phase(self, at_ms: float) -> int:
-        """How many steps of its life were behind it."""
+        """Return how many steps of its life the partition had behind it."""
         return sum(step in self.times and self.times[step] <= at_ms for step in _STEPS)
 
 
@@ -162,10 +165,11 @@ class ResultLives:
     registered: ev.ResultRegistered
     partitions: tuple[Life, ...]
     consumed: int
+    """The number of subpartitions that were read."""
 
 
 def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
-    """The life of every partition that one job registered."""
+    """Return the life of every partition that a job registered."""
     bodies = [recorded.event.body for recorded in records]
     times = _times(records)
     produced = {body.attempt: body for body in bodies if isinstance(body, ev.Produced)}
@@ -175,10 +179,10 @@ def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
 
     def life(partition: PartitionId) -> Life:
         attempt = shown.get(partition)
-        about: tuple[AttemptId | ResultId | None, ...] = (attempt, partition.result)
+        subjects: tuple[AttemptId | ResultId | None, ...] = (attempt, partition.result)
         kinds = (*_STEPS, "Produced")
-        own = {k: times[k, one] for k in kinds for one in about if (k, one) in times}
-        return Life(partition, attempt, produced.get(attempt) if attempt else None, own)
+        own_times = {k: times[k, s] for k in kinds for s in subjects if (k, s) in times}
+        return Life(partition, attempt, produced.get(attempt) if attempt else None, own_times)
 
     def result(registered: ev.ResultRegistered) -> ResultLives:
         name = registered.result
@@ -192,7 +196,7 @@ def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
 
 
 def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | ResultId | None], int]:
-    """When each kind of event was first said of an attempt or a result."""
+    """Return the time of the first event of each kind about an attempt or a result."""
     times: dict[tuple[str, AttemptId | ResultId | None], int] = {}
     for event in (recorded.event for recorded in records):
         subjects: Iterable[AttemptId | ResultId]
@@ -209,7 +213,7 @@ def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | Result
 
 
 def timeline(records: Sequence[ev.Recorded], shown: int = _LIVES_SHOWN) -> Table:
-    """A job's partitions, one row each up to `shown` per result; seconds since its first event."""
+    """Return a row for each partition, up to `shown` per result; seconds from the first event."""
     first = min((r.event.time_ms for r in records), default=0)
     last = max((r.event.time_ms for r in records), default=0)
     numbers = ("rows", "bytes", "produced", "consumable", "consumed", "released", "deleted")
@@ -242,10 +246,10 @@ def _life_row(life: Life, result: ResultLives, first: int) -> tuple[str, ...]:
 
 
 def _rest_row(rest: Sequence[Life], result: ResultLives, first: int) -> Iterator[str]:
-    """What the partitions have in common that are too many to show: sums, and the last times."""
+    """Sum up the partitions that have no row: their rows, their bytes, and the latest times."""
     produced = [life.produced for life in rest if life.produced is not None]
-    yield f"{sum(one.rows for one in produced):,}"
-    yield decimal(sum(one.size_bytes for one in produced))
+    yield f"{sum(event.rows for event in produced):,}"
+    yield decimal(sum(event.size_bytes for event in produced))
     for kind in ("Produced", "Consumable", "", "Released", "Deleted"):
         if not kind:
             yield f"{result.consumed} of {result.registered.subpartitions}"
@@ -267,12 +271,13 @@ def _since(life: Life, kind: str, first: int) -> str:
 def _bar(life: Life, first: int, last: int) -> Text:
     step = max(1, last - first) / _BAR_CELLS
     edges = [life.phase(first + cell * step) for cell in range(_BAR_CELLS + 1)]
-    cells = (begin or min(end, 1) for begin, end in pairwise(edges))  # so that any start is seen
+    # The start of a life is shown, however short it is.
+    cells = (begin or min(end, 1) for begin, end in pairwise(edges))
     return Text("".join(_PHASES[cell] for cell in cells), "green")
 
 
 def legend() -> Text:
-    """How to read a timeline."""
+    """Explain the columns and the bars of a timeline."""
     marks = "life: ░ being written  █ consumable  ▒ released, not yet deleted"
     return Text(f"seconds since the job began; {marks}", "dim")
 
@@ -291,7 +296,7 @@ def _table(words: Iterable[str], numbers: Iterable[str], title: str) -> Table:
 
 
 def state_table(state: JobState) -> Table:
-    """A job at one place of its log, a row per result."""
+    """Return the state of a job at one place of its log, a row per result."""
     ended = "open" if state.closed is None else f"ended ({state.closed})"
     title = f"job {state.job}, epoch {state.epoch}, {ended}"
     if state.forgotten.results:
@@ -306,7 +311,7 @@ def state_table(state: JobState) -> Table:
 
 def _state_row(result: ResultState) -> tuple[str, ...]:
     registered = result.registered
-    writing = [a for a, said in result.attempts.items() if said is None]
+    writing = [a for a, produced in result.attempts.items() if produced is None]
     return (
         registered.label,
         f"{registered.partitions} x {registered.subpartitions}",
@@ -320,14 +325,14 @@ def _state_row(result: ResultState) -> tuple[str, ...]:
 
 
 def findings(found: Findings) -> Iterator[Text]:
-    """What fsck has to say, the first ones of each kind in full."""
+    """Describe what fsck found: the first findings of each kind, and the totals."""
     for kind in Kind:
-        several = found.of(kind)
-        for one in several[:_FINDINGS_SHOWN]:
-            text = f"{one.name}  {decimal(one.size_bytes)}  {one.says}"
+        of_kind = found.of(kind)
+        for finding in of_kind[:_FINDINGS_SHOWN]:
+            text = f"{finding.name}  {decimal(finding.size_bytes)}  {finding.says}"
             yield Text.assemble((f"{kind.value:<18}", "red"), text)
-        if len(several) > _FINDINGS_SHOWN:
-            yield Text(f"{kind.value:<18}and {len(several) - _FINDINGS_SHOWN} more", "red")
+        if len(of_kind) > _FINDINGS_SHOWN:
+            yield Text(f"{kind.value:<18}and {len(of_kind) - _FINDINGS_SHOWN} more", "red")
     size = decimal(sum(stat.size_bytes for stat in found.live))
     count = _count(len(found.found), "finding")
     word, style = ("clean", "green") if found.clean else (count, "red")
@@ -338,9 +343,9 @@ def findings(found: Findings) -> Iterator[Text]:
 
 
 def mended(done: Repaired) -> Iterator[Text]:
-    """What a repair did, and what it left alone."""
-    for one in done.left[:_FINDINGS_SHOWN]:
-        yield Text.assemble((f"{'left alone':<18}", "yellow"), one.name)
+    """Describe what a repair did, and what it left alone."""
+    for finding in done.left[:_FINDINGS_SHOWN]:
+        yield Text.assemble((f"{'left alone':<18}", "yellow"), finding.name)
     deleted, aborted = _count(done.deleted, "object"), _count(done.aborted, "upload")
     lost, left = _count(done.lost, "attempt"), _count(len(done.left), "finding")
     yield Text(f"{deleted} deleted, {aborted} aborted, {lost} stated as lost, {left} left alone")
@@ -351,21 +356,21 @@ def _count(number: int, word: str) -> str:
 
 
 def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
-    """What a replay has shown: violations first, then the sum."""
-    wrong = [one for one in found if one.violation]
-    for one in wrong:
-        yield Text.assemble((f"offset {one.offset} of job {one.job}: ", "bold red"), one.violation)
-    for one in (one for one in found if not one.whole):
-        yield Text(f"job {one.job}: the log no longer holds its head, not verified", "yellow")
-    for one in (one for one in found if one.start is not None):
-        says = f"the log no longer holds its head, verified from its snapshot at offset {one.start}"
-        yield Text(f"job {one.job}: {says}", "yellow")
-    facts, decisions = sum(one.facts for one in found), sum(one.decisions for one in found)
+    """Describe the audits of all jobs: violations first, then the totals."""
+    wrong = [log for log in found if log.violation]
+    for log in wrong:
+        yield Text.assemble((f"offset {log.offset} of job {log.job}: ", "bold red"), log.violation)
+    for log in (log for log in found if not log.whole):
+        yield Text(f"job {log.job}: the log no longer holds its head, not verified", "yellow")
+    for log in (log for log in found if log.start is not None):
+        says = f"the log no longer holds its head, verified from its snapshot at offset {log.start}"
+        yield Text(f"job {log.job}: {says}", "yellow")
+    facts, decisions = sum(log.facts for log in found), sum(log.decisions for log in found)
     counts = (
         f"{_count(len(found), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
     )
     verdict = _count(len(wrong), "violation") if wrong else "every decision follows from its facts"
-    due = sum(one.due for one in found)
+    due = sum(log.due for log in found)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
     yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
 
@@ -402,7 +407,7 @@ def stack_rows(state: StackState) -> Iterator[Text]:
 
 
 def stack_settings(state: StackState, store: str) -> Iterator[Text]:
-    """What to paste: into a shell, and into Spark's configuration."""
+    """Return the lines to paste into a shell, and those for Spark's configuration."""
     yield Text("\n# for this shell: credentials, and what `headgate` itself reads", "dim")
     yield Text(f"export AWS_ACCESS_KEY_ID={state.access_key}")
     yield Text(f"export AWS_SECRET_ACCESS_KEY={state.secret_key}")
@@ -417,7 +422,7 @@ def stack_settings(state: StackState, store: str) -> Iterator[Text]:
 
 
 def made_row(made: Made) -> Text:
-    """One attempt at a partition, on two lines."""
+    """Return an attempt at a partition, on two lines."""
     end = "green" if made.outcome == "is the partition" else "yellow"
     offsets = ", ".join(map(str, made.offsets))
     return Text.assemble(

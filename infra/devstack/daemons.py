@@ -1,8 +1,8 @@
-"""Programs that outlive the process that starts them.
+"""Start, signal and await programs that outlive the process that starts them.
 
-Guarantees: a signal reaches only the very program that `launch` started, never a stranger that
-inherited its pid: it goes through a pidfd whose process still has the kernel start time noted at
-launch. Every wait has a limit, and its error names what was waited for.
+Guarantees: a signal reaches only the program that `launch` started, never another program that got
+its pid later: it goes through a pidfd, while the process has the kernel start time noted at launch.
+Every wait has a limit, and its error names what was waited for.
 
 Assumes Linux: /proc, pidfd, and outgoing connections that use ports from 32768 up.
 """
@@ -31,12 +31,14 @@ _ERROR_TAIL_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """One program on one port; pid 0 means that it was never launched."""
+    """One program on one loopback port."""
 
     name: str
     port: int
     pid: int = 0
+    """0 before the first launch."""
     start_ticks: int = 0
+    """The kernel's start time of the process, which tells it from a later one of the same pid."""
 
     @property
     def address(self) -> str:
@@ -47,7 +49,7 @@ class Daemon:
 
 
 def launch(daemon: Daemon, argv: list[str], log: Path, env: Mapping[str, str]) -> Daemon:
-    """Start the program in a session of its own, its output appended to `log`.
+    """Start the program in a session of its own, and append its output to `log`.
 
     Raises: Invalid when the program is not installed, Unavailable when it ends at once.
     """
@@ -83,7 +85,7 @@ def send(daemon: Daemon, signum: signal.Signals) -> None:
 
 
 def stop(daemons: Iterable[Daemon], limit_s: float) -> None:
-    """Ask all at once to end, so that no quorum waits for a gone member; kill what is left."""
+    """Ask all programs to end at once, so that no quorum waits for a gone member; kill the rest."""
     running = [daemon for daemon in daemons if daemon.is_alive()]
     for daemon in running:
         send(daemon, signal.SIGTERM)
@@ -95,9 +97,9 @@ def stop(daemons: Iterable[Daemon], limit_s: float) -> None:
 
 
 def kill(daemon: Daemon, limit_s: float = 10.0) -> None:
-    """End the program without notice and wait until the kernel has let it go.
+    """Kill the program and wait until its process has ended.
 
-    Raises: Unavailable when it is still there after `limit_s`.
+    Raises: Unavailable when the process still runs after `limit_s`.
     """
     send(daemon, signal.SIGKILL)
     wait_until(lambda: not daemon.is_alive(), limit_s, f"the end of {daemon.name}")
@@ -120,9 +122,11 @@ def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None
 
 @contextmanager
 def locked(path: Path, limit_s: float) -> Iterator[None]:
-    """Hold the lock file against other processes; it stays on disk, or two could hold it.
+    """Hold a lock file against other processes.
 
-    Raises: Unavailable when somebody else holds it for longer than `limit_s`.
+    The file stays on disk: if it were removed, two processes could hold the lock.
+
+    Raises: Unavailable when another process holds the lock for longer than `limit_s`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as handle:
@@ -131,26 +135,28 @@ def locked(path: Path, limit_s: float) -> Iterator[None]:
 
 
 def free_ports(count: int, seed: str) -> list[int]:
-    """Free loopback ports, searched from a place that the seed fixes.
+    """Return free loopback ports, searched from a place that the seed fixes.
 
-    They lie below the ephemeral range: an outgoing connection could otherwise take the port of a
-    killed node before its restart.
+    The ports lie below the ephemeral range: an outgoing connection could otherwise take the port
+    of a killed node before its restart.
+
+    Raises: Unavailable when there are too few.
     """
     first = crc32(seed.encode()) % len(_PORTS)
     searched = [*_PORTS[first:], *_PORTS[:first]]
-    found: list[int] = []
+    free: list[int] = []
     for port in searched:
-        if len(found) == count:
-            return found
+        if len(free) == count:
+            return free
         if _is_free(port):
-            found.append(port)
+            free.append(port)
     raise Unavailable(f"no {count} free ports on {LOOPBACK} in {_PORTS}")
 
 
 def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None) -> None:
     """Run a program to its end.
 
-    Raises: Invalid when it is not installed, Unavailable when it fails or takes too long.
+    Raises: Invalid when the program is not installed, Unavailable when it fails or takes too long.
     """
     tool = Path(argv[0]).name
     try:
@@ -174,7 +180,7 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Kernel start time of a pid, None for the gone and for zombies."""
+    """Return the kernel start time of a process, None if it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,7 +1,7 @@
-"""One Kafka node (KRaft, broker and controller in one JVM) from Maven Central jars.
+"""Run a Kafka node (KRaft, broker and controller in one JVM) with jars from Maven Central.
 
-Guarantees: listens on 127.0.0.1 only; configured and formatted once, so that a restart finds its
-ports and its data; a format that was cut short is done again.
+Guarantees: the node listens on 127.0.0.1 only. It is configured and formatted once, so that a
+restart finds its ports and its data. A format that was cut short is done again.
 
 Assumes a JDK 17 or newer, and Maven for the first use.
 """
@@ -93,10 +93,12 @@ _THREE_NODES = {"replicas": 3, "in_sync": 2, "session_ms": 4_000}
 
 @dataclass(frozen=True, slots=True)
 class KafkaHome:
-    """Where one node lives and with what it runs."""
+    """The folders of one node, and its memory."""
 
     directory: Path
+    """The node's settings, log and data."""
     cache: Path
+    """Kafka's jars, which all nodes share."""
     heap_mib: int
 
     @property
@@ -119,7 +121,7 @@ class KafkaHome:
 def fetch_jars(cache: Path, limit_s: float) -> None:
     """Resolve Kafka's jars into the cache with Maven, unless they are there.
 
-    Raises: Invalid without Maven, Unavailable when the jars cannot be had.
+    Raises: Invalid without Maven, Unavailable when the jars cannot be fetched.
     """
     with locked(cache / f"kafka-{VERSION}.lock", limit_s):
         if not (_jars(cache) / ".complete").exists():
@@ -128,7 +130,7 @@ def fetch_jars(cache: Path, limit_s: float) -> None:
 
 
 def configure(homes: Sequence[KafkaHome], ports: Sequence[tuple[int, int]]) -> None:
-    """Write every node's settings; `ports` holds its broker and controller port."""
+    """Write the settings of every node; `ports` are its broker's and its controller's port."""
     voters = ",".join(f"{i}@{LOOPBACK}:{port}" for i, (_, port) in enumerate(ports, 1))
     cluster = {"voters": voters} | (_THREE_NODES if len(homes) > 1 else _ONE_NODE)
     for node_id, (home, (broker, controller)) in enumerate(zip(homes, ports, strict=True), 1):
@@ -144,7 +146,7 @@ def configure(homes: Sequence[KafkaHome], ports: Sequence[tuple[int, int]]) -> N
 
 
 def format_storage(home: KafkaHome, cluster_id: str) -> None:
-    """Make the folder of the node's records, unless that was done before.
+    """Format the folder of the node's records, unless it is formatted.
 
     Raises: Unavailable when Kafka's own formatter fails.
     """
@@ -159,7 +161,7 @@ def format_storage(home: KafkaHome, cluster_id: str) -> None:
 
 
 def start(daemon: Daemon, home: KafkaHome) -> Daemon:
-    """Launch the node; the log of its life before is kept beside the new one."""
+    """Launch the node; the log of its previous run stays beside the new log."""
     if home.log.exists():
         home.log.replace(home.log.with_suffix(".log.previous"))
     heap = [f"-Xms{home.heap_mib}m", f"-Xmx{home.heap_mib}m", "-XX:+ExitOnOutOfMemoryError"]
@@ -170,7 +172,7 @@ def start(daemon: Daemon, home: KafkaHome) -> Daemon:
 def await_started(daemon: Daemon, home: KafkaHome, limit_s: float) -> None:
     """Wait until the node serves.
 
-    Raises: Unavailable when it ends or takes longer than `limit_s`.
+    Raises: Unavailable when the node ends or takes longer than `limit_s`.
     """
 
     def started() -> bool:
@@ -182,7 +184,7 @@ def await_started(daemon: Daemon, home: KafkaHome, limit_s: float) -> None:
 
 
 def cluster_id(seed: str) -> str:
-    """A cluster id fixed by the seed: nodes that are formatted in several tries still agree."""
+    """Derive the cluster id from the seed, so that nodes formatted in several tries agree on it."""
     text = urlsafe_b64encode(blake2b(seed.encode(), digest_size=16).digest()).decode().rstrip("=")
     return "A" + text[1:]  # a leading dash would be read as an option
 

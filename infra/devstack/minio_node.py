@@ -1,7 +1,7 @@
-"""One MinIO server, built with `go install` at a pinned version.
+"""Run a MinIO server, built with `go install` at a pinned version.
 
-Guarantees: listens on loopback only, makes no outgoing call, deletes for good within seconds.
-Assumes Go for the first use, and that the credentials below protect nothing but test data.
+Guarantees: the server listens on loopback only, makes no outgoing call, and frees deleted bytes
+within seconds. Assumes Go for the first use, and that the credentials below protect only test data.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ENVIRONMENT = {
     "MINIO_ROOT_PASSWORD": SECRET_KEY,
     "MINIO_BROWSER": "off",
     "MINIO_UPDATE": "off",
-    "MINIO_CI_CD": "on",  # else it refuses a data folder on the root disk
-    # Deleted bytes wait in its trash, 5 minutes by default: long runs fill the disk.
+    "MINIO_CI_CD": "on",  # without it the server refuses a data folder on the root disk
+    # Deleted bytes wait in the trash, 5 minutes by default: long runs would fill the disk.
     "MINIO_API_DELETE_CLEANUP_INTERVAL": "10s",
 }
 
 
 def fetch_binary(cache: Path, limit_s: float) -> None:
-    """Build the server into the cache, unless it is there.
+    """Build the server into the cache, unless the cache has it.
 
     Raises: Invalid without Go, Unavailable when the build fails or takes too long.
     """
@@ -59,7 +59,7 @@ def start(daemon: Daemon, cache: Path, directory: Path) -> Daemon:
 def await_started(daemon: Daemon, directory: Path, limit_s: float) -> None:
     """Wait until the server serves.
 
-    Raises: Unavailable when it ends or takes longer than `limit_s`.
+    Raises: Unavailable when the server ends or takes longer than `limit_s`.
     """
 
     def started() -> bool:
@@ -73,7 +73,7 @@ def await_started(daemon: Daemon, directory: Path, limit_s: float) -> None:
 def make_bucket(endpoint: str) -> None:
     """Create the bucket unless it exists.
 
-    Raises: Unavailable when the server does not do it.
+    Raises: Unavailable when the server does not create it.
     """
     client = boto3.client(
         "s3",

@@ -1,9 +1,9 @@
-"""The real stack on this machine, without Docker: Apache Kafka (one or three nodes) and MinIO.
+"""Run Apache Kafka (one or three nodes) and MinIO on this machine, without Docker.
 
-Guarantees: one stack per home folder, whoever calls and however often; everything listens on
-loopback; only programs that this stack started are ever signalled, and nothing is believed of a
-folder where somebody else could write. Ports and data survive `down` and `kill`, so that clients
-find a restarted node where it was.
+Guarantees: a home folder has one stack, however many processes call. Everything listens on
+loopback. Only programs that this stack started are signalled. State is never read from a folder
+where other users may write. Ports and data survive `down` and `kill`, so that clients find a
+restarted node where it was.
 
 Assumes Linux, a JDK, and at first use Maven and Go.
 """
@@ -43,14 +43,20 @@ def _default_cache() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """Where a stack lives and how long its steps may take; two homes are two stacks."""
+    """The folders of a stack, its memory, and the limits of its steps."""
 
     home: Path = field(default_factory=_default_home)
+    """State and data; two homes are two stacks."""
     cache: Path = field(default_factory=_default_cache)
+    """Programs, which all stacks of a user share."""
     heap_mib: int = 512
+    """The heap of each Kafka node."""
     boot_s: float = 120.0
+    """The limit for the start of one program."""
     stop_s: float = 20.0
+    """The time that all programs have to end before they are killed."""
     fetch_s: float = 1_200.0
+    """The limit for fetching Kafka, and for building MinIO."""
 
     def __post_init__(self) -> None:
         if not self.home.is_absolute():
@@ -58,35 +64,40 @@ class StackSettings:
 
     @property
     def lock_s(self) -> float:
-        """Long enough for somebody else's cold `up`."""
+        """The limit for the wait while another process runs its first `up`."""
         return 2 * self.fetch_s + self.boot_s
 
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """What clients need, and the programs behind it: `kafka-1` … and `minio`."""
+    """The addresses and keys that clients need, and the programs behind them."""
 
     bootstrap: str
     endpoint: str
+    """The URL of MinIO."""
     bucket: str
     access_key: str
     secret_key: str = field(repr=False)
     nodes: tuple[Daemon, ...]
+    """`kafka-1` …, and `minio` as the last."""
 
     def is_up(self) -> bool:
         return all(node.is_alive() for node in self.nodes)
 
     def node(self, name: str) -> Daemon:
-        """Raises: Invalid when the stack has no such node."""
+        """Return the node of this name.
+
+        Raises: Invalid when the stack has no such node.
+        """
         for node in self.nodes:
             if node.name == name:
                 return node
-        known = ", ".join(node.name for node in self.nodes)
-        raise Invalid(f"the stack has no node {name!r}; it has {known}")
+        names = ", ".join(node.name for node in self.nodes)
+        raise Invalid(f"the stack has no node {name!r}; it has {names}")
 
 
 def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
-    """Start what does not run yet, wait until all of it serves, and make the bucket.
+    """Start the programs that do not run, wait until all of them serve, and make the bucket.
 
     Raises: Invalid when a stack with another number of Kafka nodes exists or a tool is missing,
         Unavailable when a program cannot be fetched or does not start.
@@ -95,10 +106,10 @@ def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
     if nodes not in (1, 3):
         raise Invalid(f"the stack has 1 or 3 Kafka nodes, not {nodes}")
     with _locked(settings):
-        found = _load(settings) or _configure(nodes, settings)
-        _require_count(nodes, found, settings)
-        _prepare(found, settings)
-        started = _start_all(found, settings)
+        configured = _load(settings) or _configure(nodes, settings)
+        _require_count(nodes, configured, settings)
+        _prepare(configured, settings)
+        started = _start_all(configured, settings)
         _await_all(started, settings)
         state = _state(started)
         minio_node.make_bucket(state.endpoint)
@@ -106,13 +117,16 @@ def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
 
 
 def status(settings: StackSettings | None = None) -> StackState | None:
-    """The stack as it was last started, or None; ask its nodes whether they still run."""
-    found = _load(settings or StackSettings())
-    return _state(found) if found else None
+    """Return the stack as it was last started, or None; its nodes tell if they still run.
+
+    Raises: Invalid when another user could have written its state.
+    """
+    nodes = _load(settings or StackSettings())
+    return _state(nodes) if nodes else None
 
 
 def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
-    """Stop everything; `wipe` removes ports and data as well."""
+    """Stop every program; `wipe` also removes the ports and the data."""
     settings = settings or StackSettings()
     with _locked(settings):
         daemons.stop(_load(settings) or (), settings.stop_s)
@@ -121,7 +135,7 @@ def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
 
 
 def kill(name: str, settings: StackSettings | None = None) -> StackState:
-    """End one node without notice (SIGKILL), as a machine that fails.
+    """Kill a node with SIGKILL, as if its machine failed.
 
     Raises: Invalid when there is no such node.
     """
@@ -155,9 +169,9 @@ def _locked(settings: StackSettings) -> AbstractContextManager[None]:
 
 
 def _require_own(home: Path) -> None:
-    """What stands there says which programs are ended and which folders are deleted."""
-    found = home.stat()
-    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    """Refuse a folder that others may write to: its state says what is killed and deleted."""
+    home_stat = home.stat()
+    if home_stat.st_uid != os.geteuid() or home_stat.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Invalid(f"others may write to {home}, where the stack's state is: use another folder")
 
 
@@ -240,14 +254,17 @@ def _state(nodes: tuple[Daemon, ...]) -> StackState:
 
 
 def _existing(settings: StackSettings) -> StackState:
-    found = _load(settings)
-    if found is None:
+    nodes = _load(settings)
+    if nodes is None:
         raise Invalid(f"no stack in {settings.home}: start one with up()")
-    return _state(found)
+    return _state(nodes)
 
 
 def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
-    """Raises: Invalid when somebody else could have written what stands there."""
+    """Read the nodes from the state file, or return None if there is no such file.
+
+    Raises: Invalid when another user could have written the file, or a name in it is unknown.
+    """
     try:
         text = (settings.home / "state.json").read_text()
         _require_own(settings.home)

@@ -40,16 +40,15 @@ __all__ = [
 
 
 def attach(spark: SparkSession) -> Headgate:
-    """Give a Spark session its headgate, configured by `spark.headgate.*`.
+    """Attach Headgate to a Spark session, configured by the session's `spark.headgate.*` keys.
 
     Raises:
-        Invalid: the version of Spark, the configuration, the session or an executor is not as it
-            must be.
-        Unavailable: broker or store cannot be reached.
+        Invalid: the version of Spark, the configuration, the session or an executor cannot be used.
+        Unavailable: the broker or the store cannot be reached.
     """
     from .connectors.spark.versions import version_of
 
-    version_of(spark.version)  # one that is too old has not what is imported next
+    version_of(spark.version)  # a version that is too old lacks the names imported next
     from .connectors.spark.attach import attach_session
     from .infra.embedded import start_embedded
 
@@ -57,7 +56,7 @@ def attach(spark: SparkSession) -> Headgate:
 
 
 def __getattr__(name: str) -> Any:
-    """Spark is imported by those who use it: executors and tools need not wait for it."""
+    """Import Spark only when `Headgate` is used: executors and tools need not wait for it."""
     if name == "Headgate":
         from .connectors.spark.session import Headgate
 

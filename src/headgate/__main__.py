@@ -1,4 +1,4 @@
-"""`python -m headgate` is the `headgate` command."""
+"""Run the `headgate` command as `python -m headgate`."""
 
 from .infra.cli.app import main
 
