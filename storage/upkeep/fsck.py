@@ -122,17 +122,17 @@ def compare(states: Iterable[JobState], listing: Listing, root: str) -> Findings
 
 
 def agreed(before: Findings, after: Findings) -> Findings:
-    """Return the findings of `after` that `before` has, too, and those of `before` whose objects
-    are live in `after`. `before` is by the log from before the bucket was listed."""
+    """Return the findings of `after` that `before` has, too, and those that only reading the bytes
+    shows: objects that are live in both. `before` is by the log from before the bucket was
+    listed."""
     earlier = {(finding.kind, finding.name, finding.upload) for finding in before.found}
     still = [
         finding
         for finding in after.found
         if (finding.kind, finding.name, finding.upload) in earlier
     ]
-    live = {stat.name for stat in after.live}
-    read = [finding for finding in before.found if finding.name in live and not finding.upload]
-    still += read  # the deep check alone finds these
+    live = {stat.name for stat in before.live} & {stat.name for stat in after.live}
+    still += [finding for finding in before.found if finding.name in live and not finding.upload]
     wrong = {finding.name for finding in still if not finding.upload}
     return replace(
         after, found=tuple(still), live=tuple(s for s in after.live if s.name not in wrong)

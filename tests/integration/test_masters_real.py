@@ -52,9 +52,9 @@ RESULT = ResultId("r1")
 # log: then the file `held` tells so. It keeps its jobs' state every so many facts.
 HOLDING = """
 import functools, pathlib, sys, time
-from headgate.control.kafka_group import KafkaMembership
-from headgate.infra import masters
-from headgate.infra.cli import main
+from headgate.control.kafka.membership import KafkaMembership
+from headgate.infra import group_master as masters
+from headgate.infra.cli.app import main
 often = dict(snapshot_events=int(sys.argv.pop(1)), look_ms=500)
 masters.MasterSettings = functools.partial(masters.MasterSettings, **often)
 folder, commit = pathlib.Path(sys.argv.pop(1)), KafkaMembership.commit

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from headgate.control.events.types import (
     AttemptStarted,
     Body,
@@ -13,6 +15,7 @@ from headgate.control.events.types import (
     Fact,
     JobAccepted,
     JobRegistered,
+    JobUnregistered,
     PartitionRegistered,
     Produced,
     Recorded,
@@ -159,6 +162,19 @@ def test_a_job_that_goes_on_meanwhile_makes_no_finding() -> None:
     assert check(store, ROOT, lambda: next(readings), JOB).clean
     readings = iter([states(*RUNNING), states(*RUNNING, ReleaseRequested(RESULT, "t"))])
     assert check(store, ROOT, lambda: next(readings), JOB).clean
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_announced_meanwhile_is_no_orphan(whole: bool) -> None:
+    """A driver that attaches to a closed job while the bucket is listed loses nothing to a repair
+    by the older reading of the log."""
+    store = MemoryBlobStore()
+    store.put(LAYOUT.segment(WON, 0), BODY, "w")
+    closed = states(*REGISTERED, JobUnregistered("closed", 1))
+    readings = iter([closed, states(*RUNNING)])
+    found = check(store, ROOT, lambda: next(readings), JOB, whole)
+    assert found.clean
+    assert [stat.name for stat in found.live] == [LAYOUT.segment(WON, 0)]
 
 
 def test_audit_follows_each_job_to_its_first_violation() -> None:
