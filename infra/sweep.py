@@ -45,7 +45,7 @@ class Swept:
     """The log has no event of the job any more, and now no snapshot either."""
 
 
-class _Heir:
+class _SweepContext:
     """Takes the driver's place in the calls of a master."""
 
     application = "headgate sweep"
@@ -61,7 +61,7 @@ class _Heir:
 
 
 def sweep(
-    log: EventLog, storage: PartitionStorage, found: Neglected, settings: MasterSettings
+    log: EventLog, storage: PartitionStorage, neglected: Neglected, settings: MasterSettings
 ) -> Swept:
     """End a neglected job, and wait until every object that was ordered to go is gone.
 
@@ -69,26 +69,26 @@ def sweep(
         Fenced: a driver has attached meanwhile.
         Unavailable: the log, a session master or the store did not answer in time.
     """
-    if is_over(found.state) or not found.state.epoch:
-        gone = forget(log, found.job, Deadline.after(settings.wait_ms / 1000))
-        return Swept(found.job, forgotten=gone, came_back=not gone)
-    announcer = Announcer(found.job, f"sweep {os.urandom(4).hex()}")
-    loop = JobMasterThread(_Heir(found.job), log, storage, settings, announcer)
+    if is_over(neglected.state) or not neglected.state.epoch:
+        gone = forget(log, neglected.job, Deadline.after(settings.wait_ms / 1000))
+        return Swept(neglected.job, forgotten=gone, came_back=not gone)
+    announcer = Announcer(neglected.job, f"sweep {os.urandom(4).hex()}")
+    loop = JobMasterThread(_SweepContext(neglected.job), log, storage, settings, announcer)
     loop.start()
     with closing(loop):
         loop.wait_until_read("LeaseExpired")
-        if loop.state.epoch != found.state.epoch:
-            return Swept(found.job, found.silent_ms, came_back=True)
+        if loop.state.epoch != neglected.state.epoch:
+            return Swept(neglected.job, neglected.silent_ms, came_back=True)
         if loop.state.closed is None:
-            reason = f"its driver was silent for {found.silent_ms // 1000} s"
-            loop.ask(LeaseExpired(reason, found.state.epoch)).result(settings.wait_ms / 1000)
-        elif decide(loop.state, tick := Tick(found.now_ms)):
+            reason = f"its driver was silent for {neglected.silent_ms // 1000} s"
+            loop.ask(LeaseExpired(reason, neglected.state.epoch)).result(settings.wait_ms / 1000)
+        elif decide(loop.state, tick := Tick(neglected.now_ms)):
             loop.ask(tick).result(settings.wait_ms / 1000)
         state = loop.wait_until_left()
         more = storage.sweep(state) if state.closed is not None else 0
         kept = sum(1 for result in state.results.values() if result.kept)
-        objects = _deleted(state) - _deleted(found.state) + more
-        return Swept(found.job, found.silent_ms, objects, kept)
+        objects = _deleted(state) - _deleted(neglected.state) + more
+        return Swept(neglected.job, neglected.silent_ms, objects, kept)
 
 
 def _deleted(state: JobState) -> int:

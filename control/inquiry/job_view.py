@@ -48,7 +48,10 @@ class JobView:
             return self._ledger.state
 
     def wait(
-        self, result: ResultId, found: Callable[[JobState], T | None], fresh: Callable[[], Deadline]
+        self,
+        result: ResultId,
+        answer_of: Callable[[JobState], T | None],
+        fresh: Callable[[], Deadline],
     ) -> T | None:
         """Wait for the first answer that is not None, and return it. Return None if a deadline
         passes without a change of the result; each change starts a fresh deadline."""
@@ -57,7 +60,7 @@ class JobView:
             with self._lock:
                 self._poll(self._open(deadline), 0.0)
                 state = self._ledger.state
-            if (answer := found(state)) is not None:
+            if (answer := answer_of(state)) is not None:
                 return answer
             if (now := state.results.get(result)) is not before:
                 before, deadline = now, fresh()

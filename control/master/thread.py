@@ -131,7 +131,7 @@ class JobMasterThread:
             raise
         return answer
 
-    def wait_for(self, found: Callable[[JobState], T | None], what: str) -> T:
+    def wait_for(self, answer_of: Callable[[JobState], T | None], what: str) -> T:
         """Wait for the first answer on the committed state that is not None, and return it.
 
         Raises:
@@ -139,7 +139,7 @@ class JobMasterThread:
         """
         deadline = self._deadline()
         with self._changed:
-            while (answer := found(self._state)) is None:
+            while (answer := answer_of(self._state)) is None:
                 if self._error is not None:
                     raise self._error
                 if deadline.passed:

@@ -22,9 +22,9 @@ from .persistent import PersistentMap, PersistentSet
 _TOTAL_MAX = (1 << 63) - 1
 
 
-def total(one: int, other: int) -> int:
+def total(first: int, second: int) -> int:
     """Return the sum, limited to the largest number that a snapshot can hold."""
-    return min(one + other, _TOTAL_MAX)
+    return min(first + second, _TOTAL_MAX)
 
 
 @dataclass(frozen=True, slots=True)

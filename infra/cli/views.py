@@ -324,21 +324,21 @@ def _state_row(result: ResultState) -> tuple[str, ...]:
     )
 
 
-def findings(found: Findings) -> Iterator[Text]:
+def findings(report: Findings) -> Iterator[Text]:
     """Describe what fsck found: the first findings of each kind, and the totals."""
     for kind in Kind:
-        of_kind = found.of(kind)
+        of_kind = report.of(kind)
         for finding in of_kind[:_FINDINGS_SHOWN]:
             text = f"{finding.name}  {decimal(finding.size_bytes)}  {finding.says}"
             yield Text.assemble((f"{kind.value:<18}", "red"), text)
         if len(of_kind) > _FINDINGS_SHOWN:
             yield Text(f"{kind.value:<18}and {len(of_kind) - _FINDINGS_SHOWN} more", "red")
-    size = decimal(sum(stat.size_bytes for stat in found.live))
-    count = _count(len(found.found), "finding")
-    word, style = ("clean", "green") if found.clean else (count, "red")
-    live = f"{_count(len(found.live), 'object')} ({size}) as the log says"
-    stored = live if found.live else "nothing is stored"
-    flight = f", {_count(len(found.in_flight), 'object')} in flight" if found.in_flight else ""
+    size = decimal(sum(stat.size_bytes for stat in report.live))
+    count = _count(len(report.found), "finding")
+    word, style = ("clean", "green") if report.clean else (count, "red")
+    live = f"{_count(len(report.live), 'object')} ({size}) as the log says"
+    stored = live if report.live else "nothing is stored"
+    flight = f", {_count(len(report.in_flight), 'object')} in flight" if report.in_flight else ""
     yield Text.assemble((word, f"bold {style}"), f": {stored}{flight}")
 
 
@@ -355,28 +355,28 @@ def _count(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def audit_rows(found: Sequence[Audit]) -> Iterator[Text]:
+def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
     """Describe the audits of all jobs: violations first, then the totals."""
-    wrong = [log for log in found if log.violation]
+    wrong = [log for log in audits if log.violation]
     for log in wrong:
         yield Text.assemble((f"offset {log.offset} of job {log.job}: ", "bold red"), log.violation)
-    for log in (log for log in found if not log.whole):
+    for log in (log for log in audits if not log.whole):
         yield Text(f"job {log.job}: the log no longer holds its head, not verified", "yellow")
-    for log in (log for log in found if log.start is not None):
+    for log in (log for log in audits if log.start is not None):
         says = f"the log no longer holds its head, verified from its snapshot at offset {log.start}"
         yield Text(f"job {log.job}: {says}", "yellow")
-    facts, decisions = sum(log.facts for log in found), sum(log.decisions for log in found)
+    facts, decisions = sum(log.facts for log in audits), sum(log.decisions for log in audits)
     counts = (
-        f"{_count(len(found), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
+        f"{_count(len(audits), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
     )
     verdict = _count(len(wrong), "violation") if wrong else "every decision follows from its facts"
-    due = sum(log.due for log in found)
+    due = sum(log.due for log in audits)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
     yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
 
 
-def elsewhere_row(found: Neglected) -> Text:
-    return Text(f"job {found.job}: left alone, its objects are in {found.store}", "yellow")
+def elsewhere_row(neglected: Neglected) -> Text:
+    return Text(f"job {neglected.job}: left alone, its objects are in {neglected.store}", "yellow")
 
 
 def swept_row(swept: Swept) -> Text:
@@ -389,8 +389,8 @@ def swept_row(swept: Swept) -> Text:
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")
 
 
-def unswept_row(found: Neglected, error: HeadgateError) -> Text:
-    return Text(f"job {found.job}: not swept: {error}", "red")
+def unswept_row(neglected: Neglected, error: HeadgateError) -> Text:
+    return Text(f"job {neglected.job}: not swept: {error}", "red")
 
 
 def check_row(outcome: CheckOutcome) -> Text:

@@ -60,13 +60,13 @@ class SteppedBlobStore(BlobStore, PutSteps, Protocol):
     """A store whose steps can be wrapped."""
 
 
-def settle(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
+def settle(answer: PutAnswer, stored: Stored | None, mine: Stored) -> PutVerdict:
     """Decide how a put goes on, from the answer to a create and the object found afterwards."""
     if answer is PutAnswer.CREATED:
         return PutVerdict.DONE
-    if answer is PutAnswer.BUSY or found is None:
+    if answer is PutAnswer.BUSY or stored is None:
         return PutVerdict.AGAIN
-    return PutVerdict.DONE if found == mine else PutVerdict.TAKEN
+    return PutVerdict.DONE if stored == mine else PutVerdict.TAKEN
 
 
 def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str) -> None:

@@ -133,15 +133,15 @@ def byte_view(body: Bytes) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-def exact(found: memoryview, name: str, span: ByteRange) -> memoryview:
+def exact(body: memoryview, name: str, span: ByteRange) -> memoryview:
     """Return the bytes of a range if they are all there.
 
     Raises:
         Corrupt: the object ends inside or before the range.
     """
-    if len(found) == span.length:
-        return found
+    if len(body) == span.length:
+        return body
     raise Corrupt(
         f"object {name}, range {span.start}..{span.end}: "
-        f"expected {span.length} bytes, found {len(found)}"
+        f"expected {span.length} bytes, body {len(body)}"
     )

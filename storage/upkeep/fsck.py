@@ -140,13 +140,13 @@ def agreed(before: Findings, after: Findings) -> Findings:
 
 
 def deep(
-    states: Iterable[JobState], found: Findings, root: str, get: Callable[[str], memoryview]
+    states: Iterable[JobState], findings: Findings, root: str, get: Callable[[str], memoryview]
 ) -> Findings:
     """Read every live segment, and add a finding if its checksum is not the announced one."""
     places = (folder for state in states for _, folder in _folders(state, root))
     folders = {name: folder for folder in places for name in folder.segments}
-    wrong = [_reread(stat, folders.get(stat.name), get) for stat in found.live]
-    return replace(found, found=(*found.found, *filter(None, wrong)))
+    wrong = [_reread(stat, folders.get(stat.name), get) for stat in findings.live]
+    return replace(findings, found=(*findings.found, *filter(None, wrong)))
 
 
 def check(

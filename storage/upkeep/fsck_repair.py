@@ -63,7 +63,7 @@ class FsckRepair:
     """The name in the events' envelope; no other process may have it."""
     wait_s: float
 
-    def mend(self, found: Findings, sound: Collection[JobId]) -> Repaired:
+    def mend(self, findings: Findings, sound: Collection[JobId]) -> Repaired:
         """Apply the remedy of each finding, for the jobs in `sound`, which `sound_jobs` returned.
 
         Raises:
@@ -71,7 +71,7 @@ class FsckRepair:
         """
         mine = [
             finding
-            for finding in found.found
+            for finding in findings.found
             if finding.job in sound and self._is_under_its_job(finding)
         ]
         gone = [finding for finding in mine if finding.remedy is Remedy.DELETE]
@@ -82,14 +82,14 @@ class FsckRepair:
         self.store.delete(objects)
         for upload in uploads:
             self.store.abort(upload)
-        here = {job for job in sound if self._has_any(job, found.live)}
+        here = {job for job in sound if self._has_any(job, findings.live)}
         stated = self._state(
             finding for finding in mine if finding.remedy is Remedy.STATE and finding.job in here
         )
         done = {(finding.kind, finding.name, finding.upload) for finding in (*gone, *stated)}
         left = [
             finding
-            for finding in found.found
+            for finding in findings.found
             if (finding.kind, finding.name, finding.upload) not in done
         ]
         lost = len({finding.attempt for finding in stated})

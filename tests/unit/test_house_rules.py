@@ -23,6 +23,8 @@ PATH = re.compile(r"`((?:src|control|storage|connectors|infra|tests|docs)/[\w/.]
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
 BEHIND_THE_DOOR = ("connectors/spark/jvm/", "connectors/spark/queries/")
 
+QUESTIONS = {"What", "Whether", "Of", "How", "Where", "Whoever"}
+EMPTY = {"found", "one", "held", "told", "said"}
 FORBIDDEN = {"manager", "helper", "util", "data", "info", "process", "misc"}
 PLURALS = {f"{word}s" for word in FORBIDDEN}
 PLAIN = set(Path(__file__).with_name("plain_words.txt").read_text().split())
@@ -136,6 +138,38 @@ def test_private_spark_has_one_door() -> None:
     """Only the files behind the private door touch what Spark keeps private."""
     users = {name_of(p) for p in product() if attributes(p) & PRIVATE_SPARK}
     assert [name for name in users if not name.startswith(BEHIND_THE_DOOR)] == []
+
+
+def test_docstrings_are_sentences() -> None:
+    """No docstring is an indirect question."""
+    questions = [
+        f"{name_of(path)}:{getattr(node, 'lineno', 1)}"
+        for path in sources()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (text := ast.get_docstring(node))
+        and text.split()[0].rstrip(",:;") in QUESTIONS
+    ]
+    assert questions == []
+
+
+def test_locals_say_what_they_hold() -> None:
+    """No variable of the product is called after having been found or held."""
+    empty = [
+        f"{name_of(path)}:{function.lineno} {name}"
+        for path in product()
+        for function in functions(path)
+        for node in ast.walk(function)
+        for name in bound(node) & EMPTY
+    ]
+    assert empty == []
+
+
+def bound(node: ast.AST) -> set[str]:
+    """Return the name that a node gives to a value, if it gives one."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return {node.id}
+    return {node.arg} if isinstance(node, ast.arg) else set()
 
 
 def test_names_say_what_things_are() -> None:

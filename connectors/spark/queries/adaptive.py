@@ -100,12 +100,12 @@ def skewed(sizes: Longs, adapting: AdaptiveSettings) -> list[int]:
     return [int(at) for at in np.flatnonzero(sizes > limit)]
 
 
-def pieces(held: Longs, sizes: Longs, adapting: AdaptiveSettings) -> list[range]:
+def pieces(by_partition: Longs, sizes: Longs, adapting: AdaptiveSettings) -> list[range]:
     """Cut a skewed subpartition into ranges of partitions, each about as large as a subpartition
-    that is not skewed. `held` are its bytes in each partition."""
+    that is not skewed. `by_partition` are its bytes in each partition."""
     others = np.delete(sizes, skewed(sizes, adapting))
     usual = float(others.mean()) if len(others) else 0.0
-    return list(_together(held.tolist(), max(adapting.target_bytes, usual)))
+    return list(_together(by_partition.tolist(), max(adapting.target_bytes, usual)))
 
 
 def _evenly(
