@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis profiles, and the check that no thread of ours stays.
+"""Shared by all tests: Hypothesis profiles, and the check that no thread of ours outlives its test.
 
 `ci` is the profile unless HYPOTHESIS_PROFILE names another; `long` is for nights.
 """

@@ -1,8 +1,8 @@
-"""What a job costs that begins among many events of others, and whoever looks through all of them.
+"""The cost of a job that starts among many events of others, and of scans of all jobs.
 
-One partition of a real broker in which a hundred other jobs have stated facts, each with a snapshot
-behind the last of them, as their masters leave it. Measured twice: before there are any, and behind
-them.
+One partition of a real broker holds the facts of a hundred other jobs, each with a snapshot behind
+its last fact, as its master leaves it. Everything is measured twice: before those events are
+written, and behind them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ _ROUNDINGS = 10
 
 
 def differs(expected: list[Row], given: list[Row], text: str) -> str:
-    """How two answers differ; rows that tie in the query's order may come in any."""
+    """Return how two answers differ, or an empty text. Rows that tie in the query's order may come
+    in any order."""
     if len(expected) != len(given):
         return f"{len(given)} rows, not {len(expected)}"
     found = _ORDER.search(text)

@@ -1,4 +1,4 @@
-"""How long the check of rewritten plans takes, of all stages of one query."""
+"""Measure how long the check of rewritten plans takes, over all stages of one query."""
 
 from __future__ import annotations
 

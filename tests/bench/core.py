@@ -1,7 +1,8 @@
-"""What an event costs a master without a log: decoded, folded, decided and encoded.
+"""The cost of an event to a master without a log: decode, fold, decide and encode.
 
-The mix of a stage: 1,000 map partitions read by 200 reducers, each attempt started and produced
-with an index of 200 subpartitions, each reader's reading stated, and what the master decides on it.
+The events are the mix of a stage: 1,000 map partitions read by 200 reducers. Each attempt is
+started and produced with an index of 200 subpartitions, each reader states what it read, and the
+master decides on all of it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def index_of(subpartitions: int) -> bytes:
 
 
 def facts(exchanges: int, maps: int, reducers: int) -> Iterator[Fact]:
-    """What a driver and its tasks say."""
+    """Yield the facts that a driver and its tasks state."""
     yield JobRegistered(SESSION, "0", "bench")
     index = index_of(REDUCERS)
     for number in range(exchanges):
@@ -108,7 +109,8 @@ class Core:
 
 
 def by_type() -> Table:
-    """What each type of event takes, and what a partition keeps in memory."""
+    """Measure the CPU time of each type of event, and the memory that the master keeps per
+    partition."""
     core = fed(list(facts(EXCHANGES, MAPS, REDUCERS)))
     table = Table("event", "count", "µs CPU")
     table.title = f"core; {partition_bytes(1_000):,} bytes of memory a live partition"

@@ -1,4 +1,4 @@
-"""What an exchange costs by itself: 100 rows, warm, against Spark's own."""
+"""The fixed cost of an exchange: 100 rows, warm, against Spark's own shuffle."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How many events a second one session master takes on a real broker, and a thousand small jobs.
+"""Measure the events a second of one session master on a real broker, and a thousand small jobs.
 
-The master holds its partitions and has read them to their end when the facts come; it is measured
-from the first of them until every decision is committed and read back. Beside it, the same records
-through a loop that decodes and decides nothing: consumed, and as many produced as there are
-decisions, in transactions of the same size.
+The master holds its partitions and has read them to their end when the facts come. The time runs
+from the first fact until every decision is committed and read back. For comparison, a loop that
+decodes and decides nothing takes the same records: it consumes them and produces as many records as
+there are decisions, in transactions of the same size.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def small_jobs(rounds: int) -> Table:
 
 
 def life() -> Iterator[Fact]:
-    """What the driver and the tasks of a small job say."""
+    """Yield the facts that the driver and the tasks of a small job state."""
     yield JobRegistered(SESSION, "0", "bench")
     yield ResultRegistered(_NAME, SMALL, SMALL, "", "repartition")
     yield PartitionRegistered(_NAME, 0, SMALL)

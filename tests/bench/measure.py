@@ -1,4 +1,4 @@
-"""What a stretch of work costs: wall time, and CPU by whose process spent it."""
+"""Measure a stretch of work: wall time, and CPU time by the group of processes that spent it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Gauge:
     jvm: int
 
     def above_idle_bytes(self, work: Callable[[], object]) -> int:
-        """What the worker that grew most grew by."""
+        """Run the work and return the largest growth of any worker above its idle size."""
         self._end_workers()
         idle = self._idle_bytes()
         work()

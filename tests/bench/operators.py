@@ -191,8 +191,11 @@ def _workers(jvm: int, side: str) -> list[int]:
 
 
 def _alone_us(spark: SparkSession, decider: Case) -> float:
-    """What the function takes for a group that it has not seen, in as many processes at once as
-    in the query; nothing where it is Spark's own."""
+    """Return the microseconds of one call of the function on a fresh copy of its group.
+
+    As many processes call it at once as in the query. The result is 0 for a function of Spark's
+    own.
+    """
     if decider.function is None:
         return 0.0
     function, given = decider.function, decider.given

@@ -1,9 +1,9 @@
-"""How long a master takes to take up a job of a million events, from its snapshot and without.
+"""The time in which a master takes up a job of a million events, with and without a snapshot.
 
-One job on one partition of a real broker: exchanges of 1,000 map partitions read by 200 reducers,
-each released when ten later ones are there. The log is written as a master would have left it,
-snapshots included, every 10,000 facts. What is measured is everything until the next master may
-decide: fencing, reading the state, following the log to its end.
+One job on one partition of a real broker: exchanges of 1,000 map partitions read by 200 reducers.
+Each exchange is released when ten later ones exist. The log is written as a master would have left
+it, with a snapshot every 10,000 facts. The time covers everything until the next master may decide:
+fencing, reading the state, following the log to its end.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def _batches(number: int, n: int) -> Batches:
 
 
 def _encoded(batches: Batches, n: int) -> Segment:
-    """What a writer does to these rows before it has anything to put."""
+    """Sort and encode these rows as a writer does before it puts a segment."""
     runs = []
     for at in range(0, len(batches), RUN_BATCHES):
         taken = batches[at : at + RUN_BATCHES]

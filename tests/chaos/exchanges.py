@@ -45,7 +45,8 @@ def slowly(df: DataFrame) -> DataFrame:
 
 
 def summed(df: DataFrame) -> list[str]:
-    """How many rows, and a sum that no order changes: of each row and the partition it is in."""
+    """Return the number of rows, and a sum over each row and its partition that no order
+    changes."""
     hashed = F.xxhash64(F.spark_partition_id(), *df.columns).cast("decimal(38,0)").alias("h")
     row = df.select(hashed).agg(F.count("h"), F.sum("h")).first()
     assert row is not None
@@ -53,7 +54,7 @@ def summed(df: DataFrame) -> list[str]:
 
 
 def undisturbed(spark: SparkSession) -> None:
-    """What Spark alone makes of it."""
+    """Tell the sums of both exchanges as Spark alone computes them."""
     found = [summed(orders(spark).repartition(*into)) for into in (FIRST, SECOND)]
     tell("closed", read=found)
 

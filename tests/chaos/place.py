@@ -95,7 +95,8 @@ class Place:
         return f"kafka-{found.coordinator.id}"
 
     def ask(self, *command: str) -> str:
-        """What a command of `headgate` found; nothing when all is well."""
+        """Run a command of `headgate`; return its output when it fails, and an empty text when it
+        succeeds."""
         asked = subprocess.run(
             [sys.executable, "-m", "headgate", *command, *self.where],
             cwd=ROOT,

@@ -1,4 +1,5 @@
-"""What happens to whom and when: the same seed gives the same plan."""
+"""The plan of a run: which process suffers which fault, and when. One seed always gives one
+plan."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ SOAKED_BETWEEN_S, SOAKED_LASTS_S = (5.0, 25.0), (1.0, 25.0)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the application of a round does."""
+    """The work of a round's application: its kind, its mode, and its queries."""
 
     application: str
     mode: str

@@ -89,7 +89,7 @@ class Application:
         wait_for(done, limit_s, f"{phase!r}, the application is {self.phase()}")
 
     def read(self) -> Any:
-        """What it has read, None when it has not come so far."""
+        """Return what the application says that it has read, or None before it has said so."""
         return next((one["read"] for one in self.told() if "read" in one), None)
 
     def exit_code(self) -> int | None:

@@ -187,7 +187,8 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
 
 
 def _found_again(first: Application, second: Application) -> list[str]:
-    """What the first driver had completed, the second one reads."""
+    """Return a complaint for each result that the first driver completed and the second did not
+    find."""
     known = [one["found"] for one in second.told() if "found" in one]
     done = {"rewriting": FIRST[0], "reading": SECOND[0]}
     lost = [number for phase, number in done.items() if first.has_reached(phase)]

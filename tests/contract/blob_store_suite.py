@@ -1,4 +1,4 @@
-"""What every object store must do; one subclass per store gives it the `store` fixture.
+"""The contract of every object store, as tests; a subclass per store gives it the `store` fixture.
 
 The fixture's end proves that a test's objects can be listed and deleted and that none of its
 uploads is left.
@@ -31,7 +31,7 @@ def swept(store: BlobStore) -> None:
 
 
 def together(count: int, act: Callable[[int], None]) -> list[HeadgateError | None]:
-    """How each of `count` threads ended that start at the same moment."""
+    """Run `act` in `count` threads that start together; return each thread's error, or None."""
     barrier = threading.Barrier(count)
 
     def run(number: int) -> HeadgateError | None:
@@ -129,7 +129,7 @@ class BlobStoreSuite:
         assert bytes(store.get("a")) == b"12345"
 
     def test_one_of_racing_writers_wins(self, store: BlobStore) -> None:
-        """Of eight writers of one name one succeeds, and its bytes are the ones that stay."""
+        """Exactly one of eight writers of the same name succeeds, and its bytes stay."""
         ends = together(RACERS, lambda n: store.put("race", bytes([n]) * 5_000, f"w{n}"))
         winners = [number for number, end in enumerate(ends) if end is None]
         assert len(winners) == 1

@@ -1,6 +1,6 @@
-"""What every event log promises, as tests; subclassed once per implementation.
+"""The contract of every event log, as tests; subclassed once per implementation.
 
-`EventLogBasics` is what a log without isolation keeps too; `EventLogSuite` is the whole port.
+`EventLogBasics` holds for a log without isolation too; `EventLogSuite` is the whole port.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class EventLogBasics:
         assert sorted(set(offsets)) == offsets
 
     def test_an_event_comes_back_whole(self, log: EventLog, job: JobId) -> None:
-        """What is read equals what was appended, field by field."""
+        """An event that is read equals the appended event, field by field."""
         attempt = AttemptId(PartitionId(ResultId("r"), 3), 2, 17)
         event = Event("id", job, "cause", 123, "who", None, AttemptFailed(attempt, "ünïcode"))
         offset = append(log, event)
@@ -387,8 +387,8 @@ class EventLogSuite(EventLogBasics):
     def test_a_successor_is_told_of_decisions_behind_an_open_step(
         self, log: EventLog, job: JobId
     ) -> None:
-        """What a former holder committed behind another job's open step cannot be read yet: the
-        successor's `end` lies behind it all the same."""
+        """A successor's `end` lies behind the decisions of a former holder, even while another
+        job's open step makes them unreadable."""
         at = append(log, fact(job, "fact"))
         with closing(log.open_decisions(same_partition(job, self.PARTITIONS))) as theirs:
             theirs.begin()

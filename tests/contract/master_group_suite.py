@@ -1,4 +1,4 @@
-"""What the group of masters promises in every event log, as tests; subclassed once per log."""
+"""The contract of the group of masters in every event log, as tests; subclassed once per log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Member:
 
     @property
     def may_decide(self) -> bool:
-        """Whether all that it holds was read to the end."""
+        """Return True if every partition that the member holds is read to its end."""
         ends = {number: self.membership.end(number) for number in self.read}
         positions = {number: self.membership.position(number) for number in self.read}
         return all(end is not None and end <= positions[number] for number, end in ends.items())
@@ -186,8 +186,8 @@ class MasterGroupSuite:
     def test_a_partition_is_taken_up_with_what_stands_there(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """Whoever is granted a partition is told what a committed step has kept there, of this
-        partition alone, and reads from the offset that it answers."""
+        """A grant carries the state that committed steps kept in this partition, and no other. The
+        member then reads from the offset that it answers."""
         for name in ("a", "b", "c"):
             append(log, fact(jobs[0], name))
         former = self.member(opened, log, "one")
@@ -293,7 +293,8 @@ class MasterGroupSuite:
         wait_for(lambda: again.events == ["behind", "kept"], again)
 
     def after_fencing(self, opened: ExitStack, member: Member) -> Member:
-        """What a fenced member does: it polls, and joins again when it is told to."""
+        """Poll as a fenced member does, and join again when the group says that the member is
+        fenced."""
         before = len(member.told)
         try:
             wait_for(lambda: len(member.told) > before, member)

@@ -1,4 +1,4 @@
-"""What every shuffle service must do, from the registration of a job to nothing left of it."""
+"""The contract of every shuffle service, from a job's registration until nothing of it is left."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Service:
         return found
 
     def stores(self, job: JobId) -> list[str]:
-        """What the job has registered as its store, each time."""
+        """Return the store of each registration of the job, in order."""
         with closing(self.factory.open_log()) as log:
             bodies = [
                 one.event.body
@@ -205,7 +205,8 @@ class ShuffleServiceSuite:
     def test_unregistering_leaves_nothing_of_the_job_only(
         self, service: Service, job: JobId
     ) -> None:
-        """What was consumable goes, what nobody announced goes, another job's objects stay."""
+        """Unregistering deletes consumable and unannounced objects of the job; another job's
+        objects stay."""
         other = JobId(f"{job}-other")
         master = service.master()
         for one in (job, other):
@@ -311,7 +312,7 @@ class ShuffleServiceSuite:
     def test_other_rows_are_never_taken_for_those_that_were_lost(
         self, service: Service, job: JobId
     ) -> None:
-        """What comes in the place of a lost partition holds other rows: its reader hears of it."""
+        """A reader fails with an error when a lost partition is replaced by one with other rows."""
         driver, master, environment = Job(job), service.master(), service.environment(job)
         master.register_job(driver)
         descriptor = register(master, job)

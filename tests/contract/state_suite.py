@@ -1,4 +1,5 @@
-"""What every event log promises of what it keeps by key: jobs' state, and when they were heard."""
+"""The contract of the state that every event log keeps by key: jobs' snapshots and last
+heartbeats."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ class StateBasics(EventLogBasics):
 
 class StateSuite(StateBasics, EventLogSuite):
     def test_state_of_a_dropped_step_never_stands(self, log: EventLog, job: JobId) -> None:
-        """What an open or a dropped step keeps, or takes back, changes nothing."""
+        """State records that an open or an aborted step writes or removes change nothing."""
         start = append(log, fact(job, "fact"))
         with closing(log.open_decisions(job)) as decisions:
             self.keep(decisions, {job: b"1", f"{job}/r": b"r1"})

@@ -72,7 +72,7 @@ class TestMemoryEventLog(StateSuite):
 
 
 class KafkaFaults:
-    """What a test does to Kafka behind the door's back."""
+    """The damage that tests do to Kafka without going through the port."""
 
     PARTITIONS = 4
 

@@ -81,8 +81,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     def test_a_member_ends_whatever_the_group_has_said(
         self, log: EventLog, opened: ExitStack
     ) -> None:
-        """What the group gives and takes, unread before the end, is answered in it: nothing waits
-        for ever, and what was granted is revoked."""
+        """A member that closes answers every grant and revocation that it has not read yet. It
+        never hangs, and its granted partitions are revoked."""
         unread, away = self.member(opened, log, "unread"), self.member(opened, log, "away")
         wait_for(lambda: len(away.read) == 2, away)
         SYSTEM_CLOCK.sleep_s(float(SESSION["max.poll.interval.ms"]) / 1000 + 1)

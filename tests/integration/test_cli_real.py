@@ -112,7 +112,7 @@ def ran(*arguments: str) -> tuple[int, list[str]]:
 
 
 def test_events_and_state_tell_the_exchange(job: JobId) -> None:
-    """What happened is in the log in order, and the state at an offset is what was true then."""
+    """The log lists the events in order, and the state at an offset is the state of that time."""
     code, lines = ran("events", "--job", job, "--json")
     events = [json.loads(line) for line in lines]
     consumable = [one["offset"] for one in events if one["kind"] == "Consumable"]
@@ -144,8 +144,8 @@ def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) 
 
 
 def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
-    """What is to go and unfinished uploads go from a real bucket, what is missing is stated in the
-    real log, and another job's object stays."""
+    """Repair works on a real bucket and a real log: it states the missing attempt as lost, and
+    leaves another job's object alone."""
     store, root = target.open_bucket()
     foreign = f"{Layout(root, JobId(f'{job}-other')).prefix}00/r1/0/1-1/0"
     with closing(store):

@@ -43,7 +43,7 @@ LARGE = b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"  # the longest of Avro's numbers
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads, and sound inputs for it."""
+    """A function that reads bytes, and sound inputs for it."""
 
     name: str
     read: Callable[[bytes], object]
@@ -129,7 +129,7 @@ def damaged(dice: Random, whole: bytes, other: bytes) -> bytes:
 
 
 def fuzz(reader: Reader, inputs: int, seed: int) -> tuple[int, str]:
-    """How many inputs gave a value, and which was the first that did what none may."""
+    """Return how many inputs gave a value, and the first forbidden error or delay, if any."""
     for raw in reader.sound:
         reader.read(raw)
     fine = 0

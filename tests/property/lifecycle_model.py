@@ -130,7 +130,7 @@ def run(facts: Sequence[Fact], state: JobState | None = None) -> tuple[JobState,
 
 @dataclass
 class Told:
-    """What the naive model knows of one result."""
+    """The naive model's state of one result."""
 
     partitions: int
     accepted: set[int] = field(default_factory=set)

@@ -49,7 +49,7 @@ def theirs(event: Event) -> bytes:
 @given(EVENTS)
 @settings(deadline=None)
 def test_an_event_has_the_bytes_that_another_writer_gives_it(event: Event) -> None:
-    """Whoever has the schema reads our records, and we read theirs."""
+    """fastavro writes the same bytes as we do, and we read the records that it writes."""
     record = codec.encode(event)
     assert theirs(event) == record[HEADER_BYTES:]
     assert event == codec.decode(record[:HEADER_BYTES] + theirs(event))
@@ -57,7 +57,7 @@ def test_an_event_has_the_bytes_that_another_writer_gives_it(event: Event) -> No
 
 @given(LONGS)
 def test_a_number_makes_the_round_trip(number: int) -> None:
-    """Of any 64-bit number, in the form that others give it."""
+    """Any 64-bit number is written as fastavro writes it, and read back."""
     out, expected = bytearray(), io.BytesIO()
     avro.write_long(out, number)
     fastavro.schemaless_writer(expected, "long", number)
@@ -73,7 +73,8 @@ def test_a_number_has_64_bits(record: bytes) -> None:
 
 
 def test_a_missing_field_has_the_default_that_its_schema_states() -> None:
-    """Whoever reads an old record, we or another reader, finds the same where it has nothing."""
+    """The default of a field is the same in our classes and in the schema, so every reader
+    agrees."""
     (bodies,) = (p["type"] for p in json.loads(TEXT)["fields"] if p["name"] == "body")
     stated = {
         (body["name"], part["name"]): part["default"]
@@ -92,7 +93,8 @@ def test_a_missing_field_has_the_default_that_its_schema_states() -> None:
 
 
 def test_a_record_of_fewer_fields_takes_defaults() -> None:
-    """What is left out must be the last, and have a default: anything else is refused at once."""
+    """A schema may omit only the last fields, and only fields with a default; others are refused at
+    once."""
     kinds: dict[str, type] = {"JobUnregistered": JobUnregistered}
     schema: dict[str, Any] = {"type": "record", "name": "JobUnregistered", "fields": []}
     with pytest.raises(AssertionError, match="no default"):

@@ -116,7 +116,8 @@ def read_all(
 
 
 def names_range(error: HeadgateError, name: str, hit: range) -> bool:
-    """Whether an error is `Corrupt`, names the object, and a range that covers some of a place."""
+    """Return True if the error names the object and a range that overlaps `hit`; assert that it is
+    `Corrupt`."""
     found = re.search(rf"{re.escape(name)}\D+(\d+)(?:-|\.\.)(\d+)", str(error))
     assert isinstance(error, Corrupt), error
     assert found, error
@@ -157,7 +158,8 @@ def test_a_flipped_byte_is_found_by_whoever_reads_it(
 
 @given(CODEC, NAMES, PLACES, BOTH_LIMITS)
 def test_a_truncated_object_is_found(codec: str, which: int, place: float, limits: Limits) -> None:
-    """Whoever misses bytes gets `Corrupt`, naming object and range; nobody gets fewer rows."""
+    """Every read of missing bytes is `Corrupt`, and names the object and the range. No reader gets
+    fewer rows."""
     whole = sound(codec)
     name = whole.names[which % len(whole.names)]
     body = whole.objects[name][0]
@@ -198,7 +200,7 @@ def test_swapped_objects_are_found(codec: str, one: int, other: int, limits: Lim
 
 
 def foreign(codec: str, salt: int, task: int, partition: int = 0) -> Objects:
-    """What another attempt at a partition wrote, under its own names."""
+    """Return the objects that another attempt at a partition writes, under its own names."""
     objects: Objects = {}
     environment = ObjectStoreEnvironment(
         JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS

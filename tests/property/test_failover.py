@@ -1,4 +1,4 @@
-"""What is made again when something is lost, over random graphs of results."""
+"""The partitions that are reproduced when something is lost, over random graphs of results."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Job:
 
 
 def again(decisions: tuple[Decision, ...]) -> dict[ResultId, set[int]]:
-    """What was ordered, with each result named once."""
+    """Return the partitions ordered to be reproduced; assert that each result is named once."""
     orders = [decision for decision in decisions if isinstance(decision, Reproduce)]
     assert len(orders) == len({order.result for order in orders})
     return {order.result: set(order.partitions) for order in orders}
@@ -221,7 +221,8 @@ def test_what_cannot_be_made_again_fails_the_job() -> None:
 
 
 def test_other_content_fails_the_job() -> None:
-    """What was consumable may have been read, also before its result was whole."""
+    """Other content in a partition that was consumable fails the job, even before the result is
+    complete."""
     for complete in (False, True):
         job = Job([Node(NAMES[0], (), 2, deterministic=False)])
         job.run(NAMES[0], 0)
@@ -235,7 +236,7 @@ def test_other_content_fails_the_job() -> None:
 
 
 def test_a_replaced_driver_ends_nothing() -> None:
-    """What a driver asks after another one has come is not heard; an operator always is."""
+    """The requests of a replaced driver change nothing; those of an operator always count."""
     job = Job([Node(NAMES[0], (), 1)])
     job.run_all()
     job.take(JobRegistered("per-job", "0", "app"))

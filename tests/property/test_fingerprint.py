@@ -17,7 +17,7 @@ SUBPARTITIONS = 3
 
 
 def fingerprint(rows: pa.RecordBatch, targets: Longs, cut: int = 0) -> int | None:
-    """Of rows that are sorted in two runs."""
+    """Return the fingerprint of rows that are sorted in two runs."""
     made = Fingerprint(SUBPARTITIONS)
     for run in (slice(0, cut), slice(cut, len(targets))):
         if len(targets[run]):

@@ -34,7 +34,7 @@ KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 def place(value: Any) -> tuple[Any, ...]:
-    """Where Spark sorts a value."""
+    """Return a key that sorts a value where Spark sorts it."""
     if value is None:
         return (0,)
     if isinstance(value, dict):

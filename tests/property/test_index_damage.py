@@ -57,7 +57,8 @@ def test_an_index_of_any_content_is_sound_or_corrupt(
 
 @pytest.mark.parametrize("size", [1 << 20, 1 << 28])
 def test_an_index_is_never_larger_than_its_subpartitions(size: int) -> None:
-    """What would grow beyond the index of so many subpartitions is `Corrupt` before it does."""
+    """An index that unpacks to more than its subpartitions need is `Corrupt` before it takes the
+    memory."""
     bomb = zlib.compress(bytes(size), 9)
     tracemalloc.start()
     with pytest.raises(Corrupt):

@@ -214,7 +214,8 @@ def test_only_what_was_ordered_to_go_counts_as_gone(facts: list[Fact]) -> None:
 
 @given(st.integers(-2, 5), st.sampled_from((0, 1, 4, -1, 100_000)))
 def test_readers_are_counted_within_the_result(first: int, count: int) -> None:
-    """What was consumed is a set of the result's own subpartitions, whatever readers state."""
+    """The consumed set holds only the result's own subpartitions, whatever range a reader
+    states."""
     state, _ = run([*OPENING, Consumed(RESULTS[0], first, count, 1, 1, 1, 1)])
     own = set(range(SUBPARTITIONS))
     assert own & set(range(first, first + count)) == state.results[RESULTS[0]].consumed

@@ -141,7 +141,8 @@ class World:
 
 
 def may_be_written(state: JobState, name: str) -> bool:
-    """Whether a started attempt that has not ended may own the name, by a second reading."""
+    """Return True if a started attempt that has not ended may own the name; derived apart from the
+    product."""
     return state.closed is None and any(
         name.startswith(LAYOUT.attempt(attempt)) and attempt.epoch == state.epoch
         for result in state.results.values()
@@ -150,7 +151,8 @@ def may_be_written(state: JobState, name: str) -> bool:
 
 
 def is_over(state: JobState, name: str) -> bool:
-    """Whether it belongs to a released result, or to an attempt that is superseded or fenced."""
+    """Return True if the name belongs to a released result, or to a superseded or fenced
+    attempt."""
     result = state.results.get(LAYOUT.result_of(name) or ResultId(""))
     if result is None:
         return False

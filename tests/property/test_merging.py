@@ -1,4 +1,4 @@
-"""What is merged in the tasks that read is what a plain loop would make of all rows."""
+"""Merging in the reading tasks gives the same groups as a plain loop over all rows."""
 
 from __future__ import annotations
 

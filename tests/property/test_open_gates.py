@@ -46,7 +46,8 @@ def attempt(partition: int, task: int) -> AttemptId:
 
 
 def numbers(partition: int, task: int) -> list[int]:
-    """What an attempt writes: no two write the same, so that mixed attempts are seen."""
+    """Return the rows of an attempt. No two attempts share a row, so that mixed attempts are
+    noticed."""
     rows = 0 if partition == EMPTY else 40 + partition
     return [partition * 1_000_000 + task * 1_000 + at for at in range(rows)]
 
@@ -172,8 +173,9 @@ def pieces(partition: int, task: int = 0) -> list[PartitionInfo]:
 
 @st.composite
 def stories(draw: st.DrawFn) -> tuple[set[int], list[PartitionInfo], dict[int, int]]:
-    """What a gate knows from the start, what it is told, in any order of partitions, and which
-    attempt each partition turns out to be. Another attempt may fail, but only before it is read."""
+    """Draw the partitions that a gate knows from the start, the updates that it gets in any order
+    of partitions, and the attempt that wins each partition. Another attempt may fail, but only
+    before it is read."""
     early = draw(st.sets(st.integers(0, PARTITIONS - 1)))
     lines: list[list[PartitionInfo]] = []
     tasks = dict.fromkeys(range(PARTITIONS), 0)
@@ -259,7 +261,8 @@ OTHERS = [whole(at) for at in range(1, PARTITIONS)]
 
 @pytest.mark.parametrize("taken", range(1, 4))
 def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
-    """Whoever has read segments of an attempt that fails begins again; nobody gets mixed rows."""
+    """A reader that has read segments of a failed attempt gets an error and must begin again; it
+    never mixes rows."""
     failed = PartitionInfo(attempt(0, 0), failed="killed")
     for end in ([failed, whole(0, 1)], [whole(0, 1)], [whole(0, 1), failed]):
         with reading() as reader, pytest.raises(Lost, match=f"{RESULT}/0.*begin again"):

@@ -1,4 +1,4 @@
-"""What tasks read of exchanges side by side: everything that belongs together meets once."""
+"""The parts that tasks read of exchanges side by side: all rows that belong together meet once."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_rows_meet_once(
 def test_parts_that_do_not_meet_once_are_found(
     given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]], data: st.DataObject
 ) -> None:
-    """What is cut rightly passes; a task that is lost, doubled, swapped or widened does not."""
+    """Correct parts pass the check; a task that is lost, doubled, swapped or widened does not."""
     sizes, cuts = given_pairs
     count, partitions = len(sizes[0]), [PARTITIONS, PARTITIONS]
     parts = parts_of([np.array(each) for each in sizes], ADAPTING, cuts)

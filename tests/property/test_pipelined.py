@@ -177,7 +177,7 @@ class World:
         return self.replay.state.results[RESULT]
 
     def read(self, count: int) -> list[int]:
-        """What a reader task gets that is given what is known now."""
+        """Return the rows that a reader task gets when it is given what is known now."""
         return sorted(n for batch in self.gate(count) for n in batch["n"].to_pylist())
 
     def gate(self, count: int) -> InputGate:
@@ -196,7 +196,7 @@ class World:
         return self.shuffle.create_input_gate(deployment)
 
     def winners(self, count: int) -> list[int]:
-        """What the partitions hold in the end."""
+        """Return the rows of the winning attempts of a complete result."""
         assert self.result.complete
         every = [n for attempt in self.result.winners.values() for n in rows_of(attempt)]
         return sorted(n for n in every if n % SUBPARTITIONS < count)
@@ -378,7 +378,7 @@ def test_a_reader_of_a_restarted_region_begins_again() -> None:
 
 
 def end_all(world: World) -> None:
-    """Whoever writes comes to its end, and the master knows it."""
+    """Let every writing task end, and let the master decide on it."""
     while running := [task for task in world.tasks if not task.ended]:
         running[0].turn(world)
     world.decide()

@@ -64,7 +64,7 @@ def replayed(records: Sequence[Recorded]) -> Replay:
 
 
 def places(records: list[Recorded]) -> list[int]:
-    """Where the decisions are."""
+    """Return the positions of the decisions."""
     return [at for at, record in enumerate(records) if record.event.basis is not None]
 
 
@@ -126,7 +126,7 @@ def test_an_altered_decision_is_found(records: list[Recorded], data: st.DataObje
 @MANY
 @given(logs())
 def test_a_reason_in_other_words_is_no_other_decision(records: list[Recorded]) -> None:
-    """What another version recorded is followed, whatever it called its reasons."""
+    """A decision of another version is followed even if its reason is worded differently."""
     reworded = []
     for one in records:
         body = one.event.body

@@ -80,7 +80,7 @@ _NAMES = st.sampled_from(["a", "b", "", "é", "x y", "A" * 64])
 
 
 def _field(name: str, kind: pa.DataType, nullable: bool) -> pa.Field:
-    """What holds only nulls is nullable."""
+    """Make a field; one that holds only nulls is always nullable."""
     return pa.field(name, kind, nullable or kind == pa.null())
 
 
@@ -157,7 +157,7 @@ def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one map task writes: plain rows, the subpartition of each, and where batches begin."""
+    """The rows that one map task writes, the subpartition of each row, and where batches begin."""
 
     rows: pa.RecordBatch
     targets: Longs
@@ -219,7 +219,7 @@ class Written:
         return build(self.descriptor, self.state, LAYOUT, self.store)
 
     def read(self, first: int, count: int, whole: Manifest | None = None) -> pa.Table:
-        """What a gate hands out, as plain rows."""
+        """Return the rows that a gate gives, as a plain table."""
         source = whole or self.manifest()
         deployment = InputGateDeployment(source, self.schema, first, count, 7)
         batches = list(self.environment.create_input_gate(deployment))
@@ -435,8 +435,7 @@ def test_a_large_subpartition_is_several_batches(codec: str) -> None:
 
 
 def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
-    """Of many segments of many subpartitions the first ones that fit announce their indexes, the
-    others none, and all are read."""
+    """Of many large segments only the first ones announce their indexes; all of them are read."""
     schema = pa.schema([("a", pa.int64())])
     rows, subpartitions = 20_000, 2_000
     numbers = pa.array(np.arange(rows))

@@ -32,7 +32,7 @@ LATE = st.lists(st.integers(0, 3), min_size=13, max_size=40)
 def kept(
     records: Sequence[StateRecord], before: dict[str, bytes] | None = None
 ) -> dict[str, bytes]:
-    """What a compacted log has behind these records."""
+    """Return the values that a compacted log holds behind these records."""
     found = dict(before or {})
     for record in records:
         if record.body is None:
@@ -79,7 +79,7 @@ def followed(replay: Replay, records: Sequence[Recorded]) -> Replay:
 @MANY
 @given(HISTORIES)
 def test_any_state_survives(facts: list[Fact]) -> None:
-    """What is read back equals what was written, and nothing of it has to be written again."""
+    """A snapshot that is read back equals the written one, and leads to the same later records."""
     snapshot = Snapshot(run(facts)[0], (), 7, 3)
     assert survives(snapshot) == snapshot
 

@@ -157,13 +157,16 @@ class Application:
         raise Unavailable(f"{exchange.name} never came to an end")
 
     def _completions(self, exchange: Exchange) -> int:
-        """How often a result was whole, once it is for the next time."""
+        """Return how often the result will have been complete once it is complete again."""
         result = self._result(exchange)
         return result.completions + (not result.complete)
 
     def _read_together(self, exchange: Exchange, before: int, readers: list[object]) -> bool:
-        """Whether it was whole only once while it was read. Else one reader may have read what was
-        there before the region was restarted, another what came after: all have to begin again."""
+        """Return True if the result was completed only once while it was read.
+
+        Otherwise one reader may have read rows from before a restart of the region and another rows
+        from after it: all readers have to begin again.
+        """
         self._voice.catch_up()
         together = self._result(exchange).completions == before
         if together:
@@ -190,7 +193,7 @@ class Application:
         )
 
     def _settled(self, exchange: Exchange, index: int) -> bool:
-        """Whether it is decided what became of the attempt that came to its end last."""
+        """Return True if it is decided what became of the attempt that ended last."""
         result = self._voice.state.results[exchange.name]
         if index in result.winners:
             winner = result.winners[index]
@@ -259,7 +262,8 @@ class Application:
         return [partial(self._reader, exchange, found, position, part) for part in parts]
 
     def _known(self, exchange: Exchange) -> tuple[KnownPartitions, int]:
-        """What is known of a result, and from where on the log tells the rest."""
+        """Return the known partitions of a result, and the log position from which later facts
+        follow."""
         result = self._result(exchange)
         found = known(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
         return found, self._voice.settled if exchange.pipelined else exchange.position

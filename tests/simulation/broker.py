@@ -35,7 +35,7 @@ KEPT_MS = 30_000  # for how long the log keeps an event that no snapshot needs
 
 
 class Broker:
-    """What all processes share."""
+    """The log that all processes share."""
 
     def __init__(
         self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle, mode: str, partitions: int
@@ -74,7 +74,8 @@ class Broker:
             self.memory.append(self._foreign())
 
     def _foreign(self) -> Event:
-        """Of a job that is its own driver's, or in a session one whose log explains nothing."""
+        """Make an event of another job: its registration, or later in a session a decision that no
+        fact explains."""
         name = f"{self._others}"
         if self.mode == SESSION and self._others > 1:
             return Event(name, OTHER, "", 0, "another", 0, JobFailed("for no reason"))

@@ -22,7 +22,7 @@ RETRIES = RetrySettings(tries_max=5, limit_s=30.0)
 
 
 class Bucket:
-    """What all processes share."""
+    """The objects that all processes share."""
 
     def __init__(self, scheduler: Scheduler, chaos: Chaos, oracle: Oracle) -> None:
         self.scheduler = scheduler
@@ -64,7 +64,7 @@ class _Door:
         return answer
 
     def _create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
-        """What the store does when the request is there."""
+        """Create the object when the request arrives at the store."""
         answer = self._inner.create(name, body, write_id)
         self._bucket.scheduler.note(f"{answer.value} {name}")
         return answer

@@ -1,4 +1,4 @@
-"""What can go wrong, how often, and how often it did.
+"""The faults of a simulated world: their kinds, their rates, and how often each one struck.
 
 Every place where something may fail asks `strikes` with the kind of fault. A seed chooses which
 kinds happen in its world at all and how often; or exactly the n-th chance is taken.
@@ -94,7 +94,7 @@ class Chaos:
             self._rates[kind] *= min(1.0, HARMED_EXCHANGES / exchanges)
 
     def strikes(self, kind: str) -> bool:
-        """Whether this fault happens here and now."""
+        """Return True if this fault happens here and now."""
         if self.quiet:
             return False
         self.chances += 1
@@ -109,12 +109,13 @@ class Chaos:
         return hit
 
     def bad_answers(self) -> bool:
-        """Whether bytes were broken on their way: twice in a row, and a reader says so."""
+        """Return True if bytes of any answer were broken on their way. A reader that gets them
+        twice in a row reports it."""
         return bool(self.struck["bytes cut short"] + self.struck["bytes flipped"])
 
 
 class StorePlan(FaultPlan):
-    """What the store's steps meet, asked at each of them."""
+    """The faults of the store, drawn at each of its operations."""
 
     __slots__ = ("_chaos",)
 

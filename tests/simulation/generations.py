@@ -40,5 +40,5 @@ class Generations:
         self._fits[result, task] = fits
 
     def is_one(self, result: str, tasks: Iterable[object]) -> bool:
-        """Whether these readers can have read the same generation."""
+        """Return True if these readers can have read the same generation."""
         return bool(set.intersection(*(self._fits[result, task] for task in tasks)))

@@ -84,7 +84,8 @@ class SimMembership:
         return self._ends[partition]
 
     def may_end(self, partition: int) -> bool:
-        """Whether a step that was accepted there is under way."""
+        """Return True if a step that was accepted for the partition is open, and the member is not
+        fenced."""
         return partition in self._accepted and self._open and not self._inner.fenced
 
     def begin(self) -> None:

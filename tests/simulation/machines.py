@@ -31,7 +31,7 @@ LIMITS = Limits(100, 700, 2, 600, 2_000, 1)
 
 @dataclass(frozen=True)
 class World:
-    """What all processes of a world share."""
+    """The services and settings that all processes of a simulated world share."""
 
     scheduler: Scheduler
     chaos: Chaos
@@ -120,7 +120,8 @@ class Executor:
     def _rows(
         self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None
     ) -> Iterator[tuple[list[Row], list[int]]]:
-        """What the user's code makes: the same at every attempt, or not."""
+        """Yield the rows of the user's code: the same rows at every attempt, or other ones each
+        time."""
         index, tag, dice = attempt.partition.index, attempt.task, self.world.scheduler.random
         if exchange.deterministic:
             tag, dice = 0, self.world.scheduler.dice(f"{exchange.name}/{index}")

@@ -1,7 +1,8 @@
-"""What must hold, told by a model that shares no code with the product.
+"""The invariants of a simulated world, checked by a model that shares no code with the product.
 
-It knows the rows that each attempt was given, reads the committed log for itself, sees every delete
-and every reader's rows, and collects violations. Names of objects it takes apart by itself.
+The oracle knows the rows that each attempt was given, reads the committed log for itself, sees
+every delete and every reader's rows, and collects violations. It parses the names of objects by
+itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Row = tuple[int, int, int]  # partition, number, task
 
 @dataclass
 class Told:
-    """What the log has said of one partition so far."""
+    """The facts and decisions of one partition that the log has held so far."""
 
     consumable: list[AttemptId] = field(default_factory=list)
     superseded: set[AttemptId] = field(default_factory=set)
@@ -109,7 +110,7 @@ class Oracle:
             self._observe(recorded)
 
     def _decided(self, master: str) -> None:
-        """Of masters that follow each other none comes back."""
+        """Report a master that decides again after a later master has decided."""
         if master in self._masters[:-1]:
             self.violated(f"{master} decides again, though {self._masters[-1]} has followed it")
         elif master not in self._masters:
@@ -334,7 +335,7 @@ class Oracle:
         return sorted(row for sub in subpartitions for row in given.get(sub, []))
 
     def harmed(self) -> bool:
-        """Whether anything was lost or broken at all, be it on its way."""
+        """Return True if any object was lost or damaged, or any answer was broken on its way."""
         return bool(self.damaged) or self.bad_answers()
 
     def missed(self, results: Sequence[str], error: Exception) -> None:

@@ -58,7 +58,7 @@ def drop_a_segment(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_fence_of_an_epoch(patch: pytest.MonkeyPatch) -> None:
-    """What tasks of a replaced driver produce counts."""
+    """The attempts of a replaced driver's tasks count."""
     refusal = lifecycle._refusal
 
     def lenient(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
@@ -74,7 +74,7 @@ def skip_the_fence_of_the_log(patch: pytest.MonkeyPatch) -> None:
 
 
 def delete_too_early(patch: pytest.MonkeyPatch) -> None:
-    """What has been read once by everybody is taken for not needed any more."""
+    """A result is deleted as soon as every subpartition has been read once."""
     doomed = ResultState.doomed
 
     def and_consumed(self: ResultState) -> tuple[AttemptId, ...]:
@@ -85,7 +85,7 @@ def delete_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def mix_attempts(patch: pytest.MonkeyPatch) -> None:
-    """What was read in part is made again with other content, and the rest is read from that."""
+    """A half-read partition is made again with other content, and its readers read on there."""
     patch.setattr(lifecycle, "_changed", lambda result, fact: None)
 
 
@@ -157,7 +157,7 @@ def share_ids_with_neighbours(patch: pytest.MonkeyPatch) -> None:
 
 
 def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
-    """Whoever sweeps takes a driver that has nothing to state for dead."""
+    """The sweeper takes a driver that states no facts for dead, although it sends heartbeats."""
     read_beats = MemoryEventLog.read_beats
 
     def deaf(self: MemoryEventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
@@ -192,7 +192,7 @@ def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:
-    """What was promoted goes with its job."""
+    """Promoted results are deleted with their job."""
     patch.setattr(ResultState, "kept", property(lambda self: False))
 
 

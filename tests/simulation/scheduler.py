@@ -36,7 +36,7 @@ class Stuck(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """What lives and dies together: a driver, an executor, a master."""
+    """A simulated process: a driver, an executor or a master, whose actors die together."""
 
     name: str
     dead: bool = False
@@ -88,7 +88,7 @@ class Scheduler:
 
     @property
     def trace(self) -> str:
-        """What has happened so far, as a hash."""
+        """Return a hash of everything that has happened so far."""
         return self._trace.hexdigest()
 
     @property

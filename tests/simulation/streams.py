@@ -1,7 +1,8 @@
-"""What a driver knows of the tries that write a pipelined result, and says of those that fail.
+"""The attempts that write a driver's pipelined results, and the driver's reports of failed ones.
 
-Whoever reads a try hears from the log alone that it is whole or has failed. One that died cannot
-say so, and of one that said nothing in time nobody knows: then its driver does.
+Readers of an attempt learn from the log alone that it is whole or has failed. An attempt that died
+cannot state its failure, and an attempt that was silent for too long is in doubt: the driver states
+the failure of both.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Streams:
         self._tries[attempt].failed = True
 
     def is_over(self, result: ResultState, attempt: AttemptId) -> bool:
-        """Whether nothing more comes from the partition's attempt."""
+        """Return True if the attempt writes nothing more."""
         return result.attempts[attempt] is not None or self._tries[attempt].failed
 
     def state_failures(self, result: ResultState) -> None:

@@ -1,4 +1,5 @@
-"""How a driver speaks: it states facts of one job until they are confirmed, and hears the log."""
+"""A driver's side of the log: it states facts of one job until they are confirmed, and reads the
+log."""
 
 from __future__ import annotations
 

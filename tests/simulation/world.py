@@ -53,7 +53,7 @@ NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     trace: str
@@ -153,7 +153,8 @@ class Operator:
             self._masters.append((scheduler.spawn(process.name, process, master.run), master))
 
     def _decides(self, actor: Actor, master: Master) -> bool:
-        """Whether somebody is there; in a session, one that is frozen comes back as a zombie."""
+        """Return True if a master is there. In a session a frozen master comes back as a zombie and
+        counts."""
         there = not actor.over and not master.process.dead
         return there and (self.world.mode == SESSION or self._lively(master.process))
 
@@ -176,7 +177,8 @@ class Operator:
         self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
 
     def _may_follow(self) -> bool:
-        """Whether another driver comes now; there has to be one that registers the job."""
+        """Return True if another driver comes now. An abandoned job gets none once it is
+        registered."""
         if self._abandoned and self.world.oracle.epoch:
             return False
         share = SUCCESSOR_SHARE / 3 if self._unswept else SUCCESSOR_SHARE
@@ -259,7 +261,7 @@ def simulate(
 
 
 def _hazard(world: World) -> Callable[[Process], None]:
-    """What may befall a process at each of its waits."""
+    """Return the function that draws the faults of a process at each of its waits."""
     scheduler, chaos = world.scheduler, world.chaos
 
     def meet(process: Process) -> None:
@@ -327,6 +329,6 @@ def _check_end(world: World) -> None:
 
 
 def _folded(world: World) -> tuple[JobState, ...]:
-    """What the log and its snapshots say of every job."""
+    """Fold the log and its snapshots into the state of every job."""
     log, deadline = world.broker.memory, Deadline.after(1.0)
     return fold(log.read_all(deadline), read_snapshots(log, None, deadline))

@@ -21,8 +21,11 @@ _SEES_ABOVE = 3  # one of so many queries
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the answers of a query differ, empty when they do not; how many exchanges there were; why
-    Spark itself has no answer, empty when it has one."""
+    """The outcome of one query.
+
+    `said` tells how the answers differ, `exchanges` counts the exchanges, and `unanswered` tells
+    why Spark itself has no answer. Both texts are empty when all is well.
+    """
 
     said: str = ""
     exchanges: int = 0
@@ -59,8 +62,8 @@ def told(df: DataFrame, tree: Tree) -> list[str]:
 
 
 def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> Outcome:
-    """What is not as in Spark: rows, order or schema, what is asked of them by a further query, or
-    an exchange that did not run here."""
+    """Compare an offloaded query with Spark's answer: rows, order, schema, the rows of a further
+    query above it, and whether every exchange ran in Headgate."""
     try:
         out = hg.offload(df)
         done, found = hg._offloaded[out], told(out, tree)

@@ -70,7 +70,7 @@ def kinds(events: list[Recorded]) -> Counter[str]:
 
 
 def attempts_of(events: list[Recorded]) -> Counter[int]:
-    """How many attempts were started at each partition."""
+    """Count the started attempts of each partition."""
     bodies = (one.event.body for one in events)
     return Counter(b.attempt.partition.index for b in bodies if isinstance(b, AttemptStarted))
 

@@ -23,7 +23,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSer
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where exchanges go, as `spark.headgate.*`."""
+    """A destination of exchanges, as `spark.headgate.*` settings."""
 
     name: str
     conf: dict[str, str]

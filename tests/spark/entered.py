@@ -45,7 +45,8 @@ def counted(spark: SparkSession) -> DataFrame:
 
 
 def stored(hg: Headgate, act: Callable[[], Any]) -> int:
-    """How many exchanges ran here for an action; nothing of them stays."""
+    """Run an action and return how many exchanges ran in Headgate; wait until all of them are
+    released."""
     before = len(hg.results())
     act()
     wait_until(lambda: all(one.released for one in hg.results()[before:]))
@@ -61,7 +62,8 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 
 def left(hg: Headgate, act: Callable[[], Any]) -> dict[str, int]:
-    """What an action has left to Spark, and how often."""
+    """Run an action and return the reasons why exchanges were left to Spark, each with its
+    count."""
     before = hg.report().native
     act()
     after = hg.report().native

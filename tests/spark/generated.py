@@ -47,7 +47,7 @@ class Tree:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether a query asks for an order of its rows."""
+        """Return True if the query asks for an order of its rows."""
         return any(part.rule == "end" and part.text for part in self.inner[-1].inner)
 
 

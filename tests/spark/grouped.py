@@ -35,8 +35,8 @@ def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
 
 
 def same_error(hg: Headgate, query: DataFrame, named: str = "") -> None:
-    """What PySpark says of a wrong result or of a user's error, and that the user's traceback is
-    there: the name of a function of its."""
+    """Assert that PySpark and Headgate raise the same error, and that the user's traceback names
+    the user's function."""
     said = []
     for one in (query, hg.offload(query)):
         with pytest.raises(PythonException) as caught:

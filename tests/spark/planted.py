@@ -47,9 +47,9 @@ def check_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
-    """Where one exchange stands at several places of a stage, each group of them is cut by its own
-    sizes, and the scan of one place stands at all: the bug that other suites have found. Spark is
-    told of each that it is hashed into so many partitions, and prepares the stage once more."""
+    """Each group of places of one exchange in a stage is cut by its own sizes, and each place has
+    its own scan: a bug that other suites have found. Spark is told that each place is hashed into
+    so many partitions, and prepares the stage once more."""
 
     def apart(alike: Iterable[Sequence[Shuffle]]) -> list[Group]:
         return list(dict.fromkeys(one.group for same in alike for one in same))
@@ -70,7 +70,7 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
 
 
 def swap_parts(patch: pytest.MonkeyPatch) -> None:
-    """Of two exchanges that are read side by side, the first two parts of one are swapped."""
+    """The first two parts of one of two exchanges that are read side by side are swapped."""
     parts_of = adaptive.parts_of
 
     def swapped(*given: Any) -> Sequence[tuple[Part, ...]]:

@@ -297,7 +297,7 @@ def test_rows_that_were_read_are_given(
 
 
 def test_what_is_read_is_not_unused(spark: SparkSession, hg: Headgate) -> None:
-    """What an action reads just now stays, whoever releases what is not used, and goes later."""
+    """`remove_unused` leaves a result that an action still reads, and releases it afterwards."""
     df = counted(spark)
     for _ in range(2):
         before = len(hg.results())

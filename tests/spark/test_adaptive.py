@@ -1,4 +1,4 @@
-"""How stages read: what is skewed in pieces, unions side by side, what is small left to Spark."""
+"""Adaptive stages: skewed partitions in pieces, unions side by side, small stages left to Spark."""
 
 from __future__ import annotations
 
@@ -83,8 +83,9 @@ def test_what_is_read_beside_pieces_is_not_hashed_either(
     how: str,
     column: str,
 ) -> None:
-    """Of the side that is read once for each piece of the other one no key is in one partition:
-    whatever stands above the join, in its stage or on what is handed out or cached, knows that."""
+    """The side that is read once for each piece of the other side is not known as hashed by its
+    key. Plans above the join see that in the same stage, above a result that is handed out, and
+    above a cache."""
     left, right = sides
     right = right.withColumnRenamed("k", "j")
     df = left.join(right.hint("merge"), left.k == right.j, how)

@@ -1,4 +1,4 @@
-"""What is wrong is said at attach: one clear error, soon."""
+"""Attach reports every wrong setting soon, with one clear error."""
 
 from __future__ import annotations
 

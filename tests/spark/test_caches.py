@@ -1,5 +1,8 @@
-"""What `cache` keeps is filled through the session's headgate; nobody sees other rows, whatever
-Spark has planned before, and what is stored goes when nothing can read it any more."""
+"""Caches are filled through the session's headgate.
+
+No query sees other rows, whatever Spark has planned before, and stored exchanges are released when
+nothing can read them any more.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +54,16 @@ def rows(df: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def ran(hg: Headgate, act: Callable[[], Any]) -> int:
-    """How many exchanges ran here for an action, none of them in Spark."""
+    """Run an action and return how many exchanges ran in Headgate; assert that none ran in
+    Spark."""
     before = len(hg.results())
     assert {} == left(hg, act)
     return len(hg.results()) - before
 
 
 def is_left(hg: Headgate, spark: SparkSession, since: int, turns: int = 10) -> bool:
-    """Whether something is stored still when Spark's JVM has looked for what nobody can reach;
-    Python tells it within seconds what it has let go."""
+    """Return True if a result is still stored after Python and the JVM have collected their garbage
+    several times."""
     for _ in range(turns):
         gc.collect()
         SYSTEM_CLOCK.sleep_s(_TURN_S)
@@ -171,7 +175,8 @@ def test_what_cannot_be_carried(hg: Headgate, spark: SparkSession) -> None:
 
 
 def test_let_go(hg: Headgate, df: DataFrame) -> None:
-    """What is stored is there while anything can read it, and is released then."""
+    """Stored exchanges stay while a derived DataFrame can read them, and are released
+    afterwards."""
     since = len(hg.results())
     df.cache()
     df._jdf.queryExecution().executedPlan()
@@ -210,7 +215,8 @@ def test_what_outlives_an_action(hg: Headgate, df: DataFrame, name: str) -> None
 
 
 def test_new_rows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    """What Spark caches anew, because its table has changed, is filled anew."""
+    """A cache that Spark builds again, because its table has changed, is filled through Headgate
+    again."""
     df.write.saveAsTable("numbers", mode="overwrite")
     kept = spark.table("numbers").groupBy("n").count().cache()
     assert [(71, 4), (72, 3)] == rows(kept)
@@ -250,7 +256,7 @@ def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_two_threads(hg: Headgate, df: DataFrame) -> None:
-    """Of actions that begin together one fills it."""
+    """One of several actions that start together fills the cache."""
     df.cache()
     with ThreadPoolExecutor(4) as pool:
         before = len(hg.results())

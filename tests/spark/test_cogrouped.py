@@ -60,7 +60,7 @@ def of_both(left: DataFrame, right: DataFrame, keys: list[Any], way: str, *what:
 
 
 def told_frames(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """How the rows of each side are labelled; of each column the type and the values."""
+    """Return the row labels of each side, and the type and values of each column."""
     said = [str(left.index), str(right.index)]
     for one in (left, right):
         said += [f"{name} {column.dtype} {list(column)!r}" for name, column in one.items()]
@@ -188,7 +188,7 @@ def counted(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
 
 def changing(key: Key, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """What is done to one side is not seen on the other."""
+    """Change both sides in place; a change of one side must not show on the other."""
     left["k"].to_numpy()[:] = 0
     left["v"] = left.pop("k")
     right.sort_values("k", inplace=True)

@@ -1,4 +1,4 @@
-"""What the whole contract offers to a session: results that outlive a job, and questions."""
+"""The whole contract as a session offers it: results that outlive a job, and questions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_a_promoted_result_outlives_its_job(spark: SparkSession, stack: Embedded
 
 
 def test_what_nobody_holds_is_removed(spark: SparkSession, stack: EmbeddedStack) -> None:
-    """What is not named as in use is released; what is stays, and so does what was promoted."""
+    """`remove_unused` releases a result that is neither named as used nor promoted, and keeps the
+    others."""
     with attached(spark, stack) as hg:
         held = hg.repartition(orders(spark), 3, "k")
         promoted, unused = (hg.repartition(orders(spark), 3, "v") for _ in range(2))

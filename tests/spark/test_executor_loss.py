@@ -102,7 +102,8 @@ def test_all_executors_killed(spark: SparkSession) -> None:
 def test_all_executors_killed_after_each_stage(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a query's exchanges have stored needs no executor, whichever of them was the last."""
+    """Stored exchanges survive the loss of all executors, after whichever exchange of the query it
+    comes."""
     df = orders(spark)
     query = df.join(df.groupBy("k").count(), "k").groupBy("count").agg(F.sum("v")).orderBy("count")
     expected = query.collect()
@@ -130,7 +131,8 @@ def test_all_executors_killed_after_each_stage(
 
 
 def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
-    """Whoever takes over a task reads its groups again, and calls the function for all of them."""
+    """A task that takes over from a killed executor reads its groups again, and calls the function
+    for all of them."""
     slow, begun = tmp_path / "slow", tmp_path / "begun"
 
     def counted(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
@@ -287,7 +289,7 @@ def cut_off(task: Task) -> Task:
 def test_announced_without_all_rows(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, catalyst: str
 ) -> None:
-    """What was announced is not what Spark's successful attempts have written: nobody reads it."""
+    """An announced result with fewer rows than Spark's successful attempts wrote is never read."""
     conf = {
         "spark.headgate.catalyst": catalyst,
         "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{catalyst}",

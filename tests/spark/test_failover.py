@@ -106,7 +106,7 @@ def test_everything_is_lost(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_rows_that_cannot_come_again_are_never_mixed(spark: SparkSession, hg: Headgate) -> None:
-    """Where the map stage gives other rows the second time, the action fails and says so."""
+    """The action fails with a clear error when the map stage gives other rows the second time."""
     df = orders(spark).withColumn("r", F.expr(RANDOM))
     out = hg.repartition(df, 8, "k")
     remove(hg, segments(hg)[2])

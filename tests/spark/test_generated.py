@@ -72,7 +72,7 @@ def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_shrinking() -> None:
-    """Of a large query that is wrong for one reason, little more than the reason is left."""
+    """A large query that is wrong for one reason shrinks to little more than that reason."""
     large = (tree for seed in range(99) if "full join" in (tree := query(seed)).text)
     found = max(large, key=lambda tree: len(tree.text))
     small = shrunk(found, lambda tree: "full join" in tree.text)
@@ -82,7 +82,7 @@ def test_shrinking() -> None:
 
 
 def test_settings_shrink_away() -> None:
-    """Of many settings those are left without which a query would not be wrong."""
+    """Shrinking drops every setting that is not needed for the query to be wrong."""
     drawn = (tree for seed in range(99) if "LEGACY" in (tree := query(seed)).text)
     found = max(drawn, key=lambda tree: len(tree.settings))
     small = shrunk(found, lambda tree: "LEGACY" in tree.text)

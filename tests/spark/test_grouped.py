@@ -56,7 +56,7 @@ def test_nested_keys(hg: Headgate, df: DataFrame, key: str) -> None:
 
 
 def test_keys_by_a_collation(hg: Headgate, df: DataFrame) -> None:
-    """What cannot be told apart here is grouped by Spark."""
+    """Spark groups by keys with a collation, which Headgate cannot compare."""
     alike = F.collate("s", "UTF8_LCASE")
     for key in (alike, F.struct(alike), F.array(alike)):
         same(hg, df.groupBy(key).applyInArrow(counted, COUNTED), here=False)
@@ -65,7 +65,8 @@ def test_keys_by_a_collation(hg: Headgate, df: DataFrame) -> None:
 def test_what_spark_encrypts_is_called_there(
     spark: SparkSession, hg: Headgate, df: DataFrame
 ) -> None:
-    """What does not fit waits in files, which are not encrypted here."""
+    """Spark calls the function when its files must be encrypted, because our spill files are
+    not."""
     may_be_set = {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false"}
     encrypted = {"spark.io.encryption.enabled": " TRUE"}
     with setting(spark, may_be_set), setting(spark, encrypted):
@@ -184,7 +185,8 @@ def test_a_query_around_it(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_adaptive(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    """What is read together, and planned again, is called for as ever."""
+    """Functions are called as usual in stages that read several partitions at once and are planned
+    again."""
     counts = df.groupBy("k", "s").applyInArrow(counted, COUNTED)
     query = (
         counts.join(df.select("v", "d"), counts["first"] == df.v)

@@ -53,7 +53,7 @@ def together(queries: list[DataFrame]) -> DataFrame:
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """How the rows are labelled; of each column the type and the values."""
+    """Return the labels of the rows, and the type and values of each column."""
     said = [f"{name} {column.dtype} {list(column)!r}" for name, column in frame.items()]
     return pd.DataFrame({"said": [str(frame.index), *said]})
 
@@ -184,7 +184,7 @@ def cast(casts: dict[str, list[Function]], df: DataFrame) -> DataFrame:
 
 
 def test_casts(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    """What has another type is made one of the schema's, as far as PySpark does that."""
+    """Values of another type are cast to the schema's type exactly as far as PySpark does it."""
     with setting(spark, {SAFELY: "false"}):
         same(hg, cast(CASTS | LARGE, df))
     with setting(spark, {SAFELY: " True", DECIMALS: "TRUE"}):

@@ -1,5 +1,8 @@
-"""What a session's headgate leaves to Spark works as it does without it, stores nothing, and is
-counted, once, with a reason; what runs here is not."""
+"""Exchanges that a session's headgate leaves to Spark work as they do without it.
+
+They store nothing, and each is counted once, with a reason. Exchanges that run here are not
+counted.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ def test_native(hg: Headgate, df: DataFrame, name: str) -> None:
 
 
 def test_no_exchange(spark: SparkSession, hg: Headgate) -> None:
-    """Where nothing is exchanged there is nothing to count."""
+    """A query without an exchange is not counted."""
     assert {} == left(hg, lambda: stored(hg, spark.range(5).collect))
     assert {} == left(hg, lambda: stored(hg, lambda: spark.sql("create view w as select 1")))
 

@@ -133,8 +133,8 @@ def test_rows_are_sparks(
 def test_planned_again(
     spark: SparkSession, hg: Headgate, views: None, query: str, count: int
 ) -> None:
-    """What turns out small is sent to everybody, what turns out empty cuts its branch: the other
-    side of the join is not exchanged at all."""
+    """A side that turns out small is broadcast, and a side that turns out empty cuts its branch:
+    the other side of the join is not exchanged at all."""
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "2500")
     try:
         df = spark.sql(query)
@@ -147,8 +147,8 @@ def test_planned_again(
 
 
 def test_planned_again_in_the_middle(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """What Spark does above an exchange that has begun is done also when the rest is planned again:
-    strings that are equal without being the same are made distinct behind a sort."""
+    """Spark's work above an exchange that has begun is kept when the rest is planned again: strings
+    that are equal without being the same are made distinct behind a sort."""
     named = "select distinct if(v % 2 = 0, name, upper(name)) collate UTF8_LCASE c, k from orders"
     df = spark.sql(
         f"select lower(c), k, n from ({named}) full join (select k, count(*) n from few"
@@ -163,7 +163,7 @@ def test_planned_again_in_the_middle(spark: SparkSession, hg: Headgate, views: N
 
 @pytest.mark.parametrize("end", ["", "order by n, k limit 5"])
 def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: str) -> None:
-    """What can be null is what the query says, which the optimizer may have lost sight of."""
+    """The schema's nullability is the query's own, even where the optimizer has lost it."""
     counted = "select count(*) n from orders i where i.v = o.k"
     df = spark.sql(f"select o.k, x.n from few o, lateral ({counted}) x {end}")
     out = hg.offload(df)

@@ -157,7 +157,7 @@ def test_refused_before_a_task_runs(
 
 
 def test_unknown_column_is_sparks_own_error(spark: SparkSession, hg: Headgate) -> None:
-    """What Spark says about a misspelt column stays what Spark says."""
+    """A misspelt column gives Spark's own error."""
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         hg.repartition(orders(spark), 3, "kk")
 
@@ -183,7 +183,7 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
 
 
 def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a function is given: the schema, and the rows."""
+    """Return the schemas and the rows that a function is given, as text."""
     held = list(batches)
     schemas = sorted({str(batch.schema) for batch in held})
     rows = sorted(str(row) for batch in held for row in batch.to_pylist())

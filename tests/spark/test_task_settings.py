@@ -68,7 +68,7 @@ def test_below_a_query(
 
 
 def test_an_error_that_a_setting_asks_for(spark: SparkSession, hg: Headgate) -> None:
-    """What fails in Spark under a setting fails here."""
+    """A query that fails in Spark under a setting fails in Headgate under that setting."""
     with setting(spark, STRICT):
         rows = spark.range(40).selectExpr(f"{PARSED} x", "id")
         df = rows.groupBy("x").count()

@@ -134,7 +134,7 @@ def test_private_road(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_small_decimals_are_whole_numbers(spark: SparkSession, hg: Headgate) -> None:
-    """What fits into 64 bits is stored in them: the JVM takes long to make it longer."""
+    """A decimal that fits into 64 bits is stored as an integer: the JVM takes long to widen it."""
     df = spark.sql("select 1.5BD as a, cast(7 as decimal(18)) as b, cast(7 as decimal(19)) as c")
     stored = pa.ipc.read_schema(pa.py_buffer(hg._exchanger._transport(df, 1, ["a"]).schema))
     assert [pa.int64(), pa.int64(), pa.decimal128(19)] == stored.types
@@ -184,7 +184,7 @@ def test_as_key(spark: SparkSession, hg: Headgate, name: str) -> None:
 def test_public_road_refuses_keys(
     spark: SparkSession, public: Headgate, name: str, kind: str
 ) -> None:
-    """Where SQL's `hash` is not Spark's partitioner, the key is refused and its type named."""
+    """A key whose SQL `hash` differs from Spark's partitioner is refused, and its type is named."""
     with pytest.raises(Invalid, match=f"key 'c' holds {kind}"):
         public.repartition(typed(spark, SCALARS[name]), 4, "c")
 

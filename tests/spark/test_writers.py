@@ -117,8 +117,8 @@ def table(spark: SparkSession) -> str:
 
 
 def files(folder: Path) -> list[tuple[str, str]]:
-    """What Spark wrote, each file under the numbers that it has in its name, those of formats that
-    are text with their lines."""
+    """Return the files that Spark wrote, by the numbers in their names; text files with their
+    content."""
     found = []
     for path in sorted(folder.rglob("part-*")):
         numbers = re.sub(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "", path.name)
@@ -214,7 +214,8 @@ def test_a_table_that_is_read(spark: SparkSession, hg: Headgate, table: str, sav
 
 
 def test_partitions_that_are_read(spark: SparkSession, hg: Headgate) -> None:
-    """What Spark allows stays allowed: partitions that a table's own rows replace."""
+    """A query may still overwrite the partitions of the table that it reads, because Spark allows
+    that."""
     spark.range(60).selectExpr("id", "id % 3 as p").write.partitionBy("p").saveAsTable("parted")
     df = spark.table("parted").where("p = 1").groupBy("p").agg(F.max("id").alias("id"))
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
@@ -229,7 +230,7 @@ def test_partitions_that_are_read(spark: SparkSession, hg: Headgate) -> None:
 def test_files_that_are_read(
     spark: SparkSession, hg: Headgate, tmp_path: Path, inside: str
 ) -> None:
-    """Whoever overwrites the files that a query reads leaves it to Spark, which is counted."""
+    """A query that overwrites the files that it reads is left to Spark and counted."""
     folder = f"{tmp_path}/some where"
     spark.range(9).selectExpr("id", "id % 2 as k").write.partitionBy("k").parquet(folder)
     df = spark.read.parquet(folder).groupBy("k").agg(F.max("id").alias("id"))
@@ -249,7 +250,8 @@ def test_files_that_are_read(
 
 
 def test_a_catalog_that_cannot(spark: SparkSession, hg: Headgate) -> None:
-    """What a table cannot do is told in Spark's own words, and it has the rows that it had."""
+    """A write that a table does not support fails with Spark's own error, and the table keeps its
+    rows."""
     begun(counted(spark), "derby.n.kept")
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""What random queries reach: each query is counted for every part of the product that it tried."""
+"""Count the random queries that reach each watched part of the product."""
 
 from __future__ import annotations
 

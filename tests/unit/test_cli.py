@@ -130,7 +130,8 @@ def test_events_are_a_line_each_under_their_job(log: KeptLog, objects: Objects) 
 
 
 def test_events_as_json_are_one_object_a_line(log: KeptLog, objects: Objects) -> None:
-    """What a script reads holds offset, kind and body, and nothing else is on stdout."""
+    """`events --json` prints one object a line with offset, kind and body, and nothing else to
+    stdout."""
     exchange(log, objects, close=False)
     code, lines, _ = ran("events", "--job", JOB, "--partition", "r1/1", "--json")
     read = [json.loads(line) for line in lines]
@@ -202,7 +203,8 @@ def headless(log: KeptLog, objects: Objects) -> int:
 def test_a_log_without_its_head_is_verified_from_its_snapshot(
     log: KeptLog, objects: Objects
 ) -> None:
-    """What is left is verified, and from where is said; a wrong decision in it is found."""
+    """The rest of a log without its head is verified from its snapshot, whose offset is printed. A
+    wrong decision in the rest is found."""
     start = headless(log, objects)
     log.append(Event("a", JOB, "", 0, "t", None, JobRegistered("per-job", "0", "t")))
     for arguments in (("--job", JOB), ()):
@@ -297,7 +299,8 @@ def test_fsck_repairs_and_says_what_it_did(log: KeptLog, objects: Objects) -> No
 
 
 def test_fsck_mends_no_job_whose_log_is_wrong(log: KeptLog, objects: Objects) -> None:
-    """Where a decision does not follow from the facts, nothing is deleted."""
+    """`fsck --repair` deletes nothing of a job with a decision that does not follow from its
+    facts."""
     exchange(log, objects, close=True)
     objects[Layout("root", JOB).segment(attempt(0), 0)] = (b"leftover", "w")
     decisions = log.open_decisions(JOB)
@@ -326,7 +329,7 @@ def test_an_option_without_a_value_is_refused(log: KeptLog) -> None:
 
 
 def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
-    """Where commands have connected to, filled as they do."""
+    """Return the list of targets that commands connect to; the list grows with each command."""
     seen: list[Target] = []
 
     def open_log(target: Target) -> EventLog:
@@ -344,7 +347,7 @@ def test_a_slot_must_be_a_name(log: KeptLog) -> None:
 
 
 def test_options_come_before_the_environment(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is typed wins over what is exported, and both reach the connection."""
+    """An option wins over an environment variable, and both reach the connection."""
     seen = targets(log, monkeypatch)
     monkeypatch.setenv("HEADGATE_BROKER", "exported:1")
     monkeypatch.setenv("HEADGATE_S3_ENDPOINT", "http://exported")
@@ -420,7 +423,8 @@ def test_doctor_finds_a_broker_that_breaks_a_promise(
 
 
 def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> None:
-    """What is not configured is skipped and says what sessions use instead."""
+    """`doctor` skips services that are not configured, and says that sessions use the embedded
+    ones."""
     _, lines, _ = ran("doctor")
     assert [line.split()[1] for line in lines[5:]] == ["skipped", "skipped"]
     assert all("embedded" in line for line in lines[5:])

@@ -1,4 +1,4 @@
-"""What an operator asks of a job on the command line."""
+"""The commands with which an operator asks about a job."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def iter_attempts(log: KeptLog) -> Iterator[AttemptId]:
 
 
 def test_what_is_in_the_log_does_nothing_to_a_terminal(log: KeptLog, objects: Objects) -> None:
-    """Whoever may write the log may not clear a screen, hide a line or style it."""
+    """Text in the log cannot clear a screen, hide a line or style it."""
     hostile = "\x1b[2J\x9b1A\u202eevil [bold]text[/nowhere] :smile:"
     forged = "oom\n    8 00:00:01.000 Released            1-0001 swept"
     fact = JobUnregistered(forged)

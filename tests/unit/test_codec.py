@@ -137,7 +137,7 @@ def stored(version: int) -> dict[str, str]:
 @given(events)
 @settings(deadline=None)
 def test_every_event_makes_the_round_trip(original: Event) -> None:
-    """What is decoded equals what was encoded, for any event of any type."""
+    """A decoded event equals the encoded one, for any event of any type."""
     assert original == codec.decode(codec.encode(original))
 
 
@@ -151,7 +151,7 @@ def test_a_stored_record_stays_readable(body: Body, version: int) -> None:
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_a_version_writes_the_same_bytes_for_ever(body: Body) -> None:
-    """What is written today is what is stored for the newest version, of every type."""
+    """Each type of event is encoded today to the bytes that are stored for the newest version."""
     assert stored(codec.VERSION)[type(body).__name__] == codec.encode(event(body)).hex()
 
 

@@ -65,7 +65,7 @@ def test_objects_go_only_when_the_order_is_committed() -> None:
 
 
 def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
-    """What was ordered to go and is not known to be gone the next start deletes."""
+    """The next start deletes objects whose deletion was committed and is not confirmed."""
     log = MemoryEventLog()
     storage = OrderedStorage(log, failing=True)
     with looping(log, storage) as loop:
@@ -123,7 +123,7 @@ def test_a_close_waits_for_as_long_as_objects_go() -> None:
 
 
 def test_a_close_that_failed_is_called_again() -> None:
-    """Where nothing goes any more it says so, and goes on with the rest when it is called again."""
+    """A close that cannot delete raises an error, and a second call deletes the rest."""
     log = MemoryEventLog()
     driver = stored(log, 3)
     storage = cast(SlowStorage, driver._storage)

@@ -84,7 +84,7 @@ def test_a_missing_object_is_found() -> None:
 
 
 def test_a_released_result_misses_nothing() -> None:
-    """Whoever released a result does not want its objects back."""
+    """A released result has no missing objects."""
     assert compare(states(*RUNNING, ReleaseRequested(RESULT, "t")), listed(), ROOT).clean
 
 
@@ -107,7 +107,7 @@ def test_objects_that_nothing_explains_are_orphans() -> None:
 
 
 def test_an_attempt_of_a_fenced_epoch_leaves_orphans() -> None:
-    """What the driver before was writing will never be announced."""
+    """Objects of an attempt of a fenced driver are orphans: nothing will announce them."""
     facts = (*RUNNING, JobRegistered("per-job", "0", "tests"))
     name = LAYOUT.segment(WRITING, 0)
     found = compare(states(*facts), listed(LAYOUT.segment(WON, 0), name), ROOT)
@@ -153,7 +153,7 @@ def test_only_whole_reading_finds_flipped_bytes() -> None:
 
 
 def test_a_job_that_goes_on_meanwhile_makes_no_finding() -> None:
-    """What only the older or only the newer reading of the log objects to is not reported."""
+    """A finding that holds in only one of the two readings of the log is not reported."""
     store = MemoryBlobStore()
     store.put(LAYOUT.segment(WON, 0), BODY, "w")
     store.put(LAYOUT.segment(WRITING, 0), BODY, "w")

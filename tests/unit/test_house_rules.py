@@ -69,7 +69,7 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def never_run(path: Path) -> set[ast.AST]:
-    """What stands under `if TYPE_CHECKING:`."""
+    """Return the nodes under `if TYPE_CHECKING:`."""
     return {
         below
         for node in ast.walk(tree(path))
@@ -205,7 +205,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_words_of_the_domain_are_explained() -> None:
-    """What a class is named after is in the glossary, or a word that every developer knows."""
+    """Every word in a class name is in the glossary, or is a word that every developer knows."""
     rows = (ROOT / "docs/glossary.md").read_text().splitlines()
     explained = words(" ".join(row.split("|")[1] for row in rows if row.startswith("| ")))
     unknown = {word for name in classes() for word in words(name) - PLAIN - explained}

@@ -1,4 +1,5 @@
-"""What needs no broker at Kafka's door: the translation of errors, and who may set which option."""
+"""The parts of Kafka's door that need no broker: the translation of errors, and who may set an
+option."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def whole(partitions: int, pipelined: bool = False) -> JobState:
 
 
 def fits(body: Body) -> bool:
-    """Whether it can be written: `encode` refuses what is over the size of a record."""
+    """Return True if the event can be written; `encode` raises if it exceeds the size of a
+    record."""
     return bool(encode(Event("id", JOB, "cause", 0, "by", 0, body)))
 
 

@@ -168,14 +168,14 @@ def complete(state: JobState) -> bool | None:
 
 
 def deleted_objects(expected: int) -> Callable[[JobState], bool | None]:
-    """Whether so many objects are known to be gone."""
+    """Return a condition: the state knows of this many deleted objects."""
     return lambda state: (
         True if RESULT in state.results and state.results[RESULT].deleted == expected else None
     )
 
 
 def test_facts_without_decisions_are_decided_by_the_next_master() -> None:
-    """What a driver that died left undecided its successor decides, once and in order."""
+    """A successor decides the facts that a dead driver left undecided, once and in order."""
     log = MemoryEventLog()
     state_facts(log, *OPENING, produced(0, 1), produced(0, 2), produced(1, 3))
     with looping(log) as loop:

@@ -344,8 +344,8 @@ def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack,
 
 
 def test_objects_of_dead_attempts_go_with_the_job(stack: Stack) -> None:
-    """What a task left that died after its put and before its event is found and deleted, whether
-    it began before or after the release, and also what no event ever told of."""
+    """Unregistering deletes the objects of a task that died before its event, started before or
+    after the release, and objects that no event names."""
     with stack.master() as master, stack.environment() as environment:
         master.register_job(Job())
         descriptor = register(master)
@@ -366,7 +366,7 @@ def test_objects_of_dead_attempts_go_with_the_job(stack: Stack) -> None:
 
 
 def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
-    """What an aborted attempt wrote is deleted without waiting for the job's end."""
+    """The objects of a failed attempt are deleted before the job ends."""
     with stack.master() as master, stack.environment() as environment:
         master.register_job(Job())
         descriptor = register(master)
@@ -408,7 +408,7 @@ def test_a_released_result_is_invalid(stack: Stack) -> None:
 
 
 def test_an_unknown_job_is_invalid(stack: Stack) -> None:
-    """What is asked of a job that is not registered here is `Invalid`, naming the job."""
+    """A call for a job that is not registered here is `Invalid`, and the error names the job."""
     descriptor = ShuffleDescriptor(JobId("nobody"), RESULT, 1, 1, 1)
     partition = PartitionDescriptor(RESULT, 1, 1, "", "")
     with stack.master() as master:

@@ -1,4 +1,4 @@
-"""What is pinned and what is shipped: the lock file, the version, the wheel."""
+"""The pinned and the shipped: the lock file, the version, the wheel."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_the_lock_keeps_to_the_versions_that_were_tried(pins: dict[str, str]) ->
 
 
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
-    """What happens to be installed, as a part of something else, is missing elsewhere."""
+    """Every imported package is a declared dependency, and not just installed as a part of another
+    one."""
     modules = [one for folder in ("src", *ROOMS, "tests") for one in ROOT.glob(f"{folder}/**/*.py")]
     imported = {name for module in modules for name in imports(module)} - sys.stdlib_module_names
     homes = metadata.packages_distributions()

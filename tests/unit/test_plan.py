@@ -1,4 +1,5 @@
-"""What a reader asks the store for: which neighbours come along, and what is asked for ahead."""
+"""The requests of a reader to the store: neighbours read in one request, and requests made
+ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask about a job, on states that facts made."""
+"""The questions of operators about a job, answered from states that facts led to."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_only_what_runs_holds_an_executor() -> None:
 
 
 def test_available_is_whole() -> None:
-    """What is not whole, lost, released or unknown is not available; a stream is none until it has
-    ended."""
+    """A partition that is not whole, lost, released or unknown is not available, and a stream is
+    not available before it has ended."""
     assert not is_available(after(), A)
     assert not is_available(after(*registered(A)), A)
     assert is_available(after(*complete(A)), A)

@@ -1,4 +1,4 @@
-"""What a reader holds: a budget, however its slices lie among those of others."""
+"""The memory of a reader: it keeps to a budget, however its slices lie among those of others."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def carry_state(old: EventLog, log: EventLog) -> None:
 
 
 def position(log: EventLog) -> int:
-    """Where a master starts to read now."""
+    """Return the position at which a master starts to read now."""
     start = take_up(log, JOB, Deadline.after(1.0))
     start.follower.close()
     return start.follower.position()

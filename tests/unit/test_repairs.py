@@ -82,7 +82,7 @@ def test_a_repair_that_does_not_help_is_given_up(
 
 
 def test_a_repair_that_helps_may_be_needed_again() -> None:
-    """What was mended and is lost once more is made once more."""
+    """A partition that is lost again after a rerun is made again."""
     driver = Driver(mends)
     driver.repairs.start(MISSING)
     deadline = Deadline.after(3.0)

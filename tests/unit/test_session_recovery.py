@@ -111,7 +111,7 @@ def keep(log: MemoryEventLog, job: JobId, records: Sequence[StateRecord]) -> Non
 
 
 def state_of(log: EventLog, job: JobId) -> JobState:
-    """What a master that starts now has of a job."""
+    """Return the state of a job as a master that starts now sees it."""
     with closing(joined(log, settings=NEVER)) as steps:
         drive(log, Storage(), steps)
         return steps.states[job]

@@ -63,7 +63,7 @@ SETTINGS = MasterSettings(step_events_max=STEP_EVENTS_MAX)
 
 @dataclass
 class Storage:
-    """What was deleted, each time that it was."""
+    """A storage that records every deletion."""
 
     deleted: list[tuple[JobId, AttemptId]] = field(default_factory=list)
     failures: int = 0
@@ -148,8 +148,8 @@ def test_jobs_of_drivers_are_left_to_them() -> None:
 
 @pytest.mark.parametrize("evicted", [False, True])
 def test_partitions_move_between_masters(evicted: bool) -> None:
-    """Whether a master leaves or is given up, the others go on where it was: every fact is decided
-    once, and what it left undeleted is deleted."""
+    """When a master leaves or is evicted, the others continue in its place: every fact is decided
+    once, and its pending deletions are done."""
     log, storage = MemoryEventLog(PARTITIONS), Storage(failures=99)
     with closing(joined(log, "one")) as one, closing(joined(log, "two")) as two:
         for job in JOBS:
@@ -386,7 +386,7 @@ def test_a_loss_below_a_long_chain_is_decided() -> None:
 
 
 def test_failed_deletions_are_tried_again() -> None:
-    """What could not be deleted for a while is, by a later step of the same master."""
+    """A deletion that failed for a while is done by a later step of the same master."""
     log, storage = MemoryEventLog(PARTITIONS), Storage(failures=5)
     state_facts(log, JOBS[0], *OPENING, produced(0, 1), ReleaseRequested(RESULT, "asked"))
     with closing(joined(log)) as master:
@@ -396,8 +396,8 @@ def test_failed_deletions_are_tried_again() -> None:
 
 
 def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None:
-    """What a job has in a store that is not the master's is not said to be deleted: a master of
-    that store does it."""
+    """A master leaves a job's objects in another store alone and does not state them as deleted: a
+    master of that store does it."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     for job, store in zip(JOBS, ("memory://here", "memory://there"), strict=False):
         registered = JobRegistered(SESSION, "0", "tests", store)

@@ -1,4 +1,4 @@
-"""What time brings to the jobs of a session: results that expire, and drivers that are silent."""
+"""The effects of time on the jobs of a session: results expire, and drivers fall silent."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class World:
         state_facts(self.log, JOBS[0], *facts, by=by, clock=self.clock)
 
     def look(self, steps: GroupSteps, beat: bool = True) -> bool:
-        """What a master does now and then; whether it asked who was heard."""
+        """Do what a master does now and then; return True if the master asked for heartbeats."""
         asks = steps.look()
         if asks:
             if beat:
@@ -174,7 +174,7 @@ def test_a_master_whose_clock_is_days_off_ends_nothing_early_or_late(days: int) 
 
 
 def test_a_task_whose_clock_is_days_ahead_keeps_no_lease_alive() -> None:
-    """What was heard later than now proves nothing of the driver."""
+    """An event with a time in the future does not extend the driver's lease."""
     world = World()
     with world.master() as steps:
         world.live(*LIVED[:-1])

@@ -42,7 +42,7 @@ def same(expected: Manifest, actual: Manifest) -> None:
 
 
 def test_a_small_manifest_travels() -> None:
-    """What fits a task's closure is stored nowhere."""
+    """A manifest that fits a task's closure is not stored."""
     store, whole = MemoryBlobStore(), manifest(8, 200)
     assert whole is manifest_shards.store_manifest(store, LAYOUT, whole, 1)
     assert [] == list(store.list(""))
@@ -85,8 +85,8 @@ def test_a_release_knows_the_names() -> None:
 
 
 def test_a_repaired_result_has_another_manifest() -> None:
-    """What took the place of a lost partition is found under other names; the same is, under the
-    same."""
+    """A repaired result's manifest is stored under other names; the same manifest, under the same
+    names."""
     store, before, after = MemoryBlobStore(), manifest(100, 500), manifest(101, 500)
     first = manifest_shards.store_manifest(store, LAYOUT, before, 1)
     assert first == manifest_shards.store_manifest(store, LAYOUT, before, 1)

@@ -141,7 +141,7 @@ def test_answers_are_the_authors_own() -> None:
 
 
 def test_failed_deletions_are_handed_out_again() -> None:
-    """What could not be deleted for a while is handed out by a later step, one at a time."""
+    """A deletion that failed for a while is handed out by a later step, one at a time."""
     log = MemoryEventLog()
     storage = BusyStorage(log)
     state_facts(log, *OPENING, produced(0, 1), ReleaseRequested(RESULT, "asked"))
@@ -187,8 +187,8 @@ def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
 
 
 def test_decisions_behind_an_open_step_are_waited_for() -> None:
-    """What a former master committed behind another job's open step is not decided again by a
-    successor that cannot read it yet."""
+    """A successor does not repeat decisions of a former master that it cannot read yet, because
+    they lie behind another job's open step."""
     log = MemoryEventLog(1)
     storage = OrderedStorage(log)
     dead = log.open_decisions(JobId("dead"))

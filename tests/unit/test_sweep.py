@@ -163,8 +163,8 @@ def test_what_a_dead_driver_left_is_deleted(world: World, is_whole: bool) -> Non
 
 
 def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
-    """What stands of a job that has ended goes behind its last event, unless its name has come
-    again by then."""
+    """The state of an ended job is deleted after its last event has expired, unless the job is
+    registered again by then."""
     world.live(*LIVED)
     world.end()
     assert [] == world.neglected()
@@ -206,7 +206,7 @@ def test_a_job_that_never_began_is_forgotten(world: World) -> None:
 
 
 def test_a_promoted_result_outlives_its_driver(world: World) -> None:
-    """What was promoted is not deleted; the sweep knows it, and takes the rest."""
+    """The sweep keeps a promoted result and deletes the rest of the job."""
     world.live(*LIVED, PromoteRequested(RESULT, 0))
     world.clock.at_ms += 2 * LEASE_MS
     (found,) = world.neglected()
@@ -295,7 +295,7 @@ def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
 
 
 def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
-    """What masters say keeps no lease: neither how late it is, nor what was deleted."""
+    """Facts that a master states, a tick or a deletion, do not extend the driver's lease."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
     master = Announcer(JOB, "master", world.clock)

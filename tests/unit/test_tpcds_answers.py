@@ -1,4 +1,4 @@
-"""How the texts of TPC-DS are changed, and how their answers are compared."""
+"""The changes to the texts of TPC-DS, and the comparison of their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two answers to a query of TPC-H are compared."""
+"""The comparison of two answers to a query of TPC-H."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of the JVM: whole, or not at all; and what is announced of it."""
+"""Transports: frames come out of the JVM whole or not at all, and announced rows are checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SENT = b"".join(struct.pack("!i", len(frame)) + frame for frame in FRAMES) + END
 
 
 def test_frames_end_with_their_mark() -> None:
-    """What was sent comes out, up to the mark and not beyond."""
+    """The frames that were sent come out, up to the end mark and not beyond."""
     found = [frame.to_pybytes() for frame in Frames().load_stream(io.BytesIO(SENT + b"more"))]
     assert FRAMES == found
 
@@ -52,8 +52,7 @@ def test_messages_are_bounded_by_their_bytes() -> None:
 
 
 def test_an_attempt_of_other_rows_is_found() -> None:
-    """What was announced by an attempt that Spark does not count as successful has to be as many
-    rows as those of the one that it counts."""
+    """A winner with another number of rows than Spark's successful attempt is `Corrupt`."""
     result = ResultId("r")
     attempts = [AttemptId(PartitionId(result, index), 1, index) for index in range(2)]
     state = ResultState(

@@ -26,7 +26,7 @@ def test_too_old_is_refused(version: str) -> None:
 
 
 def test_patches_of_a_version_are_alike() -> None:
-    """What is known of a minor version holds for each of its patches, and for no other version."""
+    """All patches of a known minor version get its settings, and no other version does."""
     for minor, known in VERSIONS.items():
         assert version_of(f"{minor}.7") is version_of(f"{minor}.0-vendor-1") is known
         assert version_of(f"{minor}0.1") is None

@@ -1,4 +1,4 @@
-"""What the log says can be read by eye, at 100 columns, with nothing cut off."""
+"""Views of the log can be read by eye, at 100 columns, with nothing cut off."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def attempt(task: int, epoch: int = 1) -> AttemptId:
 
 
 def told(*facts: Fact) -> tuple[Made, ...]:
-    """What is said of partition 0 behind these facts and all that follows from them."""
+    """Return why partition 0 is as it is after these facts and all decisions on them."""
     replay, records = Replay(JOB), list[Recorded]()
     for fact in (
         JobRegistered("per-job", "0", "app"),
@@ -81,7 +81,7 @@ def test_what_was_lost_is_the_reason() -> None:
 
 
 def test_another_driver_is_the_reason() -> None:
-    """What a later driver starts is started because it came."""
+    """An attempt of a later driver is explained by that driver's start."""
     _, again = told(
         AttemptStarted(attempt(1), "host"),
         JobRegistered("per-job", "0", "app"),
