@@ -435,7 +435,8 @@ def test_a_large_subpartition_is_several_batches(codec: str) -> None:
 
 
 def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
-    """Of many large segments only the first ones announce their indexes; all of them are read."""
+    """Many large segments announce only their first indexes, and readers find the others in the
+    footers."""
     schema = pa.schema([("a", pa.int64())])
     rows, subpartitions = 20_000, 2_000
     numbers = pa.array(np.arange(rows))

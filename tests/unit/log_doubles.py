@@ -31,7 +31,8 @@ SCANNED = resume._EVENTS_MAX  # what who looks for a former life does
 
 @dataclass(frozen=True)
 class Fault:
-    """The n-th call of an operation raises; with `after`, when it has taken effect."""
+    """A planned error of the n-th call of an operation, raised before or `after` the call takes
+    effect."""
 
     operation: str
     nth: int
@@ -41,7 +42,7 @@ class Fault:
 
 @dataclass
 class FaultyLog:
-    """Any log; calls are counted per operation from 1."""
+    """A log that delegates to any other log and counts the calls of each operation from 1."""
 
     inner: EventLog
     fault: Fault | None = None
@@ -127,7 +128,7 @@ class FaultyLog:
         return self.inner.read_beats(job, deadline)
 
     def close(self) -> None:
-        """Shared by many: its owner closes it."""
+        """Do nothing: many masters share the log, and its owner closes it."""
 
 
 @dataclass

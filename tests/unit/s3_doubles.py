@@ -26,7 +26,7 @@ MULTIPART = MultipartSettings(8 * MIB, 5 * MIB, 2)
 
 
 class StillClock:
-    """Time passes only by sleeping, at once."""
+    """A clock that only sleeping moves on, without any delay."""
 
     def __init__(self) -> None:
         self.slept_s: list[float] = []
@@ -43,7 +43,8 @@ class StillClock:
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """One answer; status 0 breaks the connection, status -1 lets the client wait."""
+    """One answer of a script. Status 0 breaks the connection, and status -1 lets the client
+    wait."""
 
     status: int
     code: str = ""
@@ -65,7 +66,7 @@ OTHER = Scripted(200, body=b"12345", headers={"x-amz-meta-headgate-write-id": "o
 
 
 class ScriptedStore(ThreadingHTTPServer):
-    """Answers requests in the order of the script, its last answer for ever."""
+    """A server that answers requests in the order of a script, and repeats the last answer."""
 
     def __init__(self, script: Sequence[Scripted]) -> None:
         super().__init__(("127.0.0.1", 0), _ScriptedHandler)
@@ -130,7 +131,7 @@ class _ScriptedHandler(_Handler):
 
 @contextmanager
 def scripted(*script: Scripted) -> Iterator[ScriptedStore]:
-    """A store that answers by script while the block runs."""
+    """Run a server that answers by script while the block runs."""
     store = ScriptedStore(script)
     with _serving(store):
         yield store
@@ -138,7 +139,7 @@ def scripted(*script: Scripted) -> Iterator[ScriptedStore]:
 
 
 class LosingProxy(ThreadingHTTPServer):
-    """Passes every request on, and loses the first answer of each that writes."""
+    """A proxy that passes every request on, and loses the first answer to each write."""
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(("127.0.0.1", 0), _LosingHandler)
@@ -188,7 +189,7 @@ class _LosingHandler(_Handler):
 
 @contextmanager
 def losing(endpoint: str) -> Iterator[LosingProxy]:
-    """A proxy before `endpoint` while the block runs."""
+    """Run a proxy in front of `endpoint` while the block runs."""
     proxy = LosingProxy(endpoint)
     with _serving(proxy):
         yield proxy
@@ -240,7 +241,7 @@ def failure(store: S3BlobStore, act: Act) -> HeadgateError:
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """moto on loopback while the block runs; gives its endpoint."""
+    """Run moto on loopback while the block runs, and yield its endpoint."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()

@@ -1,4 +1,4 @@
-"""Actions whose session leaves while a user is about to run them."""
+"""Actions whose session's headgate is closed while a user is about to run them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headgate.connectors.spark.patches.actions import Runs, enter, leave
 
 
 def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An iterator that nobody has asked for a row when its session leaves gives Spark's own rows,
-    as any action does that comes later."""
+    """An iterator whose first row nobody has asked for when its session leaves gives Spark's own
+    rows, as every later action does."""
 
     @contextmanager
     def run(df: Any, *_: object) -> Iterator[Any]:

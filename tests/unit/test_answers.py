@@ -1,4 +1,4 @@
-"""The rows that a session's actions have stored for DataFrames that may be asked for again."""
+"""Stored rows of a session's actions, kept for DataFrames that may be asked for again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headgate.connectors.spark.exchanges.answers import Answers
 
 
 class Frame:
-    """A DataFrame, as far as one is told from another."""
+    """A stand-in for a DataFrame that can only be told from others."""
 
 
 def test_an_answer_is_kept_for_each_way_of_reading() -> None:
-    """Those who collect a limited query and those who do not take turns, and each is stored once;
-    both are released when nobody can ask any more."""
+    """A limited query that is collected and one that is not each keep rows of their own. Both are
+    released when no DataFrame can ask for them any more."""
     released: list[Any] = []
     answers: Any = Answers(released.append)
     asked, collected, others = Frame(), Frame(), Frame()
@@ -28,7 +28,7 @@ def test_an_answer_is_kept_for_each_way_of_reading() -> None:
 
 
 def test_an_answer_may_serve_both() -> None:
-    """Rows of which none are left out are the same for all."""
+    """Rows that are complete serve both ways of reading."""
     answers: Any = Answers(lambda _: None)
     asked, rows = Frame(), Frame()
     answers.add(asked, rows, None)

@@ -1,4 +1,5 @@
-"""Attaching a session: settings that go together, and nothing that stays when it fails."""
+"""Attaching a session: settings that contradict each other, and failures that leave nothing
+behind."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def fail(*_: object) -> None:
 @pytest.mark.usefixtures("no_thread_stays")
 @pytest.mark.parametrize("step", ["open_door", "Exchanger", "Headgate"])
 def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Whatever fails once the job is registered, neither the master's threads nor its log stay."""
+    """An attach that fails after registration leaves neither the master's threads nor its log
+    open."""
     log: Any = MemoryEventLog()
     worker: Any = SimpleNamespace(job=JOB, root="root", store="memory:", limits=Limits())
     services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
@@ -46,7 +48,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
 def test_a_jvm_that_makes_no_batches_has_no_door(
     monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """A JVM that makes no batches is found when the door opens, not by the first query."""
+    """A JVM that cannot make batches is noticed when the door opens, not by the first query."""
 
     def make(what: str) -> Any:
         if what == refused:
@@ -63,8 +65,8 @@ def test_a_jvm_that_makes_no_batches_has_no_door(
 
 
 def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two local drivers may start in one millisecond, and have one application id then: neither
-    takes the other's job. A driver that attaches again is in the job that it had."""
+    """Two local drivers that start in the same millisecond share an application id, but not a job.
+    A driver that attaches again gets its former job."""
     applications = ["local-1795545284524", "app-20261124184000-0000"]
     monkeypatch.setattr("os.getpid", lambda: 7)
     first = [attach.default_job(one) for one in applications]
@@ -78,13 +80,13 @@ def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.M
 
 
 def test_names_of_other_applications_are_kept() -> None:
-    """YARN and Kubernetes give an id to one application alone."""
+    """An application id of YARN or Kubernetes is unique, so it is the job's name."""
     for application in ("application_1795545284524_0001", "spark-0123456789abcdef"):
         assert application == attach.default_job(application)
 
 
 def test_queries_without_their_plans_are_refused() -> None:
-    """A session that keeps to public PySpark cannot have its queries run here."""
+    """A session that is limited to public PySpark cannot have its queries run by Headgate."""
     conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
     with pytest.raises(Invalid, match=r"sql\.enabled = true needs .* spark\.headgate\.catalyst"):
         read_settings(conf)

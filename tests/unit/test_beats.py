@@ -1,4 +1,4 @@
-"""Drivers' signs of life as they are read: each once, and none forgotten for another one's sake."""
+"""Reading drivers' heartbeats: each is read once, and none is forgotten because of another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Beat:
 
 
 class Topic:
-    """A topic in memory that notes from which offset it was read."""
+    """A topic in memory that records the offsets from which it was read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[tuple[str, int]] = []
@@ -45,7 +45,8 @@ def read(beats: Beats) -> dict[JobId, int]:
 
 
 def test_a_clock_that_is_ahead_forgets_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A beat from days ahead, as a broker's clock may state it, leaves the others' as they are."""
+    """A heartbeat with a time days ahead, as a broker's clock may state it, does not remove other
+    jobs' heartbeats."""
     topic, beats = Topic(monkeypatch), Beats(None)  # type: ignore[arg-type]
     topic.held = [("live", NOW_MS), ("sweep", NOW_MS + 2 * BEATS_MS)]
     assert {"live": NOW_MS, "sweep": NOW_MS + 2 * BEATS_MS} == read(beats)

@@ -1,4 +1,4 @@
-"""The place where a job begins in a log that holds many others: a driver need not read those."""
+"""The start of a job in a log with many other jobs: its driver need not read their events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 
 
 def crowded() -> MemoryEventLog:
-    """A log in which others have done much."""
+    """Return a log that holds many events of another job."""
     log = MemoryEventLog(1)
     other = Announcer(JobId("other"), "somebody")
     for _ in range(100):
@@ -52,8 +52,8 @@ def crowded() -> MemoryEventLog:
 
 @pytest.mark.parametrize("open_steps", [JobSteps.open, JobSteps.follow])
 def test_a_new_job_is_not_looked_for_among_others(open_steps: Callable[..., JobSteps]) -> None:
-    """Its first driver keeps that nothing stands of it, and nobody reads what was before. A second
-    one changes nothing of that, also when the first has registered and was not answered."""
+    """The first driver of a job stores an empty state, and nobody reads the events before it. A
+    second driver changes nothing of that, even if the first one registered and got no answer."""
     log = crowded()
     begin(log, JOB, Deadline.after(1.0))
     kept, at = standing(log), position(log)
@@ -68,7 +68,7 @@ def test_a_new_job_is_not_looked_for_among_others(open_steps: Callable[..., JobS
 
 
 def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
-    """Its first event is its own, not where it was begun: an audit replays all of it."""
+    """The job's own first event counts as its first, so that an audit replays the whole job."""
     log = crowded()
     begin(log, JOB, Deadline.after(1.0))
     state = live(log, LIFE, 2)
@@ -80,7 +80,7 @@ def test_the_log_of_a_job_that_began_among_others_is_whole() -> None:
 
 
 def test_who_begins_late_undoes_nothing() -> None:
-    """A driver that was held up while another one began and registered keeps nothing of its own."""
+    """A driver that is delayed while another driver begins and registers stores nothing."""
     log = MemoryEventLog()
     looks = count()
 
@@ -99,8 +99,8 @@ def test_who_begins_late_undoes_nothing() -> None:
 
 
 def test_a_name_that_was_had_before_is_looked_for() -> None:
-    """A job whose state is gone, and whose events are not, goes on with its epochs, and what it
-    promoted stays promoted."""
+    """A job whose state is gone, but whose events are not, continues its epochs and its
+    promotions."""
     log = crowded()
     kept = (PromoteRequested(RESULT, 0, 1), JobUnregistered("closed", 1))
     state = live_by(log, HOURLY, (*LIFE, *kept))
@@ -124,7 +124,7 @@ def live_by(log: EventLog, settings: MasterSettings, facts: Sequence[Fact]) -> J
 
 @dataclass
 class Sleeper(StoppedClock):
-    """Time that only those who wait move on."""
+    """A clock that only sleeping moves on; it records each pause."""
 
     pauses: list[float] = field(default_factory=list)
 
@@ -134,7 +134,7 @@ class Sleeper(StoppedClock):
 
 
 def test_drivers_that_begin_at_once_make_way() -> None:
-    """Who is fenced by another one waits longer each time, and no longer than its deadline."""
+    """A driver that another one fences waits longer each time, and never beyond its deadline."""
 
     class Crowded(FaultyLog):
         def open_decisions(self, job: JobId) -> Decisions:
@@ -148,7 +148,7 @@ def test_drivers_that_begin_at_once_make_way() -> None:
 
 
 class Forgetful(FaultyLog):
-    """A log that forgets its head between the first look for it and the reading."""
+    """A log that loses its head after the first look at it and before it is read."""
 
     def follow(self, job: JobId, position: int | None = 0) -> Follower:
         found = super().follow(job, position)
@@ -159,7 +159,8 @@ class Forgetful(FaultyLog):
 
 
 def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
-    """A driver that begins looks again; a sweeper that forgets is told that it may."""
+    """When the log loses its head while it is read, a driver that begins looks again, and a sweeper
+    gets a retryable error."""
     once = Fault("forget", 1, Unavailable("not raised"))
     begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
     log = MemoryEventLog(1)
@@ -172,8 +173,8 @@ def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
 
 
 def test_a_job_may_begin_behind_a_step_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else's transaction hides the end of the log: what was kept behind it belongs to this
-    log all the same."""
+    """A state that is stored behind another job's open transaction belongs to the same log,
+    although that transaction hides the end of the log."""
     log, other = crowded(), Announcer(JobId("other"), "somebody")
     with closing(log.open_decisions(other.job)) as theirs:
         theirs.begin()
@@ -202,7 +203,8 @@ def test_a_new_name_is_not_looked_for() -> None:
 
 
 def test_only_older_snapshots_are_taken_by_who_asked() -> None:
-    """Who waits for an answer reads on from a snapshot before the question, else from the start."""
+    """A master that waits for an answer starts at a snapshot from before its question, or at the
+    beginning."""
     log = crowded()
     live(log, LIFE, 100)
     first, newest = events(log)[0].offset, position(log)

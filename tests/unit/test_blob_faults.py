@@ -56,14 +56,15 @@ def faulty(*faults: PlannedFault, tries_max: int = 6) -> tuple[FaultyBlobStore, 
     ],
 )
 def test_settle(answer: PutAnswer, found: Stored | None, expected: PutVerdict) -> None:
-    """Every answer with every finding has one meaning."""
+    """Each combination of a put's answer and a later look has one verdict."""
     assert expected == settle(answer, found, MINE)
 
 
 @pytest.mark.parametrize("effect", [Effect.LOSE_REQUEST, Effect.LOSE_ANSWER])
 @pytest.mark.parametrize("losses", range(1, 6))
 def test_a_put_survives_lost_messages(effect: Effect, losses: int) -> None:
-    """Whichever message is lost, and however often below the limit, the object is there once."""
+    """A put whose requests or answers are lost succeeds within its retries, and creates the object
+    once."""
     store, _ = faulty(*(PlannedFault(Operation.CREATE, n + 1, effect) for n in range(losses)))
     store.put("a", b"12345", "mine")
     assert bytes(store.get("a")) == b"12345"
@@ -72,7 +73,7 @@ def test_a_put_survives_lost_messages(effect: Effect, losses: int) -> None:
 
 
 def test_every_put_loses_its_first_answer() -> None:
-    """The plan for fault tests: all puts succeed by looking, none is sent twice."""
+    """A put that loses its answer succeeds by looking for the object, and is not sent twice."""
     plan = FaultPlan(lose_first_answer_of_every_put=True)
     store = FaultyBlobStore(MemoryBlobStore(), plan, clock=StillClock())
     for number in range(5):
@@ -81,7 +82,7 @@ def test_every_put_loses_its_first_answer() -> None:
 
 
 def test_a_lost_put_of_somebody_else_is_a_conflict() -> None:
-    """A lost answer does not turn another's object into one's own."""
+    """After a lost request, an object of another writer is a conflict."""
     store, _ = faulty(PlannedFault(Operation.CREATE, 2, Effect.LOSE_REQUEST))
     store.put("a", b"12345", "other")
     with pytest.raises(Conflict):
@@ -89,7 +90,7 @@ def test_a_lost_put_of_somebody_else_is_a_conflict() -> None:
 
 
 def test_a_put_that_nobody_can_look_at_is_unknown() -> None:
-    """No answer to put and look is neither success nor failure."""
+    """A put without an answer is `OutcomeUnknown` when the looks fail too."""
     looks = (PlannedFault(Operation.LOOK, n, error=DOWN) for n in range(1, 7))
     store, _ = faulty(PlannedFault(Operation.CREATE, 1, Effect.LOSE_ANSWER), *looks)
     with pytest.raises(OutcomeUnknown):
@@ -98,7 +99,8 @@ def test_a_put_that_nobody_can_look_at_is_unknown() -> None:
 
 
 def test_a_put_that_wrote_nothing_fails_plainly() -> None:
-    """Refusals that wrote nothing end in their own error, and nothing is there."""
+    """A put that every try was refused ends with the refusal's own error, and there is no
+    object."""
     store, _ = faulty(*(PlannedFault(Operation.CREATE, n, error=SLOW) for n in range(1, 7)))
     with pytest.raises(Throttled):
         store.put("a", b"12345", "mine")
@@ -107,7 +109,7 @@ def test_a_put_that_wrote_nothing_fails_plainly() -> None:
 
 @pytest.mark.parametrize("nth", range(1, 4))
 def test_a_read_survives_the_nth_failure(nth: int) -> None:
-    """A read fails over any one call, and waits as long as the store asks."""
+    """A read survives the failure of any one call, and waits as long as the store asks."""
     store, clock = faulty(PlannedFault(Operation.GET, nth, error=SLOW))
     store.put("a", b"12345", "mine")
     for _ in range(3):
@@ -117,7 +119,7 @@ def test_a_read_survives_the_nth_failure(nth: int) -> None:
 
 
 def test_a_truncated_read_is_corrupt() -> None:
-    """A short answer never comes back as bytes."""
+    """A short answer is `Corrupt`, and its bytes are never returned."""
     store, _ = faulty(PlannedFault(Operation.GET, 1, Effect.TRUNCATE))
     store.put("a", b"12345", "mine")
     with pytest.raises(Corrupt, match="expected 2 bytes, found 1"):
@@ -125,7 +127,8 @@ def test_a_truncated_read_is_corrupt() -> None:
 
 
 def test_a_flipped_read_differs_in_one_bit() -> None:
-    """Silent damage reaches the caller, whose checksum must find it; the object is whole."""
+    """A flipped bit reaches the caller, whose checksum must find it; the stored object stays
+    right."""
     store, _ = faulty(PlannedFault(Operation.GET, 1, Effect.FLIP))
     store.put("a", b"12345", "mine")
     assert bytes(store.get("a")) == b"12245"
@@ -136,7 +139,7 @@ def test_a_flipped_read_differs_in_one_bit() -> None:
     "operation", [op for op in Operation if op not in (Operation.CREATE, Operation.LOOK)]
 )
 def test_every_operation_can_fail(operation: Operation) -> None:
-    """A planned error of any operation reaches the caller when no try is left."""
+    """The planned error of any operation reaches the caller when no retry is left."""
     store, _ = faulty(PlannedFault(operation, 1, error=DOWN), tries_max=1)
     store.put("a", b"12345", "mine")
     acts: dict[Operation, Callable[[], object]] = {
@@ -153,7 +156,7 @@ def test_every_operation_can_fail(operation: Operation) -> None:
 
 
 def test_latency_is_slept_on_the_clock() -> None:
-    """Planned latency passes on the given clock, once per call."""
+    """Planned latency passes on the store's clock, once per call."""
     clock = StillClock()
     store = FaultyBlobStore(MemoryBlobStore(), FaultPlan(latency_ms=20), clock=clock)
     store.put("a", b"12345", "mine")
@@ -162,7 +165,7 @@ def test_latency_is_slept_on_the_clock() -> None:
 
 
 def test_backoff_doubles_within_its_limit() -> None:
-    """Waits grow, stay under the limit, and repeat from run to run."""
+    """Waits double, stay under their limit, and are the same in every run."""
     settings = RetrySettings(backoff_ms=100, backoff_ms_max=1_000)
     waits_s = [backoff_s(settings, "a", tries) for tries in range(1, 9)]
     assert waits_s == [backoff_s(settings, "a", tries) for tries in range(1, 9)]
@@ -173,7 +176,7 @@ def test_backoff_doubles_within_its_limit() -> None:
 
 
 def test_retries_end_with_their_seconds() -> None:
-    """A request is not tried past its time, whatever tries are left."""
+    """A request is not retried beyond its time limit, however many tries are left."""
     clock = StillClock()
     retrier = Retrier(RetrySettings(tries_max=1_000, limit_s=3.0), clock)
 
@@ -186,8 +189,8 @@ def test_retries_end_with_their_seconds() -> None:
 
 
 def test_a_store_that_starts_again_is_waited_for() -> None:
-    """A store that nobody reaches for 15 s fails no request: Spark gives a task four attempts, and
-    all of them would be over before the store is back."""
+    """A store that is unreachable for 15 s fails no request. Spark gives a task four attempts, and
+    all of them would fail before the store is back."""
     clock = StillClock()
     back_s = clock.monotonic_s() + 15.0
 
@@ -200,7 +203,7 @@ def test_a_store_that_starts_again_is_waited_for() -> None:
 
 
 def test_only_retryable_errors_are_tried_again() -> None:
-    """Any other error ends a request at its first try."""
+    """An error that is not retryable ends a request at its first try."""
     clock = StillClock()
     for error in (Corrupt("x"), Conflict("x"), OutcomeUnknown("x")):
 
@@ -238,13 +241,13 @@ def test_a_memory_url_is_one_bucket_per_process() -> None:
     ],
 )
 def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
-    """A URL or an option that cannot be used is refused."""
+    """A URL or an option that cannot be used is `Invalid`."""
     with pytest.raises(Invalid):
         open_store(url, options)
 
 
 def test_an_s3_url_has_a_root() -> None:
-    """The path of an s3 URL is the root that the layout puts before its names."""
+    """The path of an s3 URL is the root of the layout's names."""
     store, root = open_store("s3://bucket/team/shuffle/", {"endpoint": "http://127.0.0.1:1"})
     assert (
         root,

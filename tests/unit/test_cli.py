@@ -1,4 +1,4 @@
-"""The command line over a log and a bucket in memory: what it prints, writes, and exits with."""
+"""The command line over a log and a bucket in memory: its output, its writes and its exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAIT_S = 10.0
 
 
 class KeptLog(MemoryEventLog):
-    """Commands close what they open; the test goes on with it."""
+    """A log that stays open when a command closes it, so that the test can continue with it."""
 
     def close(self) -> None: ...
 
@@ -61,7 +61,7 @@ def exchange(
     settings: MasterSettings | None = None,
     place: str = "",
 ) -> None:
-    """One exchange through the real master and writers; every partition becomes consumable."""
+    """Run one exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
     settings = settings or MasterSettings()
     master = DriverMaster(
@@ -96,7 +96,7 @@ def objects() -> Objects:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
-    """A log and a bucket in memory in the place of those that options name."""
+    """Replace the log and the bucket that options name by ones in memory."""
     log = KeptLog()
 
     def bucket(target: Target, **options: str) -> tuple[BlobStore, str]:
@@ -111,13 +111,13 @@ def log(monkeypatch: pytest.MonkeyPatch, objects: Objects) -> KeptLog:
 
 
 def ran(*arguments: str) -> tuple[int, list[str], str]:
-    """Exit code, lines of stdout, stderr."""
+    """Run a command; return its exit code, its lines on stdout, and its stderr."""
     result = CliRunner().invoke(app.app, list(arguments))
     return result.exit_code, result.stdout.splitlines(), result.stderr
 
 
 def test_events_are_a_line_each_under_their_job(log: KeptLog, objects: Objects) -> None:
-    """All of a job's events come in order, below its name."""
+    """All events of a job are printed in order, below its name."""
     exchange(log, objects, close=True)
     code, lines, _ = ran("events")
     assert code == 0
@@ -145,7 +145,7 @@ def test_events_as_json_are_one_object_a_line(log: KeptLog, objects: Objects) ->
 
 
 def test_follow_needs_a_job(log: KeptLog) -> None:
-    """Without a job there is no order to follow in: said in one line, with exit code 2."""
+    """`events --follow` without a job is an error of one line with exit code 2."""
     assert ran("events", "--follow") == (
         2,
         [],
@@ -154,7 +154,7 @@ def test_follow_needs_a_job(log: KeptLog) -> None:
 
 
 def test_state_is_what_was_true_at_the_offset(log: KeptLog, objects: Objects) -> None:
-    """Facts behind the offset do not count."""
+    """`state --at` ignores facts behind the offset."""
     exchange(log, objects, close=False)
     _, lines, _ = ran("events", "--job", JOB)
     first = next(line.split()[0] for line in lines if "Produced" in line)
@@ -165,13 +165,13 @@ def test_state_is_what_was_true_at_the_offset(log: KeptLog, objects: Objects) ->
 
 
 def test_an_unknown_job_is_an_error(log: KeptLog) -> None:
-    """A misspelt job is not an empty one."""
+    """A misspelt job is an error, not a job without events."""
     code, _, said = ran("state", "--job", "nobody")
     assert (code, said) == (2, "error: the log has no events of job nobody\n")
 
 
 def test_a_good_log_passes_the_audit(log: KeptLog, objects: Objects) -> None:
-    """Every decision of a real master is derived again from its facts."""
+    """The audit derives every decision of a real master from the facts."""
     exchange(log, objects, close=True)
     code, lines, _ = ran("audit", "verify")
     assert code == 0
@@ -180,7 +180,7 @@ def test_a_good_log_passes_the_audit(log: KeptLog, objects: Objects) -> None:
 
 
 def test_a_wrong_decision_fails_the_audit(log: KeptLog) -> None:
-    """A decision that does not follow is exit code 1, with its offset."""
+    """A decision that does not follow gives exit code 1, and its offset is printed."""
     log.append(Event("a", JOB, "", 0, "t", None, JobRegistered("per-job", "0", "t")))
     decisions = log.open_decisions(JOB)
     decisions.begin()
@@ -193,7 +193,7 @@ def test_a_wrong_decision_fails_the_audit(log: KeptLog) -> None:
 
 
 def headless(log: KeptLog, objects: Objects) -> int:
-    """A job that works, its log gone up to its snapshot; the offset where that is."""
+    """Run a job, remove its log up to its snapshot, and return the snapshot's offset."""
     exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
     (snapshot,) = read_snapshots(log, JOB, Deadline.after(WAIT_S)).values()
     log.expire(JOB, snapshot.position)
@@ -224,8 +224,8 @@ def test_a_log_without_its_head_is_verified_from_its_snapshot(
 
 
 def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Objects) -> None:
-    """With the head of the log gone, a job's state is shown and its objects are no orphans; what
-    was before is an error that says from where it is known."""
+    """Without the log's head, a job's state is shown from its snapshot and its objects are no
+    orphans. A state before the snapshot is an error that names the snapshot's offset."""
     start = headless(log, objects)
     code, lines, _ = ran("state", "--job", JOB)
     assert code == 0
@@ -237,7 +237,8 @@ def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Obje
 
 
 def test_a_whole_log_is_read_from_its_beginning(log: KeptLog, objects: Objects) -> None:
-    """A snapshot takes nothing from what can be seen or verified while the log has it all."""
+    """A log that has its head is shown and verified from its beginning, even if there is a
+    snapshot."""
     exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
     (snapshot,) = read_snapshots(log, JOB, Deadline.after(WAIT_S)).values()
     code, lines, _ = ran("audit", "verify")
@@ -248,7 +249,7 @@ def test_a_whole_log_is_read_from_its_beginning(log: KeptLog, objects: Objects) 
 
 
 def test_fsck_is_clean_after_an_exchange_and_after_close(log: KeptLog, objects: Objects) -> None:
-    """Neither a job that works nor one that has ended leaves a finding."""
+    """fsck finds nothing while a job runs, nor after it has ended."""
     exchange(log, objects, close=False)
     assert (ran("fsck", "--deep")[0], len(objects)) == (0, 3)
     log.append(Event("x", JOB, "", 0, "t", None, AttemptFailed(attempt(9), "lost")))
@@ -261,7 +262,7 @@ def attempt(partition: int) -> AttemptId:
 
 @pytest.mark.parametrize("deep", [False, True])
 def test_fsck_finds_what_is_wrong(log: KeptLog, objects: Objects, deep: bool) -> None:
-    """A lost object and a strange one are exit code 1 always, flipped bytes with --deep."""
+    """A lost object or an unknown one gives exit code 1; flipped bytes do so with --deep only."""
     exchange(log, objects, close=False)
     layout = Layout("root", JOB)
     names = sorted(objects)
@@ -276,8 +277,8 @@ def test_fsck_finds_what_is_wrong(log: KeptLog, objects: Objects, deep: bool) ->
 
 
 def test_fsck_repairs_and_says_what_it_did(log: KeptLog, objects: Objects) -> None:
-    """With --repair leftovers go and what is lost is stated; what stays wrong is exit code 1, and
-    without it nothing is written."""
+    """`fsck --repair` deletes leftovers and states losses; a finding that it leaves alone gives
+    exit code 1. Without --repair, fsck writes nothing."""
     exchange(log, objects, close=False)
     late = attempt(0)
     log.append(Event("x", JOB, "", 0, "t", None, AttemptFailed(late, "oom")))
@@ -313,7 +314,8 @@ def test_fsck_mends_no_job_whose_log_is_wrong(log: KeptLog, objects: Objects) ->
 
 
 def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of ours, whatever its text, is one line on stderr, without markup or traceback."""
+    """An error of Headgate's is one line on stderr, whatever its text, without markup or
+    traceback."""
 
     def unreachable(target: Target) -> EventLog:
         raise Unavailable("no [broker]\nat all")
@@ -323,7 +325,7 @@ def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_option_without_a_value_is_refused(log: KeptLog) -> None:
-    """`--kafka name` says what form it takes."""
+    """`--kafka name` is refused with the form that it must have."""
     code, _, said = ran("events", "--kafka", "client.id")
     assert (code, "an option is not key=value" in said) == (2, True)
 
@@ -360,7 +362,7 @@ def test_options_come_before_the_environment(log: KeptLog, monkeypatch: pytest.M
 def test_the_local_stack_is_used_when_nothing_is_named(
     log: KeptLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without options the local stack is taken, and that is said on stderr, not among the rows."""
+    """Commands without options use the local stack, and say so on stderr."""
     seen = targets(log, monkeypatch)
     node = Daemon("kafka-1", 9)
     found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
@@ -377,7 +379,7 @@ def test_the_local_stack_is_used_when_nothing_is_named(
 
 
 def test_doctor_proves_broker_and_bucket(log: KeptLog, objects: Objects) -> None:
-    """A log and a store that keep their promises pass every check, and no object stays."""
+    """A sound log and store pass every check of `doctor`, which leaves no object behind."""
     _, lines, _ = ran("doctor", "--broker", "b", "--store", "memory://b")
     verdicts = {line[10:26].strip(): line.split()[1] for line in lines[5:]}
     assert len(verdicts) == 11
@@ -387,7 +389,8 @@ def test_doctor_proves_broker_and_bucket(log: KeptLog, objects: Objects) -> None
 
 
 def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store where two writers create one object fails, and later checks are not tried."""
+    """A store that lets two writers create the same object fails its check, and later checks are
+    skipped."""
 
     class Replacing(MemoryBlobStore):
         def put(self, name: str, body: Bytes, write_id: str) -> None:
@@ -415,7 +418,8 @@ def test_doctor_finds_a_broker_that_breaks_a_promise(
     does: Callable[[MemoryDecisions], None],
     wrong: str,
 ) -> None:
-    """A log that shows aborted decisions, hides committed ones or fences nobody fails its check."""
+    """A log that shows aborted decisions, hides committed ones or does not fence fails its
+    check."""
     monkeypatch.setattr(MemoryDecisions, broken, lambda self, *position: does(self))
     code, lines, _ = ran("doctor", "--broker", "b")
     assert code == 1
@@ -431,7 +435,8 @@ def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> 
 
 
 def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines for a shell are complete, and the ones for Spark name broker, store, endpoint."""
+    """`stack up` prints all lines for a shell, and Spark settings for broker, store and
+    endpoint."""
     node = Daemon("kafka-1", 9)
     found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
     monkeypatch.setattr(stack, "up", lambda nodes: found)
@@ -450,7 +455,7 @@ def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing to report is an error that says how to start one."""
+    """`stack status` without a stack is an error that says how to start one."""
     monkeypatch.setattr(stack, "status", lambda: None)
     code, _, said = ran("stack", "status")
     assert code == 2

@@ -12,7 +12,8 @@ __all__ = ["log", "objects"]  # fixtures, found by their names
 
 
 def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
-    """A result, or one partition of it, is available or not: said, and told by the exit code."""
+    """`available` prints whether a result or a partition is available, and its exit code says the
+    same."""
     exchange(log, objects, close=False)
     asked = ("available", "--job", JOB, "--result", RESULT)
     assert ran(*asked)[:2] == (0, ["result r1 of job j is available"])
@@ -21,7 +22,7 @@ def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:
 
 
 def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objects) -> None:
-    """An attempt that runs on a host is named, with exit code 1."""
+    """`may-release` names an attempt that runs on the host, and ends with exit code 1."""
     exchange(log, objects, close=False)
     assert ran("may-release", "--job", JOB, "--host", "h")[:2] == (
         0,
@@ -33,7 +34,8 @@ def test_an_executor_may_go_when_nothing_runs_there(log: KeptLog, objects: Objec
 
 
 def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, objects: Objects) -> None:
-    """Without --release nothing is written; with it, the release of what is not kept is stated."""
+    """`remove-unused` writes nothing without --release; with it, the release of unused results is
+    stated."""
     exchange(log, objects, close=False)
     before = len(list(log.read_all(Deadline.after(1.0))))
     assert ran("remove-unused", "--job", JOB)[:2] == (0, [RESULT])

@@ -23,8 +23,8 @@ __all__ = ["log", "objects"]  # fixtures, found by their names
 def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that was not heard for its lease: its results are released, its objects go, and a
-    second sweep finds nothing. One whose objects are in another store is left alone."""
+    """A sweep ends a job whose driver was silent for its lease, and deletes its objects; a second
+    sweep finds nothing. A job whose objects are in another store is left alone."""
     settings = MasterSettings(lease_ms=60_000)
     exchange(log, objects, close=False, settings=settings, place="s3://bucket/root")
     here = ("--store", "s3://bucket/root/")

@@ -22,8 +22,8 @@ __all__ = ["log", "objects"]  # fixtures, found by their names
 
 
 def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
-    """An operator's word is in the log, the next master orders the partition again, and `why`
-    tells who said what."""
+    """An operator states a loss, the next master orders the partition again, and `why` tells the
+    story."""
     exchange(log, objects, close=False)
     code, lines, _ = ran("lost", f"{RESULT}/1", "--job", JOB, "--evidence", "disk pulled")
     assert (code, len(lines)) == (0, 1)
@@ -39,7 +39,7 @@ def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
 
 
 def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
-    """A partition that nobody made, or that is named wrongly, is an error in one line."""
+    """A partition that does not exist, or is not a partition's name, is an error of one line."""
     exchange(log, objects, close=False)
     for arguments, said in (
         (("why", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
@@ -51,7 +51,7 @@ def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
 
 
 def test_rejected(log: KeptLog, objects: Objects) -> None:
-    """Garbage, and facts that nothing follows from, are shown; what did something is not."""
+    """`events --rejected` shows garbage and facts without effect, and no other event."""
     exchange(log, objects, close=False)
     assert ran("events", "--rejected")[1] == []
     log._put(JOB, JOB, b"no event")

@@ -1,4 +1,4 @@
-"""Events as bytes: whole, readable for ever, and never anything but `Corrupt` for garbage."""
+"""The bytes of events: complete, readable for ever, and `Corrupt` for any garbage."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def schema() -> dict[str, Any]:
 
 
 def records(node: object) -> Mapping[str, list[str]]:
-    """Every record of a schema with the names of its fields."""
+    """Return the field names of every record in a schema."""
     if isinstance(node, list):
         return {name: own for item in node for name, own in records(item).items()}
     if not isinstance(node, dict):
@@ -144,7 +144,7 @@ def test_every_event_makes_the_round_trip(original: Event) -> None:
 @pytest.mark.parametrize("version", range(1, codec.VERSION + 1))
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_a_stored_record_stays_readable(body: Body, version: int) -> None:
-    """The bytes that a published version wrote are the same event today."""
+    """A record that a published version wrote is decoded to the same event today."""
     record = stored(version).get(type(body).__name__)
     assert record is None or event(body) == codec.decode(bytes.fromhex(record))
 
@@ -156,14 +156,14 @@ def test_a_version_writes_the_same_bytes_for_ever(body: Body) -> None:
 
 
 def test_every_type_has_a_stored_record() -> None:
-    """A type without a stored record fails here."""
+    """Every type of event has a stored record of the newest version."""
     types = {kind.__name__ for kind in get_args(Body)}
     assert types == stored(codec.VERSION).keys()
     assert types == {type(body).__name__ for body in BODIES}
 
 
 def test_every_class_has_its_avro_record() -> None:
-    """The events' classes and the newest schema name the same types with the same fields."""
+    """The classes of events and the newest schema have the same types with the same fields."""
     classes = [*get_args(Body), Event, SegmentSummary, AttemptId, PartitionId]
     expected = {kind.__name__: [f.name for f in fields(kind)] for kind in classes}
     assert expected == records(schema())
@@ -171,7 +171,7 @@ def test_every_class_has_its_avro_record() -> None:
 
 @given(st.binary(max_size=300))
 def test_garbage_is_corrupt(garbage: bytes) -> None:
-    """Bytes that no encoder wrote are `Corrupt`."""
+    """Bytes that were not written by the encoder are `Corrupt`."""
     with pytest.raises(Corrupt):
         codec.decode(garbage)
 
@@ -179,7 +179,7 @@ def test_garbage_is_corrupt(garbage: bytes) -> None:
 @given(events, st.data())
 @settings(deadline=None)
 def test_a_truncated_record_is_corrupt(original: Event, data: st.DataObject) -> None:
-    """A record that was cut, or goes on, is `Corrupt`."""
+    """A record that is cut short or has bytes behind its end is `Corrupt`."""
     record = codec.encode(original)
     cut = data.draw(st.integers(0, len(record) - 1))
     for broken in (record[:cut], record + b"\x00"):
@@ -190,7 +190,7 @@ def test_a_truncated_record_is_corrupt(original: Event, data: st.DataObject) -> 
 @given(events, st.data())
 @settings(deadline=None, max_examples=300)
 def test_a_mutated_record_raises_nothing_else(original: Event, data: st.DataObject) -> None:
-    """A record with one changed byte is another event or `Corrupt`, never another error."""
+    """A record with one changed byte is another event or `Corrupt`; no other error is raised."""
     record = bytearray(codec.encode(original))
     place = data.draw(st.integers(0, len(record) - 1))
     record[place] ^= data.draw(st.integers(1, 255))
@@ -202,7 +202,8 @@ def test_a_mutated_record_raises_nothing_else(original: Event, data: st.DataObje
 
 
 def test_a_record_has_a_limit() -> None:
-    """A record of exactly the limit is written, one byte more is `Invalid` and named."""
+    """A record of exactly the size limit is written; one byte more is `Invalid`, and the error
+    names it."""
     empty = len(codec.encode(event(JobUnregistered("x" * 100_000)))) - 100_000
     full = codec.RECORD_BYTES_MAX - empty
     assert len(codec.encode(event(JobUnregistered("x" * full)))) == codec.RECORD_BYTES_MAX
@@ -211,7 +212,7 @@ def test_a_record_has_a_limit() -> None:
 
 
 def test_headers_name_what_a_reader_skips_by() -> None:
-    """The headers carry type, job, epoch and attempt, where the event has them, and the trace."""
+    """The headers hold type, job, epoch, attempt and trace of an event, as far as it has them."""
     found = dict(codec.headers(event(Consumable(ATTEMPT))))
     trace = codec.trace_id(event(Consumable(ATTEMPT)))
     expected = {
@@ -227,7 +228,8 @@ def test_headers_name_what_a_reader_skips_by() -> None:
 
 
 def test_one_exchange_is_one_trace() -> None:
-    """All events of a result share a trace id, whichever way they name it; others have others."""
+    """All events of a result have the same trace id, and events of another result have another
+    one."""
     same: list[Body] = [
         Consumable(ATTEMPT),
         ResultComplete(RESULT),
@@ -265,8 +267,8 @@ UNCOUNTED: tuple[Body, ...] = (
     ids=lambda wrong: f"{wrong.job} {wrong.time_ms} {wrong.kind}",
 )
 def test_what_is_beyond_all_bounds_is_no_event(wrong: Event) -> None:
-    """Nobody here states it, and nobody takes it from whoever does: it would fill a master's
-    memory, name what is another job's, or make a sum that no snapshot takes."""
+    """An event with a value out of bounds is neither encoded nor decoded: it would fill a master's
+    memory, name another job's objects, or overflow a snapshot's sums."""
     with pytest.raises(Invalid):
         codec.encode(wrong)
     out = bytearray(codec._PREFIX)

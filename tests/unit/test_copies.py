@@ -1,4 +1,4 @@
-"""Columns that a function returned are copied where nothing can be shared, and nowhere else."""
+"""Columns that a function returned are copied only where the function may still change them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_COPIED = {"numbers", "lists of its own", "not copied", "of a dictionary", "c
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_a_copy_keeps_its_values(name: str) -> None:
-    """Whatever the function does to the column that it returned."""
+    """A copied column keeps its values when the function changes the column that it returned."""
     make, memory = FRAMES[name][0], dict[str, Any]()
     made = make(memory, 5)
     columns = [made[label] for label in made]

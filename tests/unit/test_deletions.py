@@ -1,4 +1,4 @@
-"""Objects go when the log has ordered it, however long it takes and whatever fails meanwhile."""
+"""Objects are deleted once the log has ordered it, however long it takes and whatever fails."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 
 
 def test_objects_go_only_when_the_order_is_committed() -> None:
-    """A step that was not committed deletes nothing; the one that is does, and it is stated."""
+    """An uncommitted step deletes nothing. The committed one does, and the deletion is stated."""
     log = MemoryEventLog()
     for nth in range(1, 6):
         storage = OrderedStorage(log)
@@ -85,7 +85,7 @@ def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
 
 @dataclass
 class SlowStorage(OrderedStorage):
-    """Takes a while for each result, or for ever."""
+    """A storage that needs some time for each deletion."""
 
     takes_s: float = 0.0
 
@@ -95,7 +95,7 @@ class SlowStorage(OrderedStorage):
 
 
 def stored(log: EventLog, results: int) -> DriverMaster:
-    """A driver whose job has so many results of one partition each."""
+    """Return a driver whose job has this many results of one partition each."""
     storage = SlowStorage(log)
     driver = DriverMaster(log, storage, SETTINGS, DriverIdentity("driver", "0"))
     driver.register_job(Job())
@@ -112,7 +112,7 @@ def stored(log: EventLog, results: int) -> DriverMaster:
 
 
 def test_a_close_waits_for_as_long_as_objects_go() -> None:
-    """However many there are: each time that it waits there are fewer."""
+    """A close waits for any number of objects, as long as some are deleted during each wait."""
     log = MemoryEventLog()
     driver = stored(log, 12)
     storage = cast(SlowStorage, driver._storage)
@@ -137,7 +137,7 @@ def test_a_close_that_failed_is_called_again() -> None:
 
 
 class BusyStorage(OrderedStorage):
-    """Cannot be reached the first times it is asked to delete."""
+    """A storage whose first deletions fail."""
 
     failures = 3
 
@@ -149,7 +149,7 @@ class BusyStorage(OrderedStorage):
 
 
 def test_deletion_is_tried_until_the_store_is_back() -> None:
-    """An order to delete outlives a store that cannot be reached for a while."""
+    """A deletion is retried until the store can be reached again."""
     log = MemoryEventLog()
     state_facts(log, *OPENING, produced(0, 1), produced(1, 2))
     with looping(log, storage=BusyStorage(log)) as loop:

@@ -64,7 +64,7 @@ def stack() -> Iterator[EmbeddedStack]:
 
 
 def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
-    """An executor, which is a process of its own, gets back what it wrote to both, and no noise."""
+    """Another process reads back what it wrote to broker and store, without noise on stderr."""
     where = (stack.bootstrap, stack.endpoint, stack.bucket, stack.access_key, stack.secret_key)
     done = subprocess.run(
         [sys.executable, "-c", ROUND_TRIP, *where],
@@ -76,19 +76,19 @@ def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
 
 
 def test_listens_on_loopback_only(stack: EmbeddedStack) -> None:
-    """Nobody on the network can reach a stack that asks for no password."""
+    """The stack, which asks for no password, listens on loopback only."""
     ports = {int(place.rpartition(":")[2]) for place in (stack.bootstrap, stack.endpoint)}
     listeners = listening_addresses(stack.pid)
     assert {(LOOPBACK, port) for port in ports} == listeners
 
 
 def test_secrets_are_not_shown(stack: EmbeddedStack) -> None:
-    """The stack may be logged as it is."""
+    """The stack's `repr` does not show its secret key."""
     assert stack.secret_key not in repr(stack)
 
 
 def test_close_ends_the_child() -> None:
-    """After close nothing of the stack is left, and closing again is harmless."""
+    """Close ends the stack's process, and a second close is harmless."""
     stack = start_embedded()
     stack.close()
     stack.close()
@@ -97,7 +97,8 @@ def test_close_ends_the_child() -> None:
 
 @pytest.mark.parametrize("program", [PARENT, FORKING_PARENT], ids=["alone", "forked"])
 def test_dies_with_a_killed_parent(program: str) -> None:
-    """SIGKILL runs no clean-up in the parent, and a fork of it may hold the pipe open."""
+    """The stack ends when its parent is killed by SIGKILL, even if a fork of the parent holds the
+    pipe open."""
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
         stdin=subprocess.PIPE,
@@ -120,7 +121,7 @@ def ended(pidfd: int, within_s: float) -> bool:
 
 
 def listening_addresses(pid: int) -> set[tuple[str, int]]:
-    """Local addresses, in the kernel's notation, on which the process accepts connections."""
+    """Return the addresses, in the kernel's notation, on which the process accepts connections."""
     inodes = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     found = set()
     for table in ("tcp", "tcp6"):

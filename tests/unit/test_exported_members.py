@@ -1,4 +1,4 @@
-"""The front door stays small, and everything it names is there."""
+"""The package's front stays small, and everything that it names exists."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ NAMES_MAX = 12
 
 
 def test_the_front_door_is_small() -> None:
-    """A user can learn every public name."""
+    """The package exports only a few public names, each once."""
     assert len(set(headgate.__all__)) == len(headgate.__all__)
     assert 0 < len(headgate.__all__) <= NAMES_MAX
 
 
 @pytest.mark.parametrize("name", headgate.__all__)
 def test_every_name_exists(name: str) -> None:
-    """`from headgate import *` gives what it promises."""
+    """Every exported name can be imported."""
     assert getattr(headgate, name).__name__ == name
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
-    """The names that are loaded late do not swallow typing errors."""
+    """A misspelt name is an `AttributeError`, although names are loaded late."""
     with pytest.raises(AttributeError, match="atach"):
         headgate.atach  # noqa: B018
 
 
 def test_importing_headgate_does_not_import_spark() -> None:
-    """Executors and tools do not pay for PySpark, boto3 or pandas before they use them."""
+    """Importing headgate does not import PySpark, boto3, pandas or moto."""
     program = (
         "import sys, headgate; print(*{'pyspark', 'boto3', 'pandas', 'moto'} & sys.modules.keys())"
     )
@@ -44,8 +44,11 @@ def test_importing_headgate_does_not_import_spark() -> None:
 
 
 def test_writing_does_not_import_pandas() -> None:
-    """Arrow takes it in with the first array that it makes from Python's or numpy's and the first
-    that it gives to them, which takes an executor's new process a second."""
+    """Writing a segment does not import pandas.
+
+    Arrow imports pandas with the first array that it converts from or to Python or numpy, which
+    takes a new executor process a second.
+    """
     program = """
 import sys
 import numpy as np
@@ -78,8 +81,8 @@ print(*{"pandas"} & sys.modules.keys())
 def test_a_task_leaves_no_zip_to_look_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark's worker has all finders look anew before each task; what is in the zip is found by
-    another one."""
+    """`forget_zips` drops every zip finder, which PySpark's worker would search again before each
+    task; a later import still finds modules in the zip."""
     archive = tmp_path / "modules.zip"
     with zipfile.ZipFile(archive, "w") as made:
         for name in ("zipped_once", "zipped_twice"):

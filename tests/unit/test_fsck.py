@@ -1,4 +1,4 @@
-"""fsck finds what differs between log and bucket, each as what it is, and nothing else."""
+"""fsck reports each difference between log and bucket by its kind, and nothing else."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def kinds(found: Findings) -> list[tuple[Kind, str]]:
 
 
 def test_a_bucket_as_the_log_says_is_clean() -> None:
-    """Objects of a winner are live, those of a started attempt in flight: neither is a finding."""
+    """Objects of a winner are live and those of a running attempt are in flight; neither is a
+    finding."""
     found = compare(
         states(*RUNNING), listed(LAYOUT.segment(WON, 0), LAYOUT.segment(WRITING, 0)), ROOT
     )
@@ -78,7 +79,7 @@ def test_a_bucket_as_the_log_says_is_clean() -> None:
 
 
 def test_a_missing_object_is_found() -> None:
-    """A consumable partition without its object is what no reader survives."""
+    """A consumable partition without its object is a finding."""
     found = compare(states(*RUNNING), listed(), ROOT)
     assert [(Kind.MISSING, LAYOUT.segment(WON, 0))] == kinds(found)
 
@@ -89,13 +90,13 @@ def test_a_released_result_misses_nothing() -> None:
 
 
 def test_another_size_is_found() -> None:
-    """An object of another size than announced is not the one that was announced."""
+    """An object with another size than announced is a mismatch."""
     found = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), size_bytes=3), ROOT)
     assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(found)
 
 
 def test_objects_that_nothing_explains_are_orphans() -> None:
-    """Neither an unknown job, nor an unknown attempt, nor a segment too many passes unseen."""
+    """Objects of an unknown job, of an unknown attempt, and of an extra segment are orphans."""
     strange = AttemptId(WON.partition, 1, 99)
     names = [
         Layout(ROOT, JobId("other")).segment(WON, 0),
@@ -115,7 +116,8 @@ def test_an_attempt_of_a_fenced_epoch_leaves_orphans() -> None:
 
 
 def test_objects_that_were_ordered_to_go_are_leftovers() -> None:
-    """A superseded attempt's object, and after a release everything down to the manifests."""
+    """Objects of a superseded attempt are leftovers, and so is everything of a released result,
+    including its manifests."""
     late = (*RUNNING, produced(LATE))
     names = [LAYOUT.segment(WON, 0), LAYOUT.segment(LATE, 0)]
     assert [(Kind.LEFTOVER, names[1])] == kinds(compare(states(*late), listed(*names), ROOT))
@@ -127,14 +129,15 @@ def test_objects_that_were_ordered_to_go_are_leftovers() -> None:
 
 
 def test_what_was_said_to_be_deleted_is_an_orphan_when_it_is_there() -> None:
-    """After `Deleted` nothing in the log explains an object any more."""
+    """An object that the log says is deleted is an orphan."""
     gone = (*RUNNING, ReleaseRequested(RESULT, "t"), Deleted(RESULT, (WON, WRITING), 1))
     name = LAYOUT.segment(WON, 0)
     assert [(Kind.ORPHAN, name)] == kinds(compare(states(*gone), listed(name), ROOT))
 
 
 def test_unfinished_uploads_are_found_unless_their_attempt_runs() -> None:
-    """Parts cost money for ever when nobody completes them."""
+    """An unfinished upload is a finding unless its attempt still runs: its parts cost money for
+    ever."""
     uploads = [PendingUpload(LAYOUT.segment(one, 1), "u") for one in (WON, WRITING)]
     listing = Listing(listed(LAYOUT.segment(WON, 0)).objects, tuple(uploads))
     found = compare(states(*RUNNING), listing, ROOT)
@@ -142,7 +145,7 @@ def test_unfinished_uploads_are_found_unless_their_attempt_runs() -> None:
 
 
 def test_only_whole_reading_finds_flipped_bytes() -> None:
-    """A segment of the right size with other bytes is found by its checksum, and only so."""
+    """A segment of the right size with other bytes is found only when its checksum is verified."""
     store = MemoryBlobStore()
     store.put(LAYOUT.segment(WON, 0), BODY[::-1], "w")
     now = states(*RUNNING)
@@ -178,7 +181,7 @@ def test_what_was_announced_meanwhile_is_no_orphan(whole: bool) -> None:
 
 
 def test_audit_follows_each_job_to_its_first_violation() -> None:
-    """One job's wrong decision is found at its offset, and says nothing about another job."""
+    """A wrong decision of one job is reported at its offset, and does not affect another job."""
     wrong = records(REGISTERED)
     decided = Event("0.0", JOB, "0", 9, "t", 0, JobAccepted(4))
     good, other = JobId("good"), records(REGISTERED, JobId("good"))
@@ -195,7 +198,7 @@ def test_audit_follows_each_job_to_its_first_violation() -> None:
 
 
 def test_a_log_without_its_head_is_not_judged() -> None:
-    """Retention may take the head of a log: what follows from it can no longer be derived."""
+    """The audit does not judge a log whose head is gone: its decisions can no longer be derived."""
     decided = Event("x", JOB, "", 9, "t", 3, Consumable(WON))
     (found,) = audit([*records(RUNNING)[3:], Recorded(9, decided)])
     assert (found.whole, found.violation) == (False, "")

@@ -33,7 +33,7 @@ WORDS_OF_THE_DESIGN = {"PartitionInfo", "update_partition_infos"}
 
 @cache
 def sources() -> tuple[Path, ...]:
-    """Every Python file of ours, tracked or not yet."""
+    """Return every Python file of the repository, tracked or not."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
         cwd=ROOT,
@@ -82,7 +82,7 @@ def never_run(path: Path) -> set[ast.AST]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """Modules that a file imports when it runs, and the dots in front."""
+    """Yield the modules that a file imports when it runs, each with its number of leading dots."""
     for node in set(ast.walk(tree(path))) - never_run(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, 0) for alias in node.names)
@@ -95,7 +95,7 @@ def attributes(path: Path) -> set[str]:
 
 
 def words(name: str) -> set[str]:
-    """The parts of a snake_case or CamelCase name."""
+    """Return the parts of a snake_case or CamelCase name."""
     return {part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
@@ -106,13 +106,13 @@ def test_there_is_something_to_check() -> None:
 
 
 def test_files_are_short() -> None:
-    """No file is longer than a reader can hold."""
+    """No file is longer than 500 lines."""
     lengths = {name_of(p): len(p.read_text().splitlines()) for p in sources()}
     assert {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX} == {}
 
 
 def test_functions_are_short() -> None:
-    """No function is longer than a screen."""
+    """No function is longer than 70 lines."""
     long = [
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path in sources()
@@ -123,7 +123,8 @@ def test_functions_are_short() -> None:
 
 
 def test_folders_are_small() -> None:
-    """A folder of the product has a few files, and never one alone, besides its `__init__`."""
+    """A folder of the product has at most 12 files, and never a single one, besides its
+    `__init__`."""
     files = Counter(path.parent for path in product() if path.name != "__init__.py")
     sizes = {folder.relative_to(ROOT).as_posix(): count for folder, count in files.items()}
     assert {name: count for name, count in sizes.items() if count > FOLDER_FILES_MAX} == {}
@@ -135,7 +136,7 @@ def test_folders_are_small() -> None:
 
 
 def test_private_spark_has_one_door() -> None:
-    """Only the files behind the private door touch what Spark keeps private."""
+    """Only the files behind the private door use Spark's private names."""
     users = {name_of(p) for p in product() if attributes(p) & PRIVATE_SPARK}
     assert [name for name in users if not name.startswith(BEHIND_THE_DOOR)] == []
 
@@ -173,7 +174,7 @@ def bound(node: ast.AST) -> set[str]:
 
 
 def test_names_say_what_things_are() -> None:
-    """No file, class or function has a name that says nothing."""
+    """No file, class or function has a name that contains a forbidden word."""
     named = [
         (path.stem, name_of(path))
         for path in product()
@@ -190,7 +191,7 @@ def test_names_say_what_things_are() -> None:
 
 
 def classes() -> dict[str, list[str]]:
-    """The public classes of the product, and where each stands."""
+    """Return the public classes of the product, each with the files that define it."""
     where: dict[str, list[str]] = {}
     for path in product():
         for node in tree(path).body:
@@ -200,7 +201,8 @@ def classes() -> dict[str, list[str]]:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    """A class is found by its name alone; the error `Lost` tells of the event `Lost`."""
+    """Every public class has a name of its own, except that the error `Lost` is named after its
+    event."""
     assert {"Lost"} == {name for name, paths in classes().items() if len(paths) > 1}
 
 
@@ -213,7 +215,7 @@ def test_words_of_the_domain_are_explained() -> None:
 
 
 def test_rooms_import_each_other_relatively() -> None:
-    """Product code names its own modules relatively, so that a file is never loaded twice."""
+    """Product code imports its own modules relatively, so that no file is loaded twice."""
     ours = {"headgate", *ROOMS}
     absolute = [
         f"{name_of(path)}: {module}"
@@ -225,7 +227,7 @@ def test_rooms_import_each_other_relatively() -> None:
 
 
 def test_tests_import_the_package() -> None:
-    """Tests name product modules as users do."""
+    """Tests import product modules from the package, as users do."""
     bare = set(ROOMS) - {"src"}
     wrong = [
         f"{name_of(path)}: {module}"
@@ -250,7 +252,7 @@ def test_pages_name_files_that_exist() -> None:
 
 
 def test_the_front_door_is_small() -> None:
-    """The package offers a dozen names at most, and each of them exists."""
+    """The package exports at most a dozen names, and each of them exists."""
     names = list(headgate.__all__)
     assert len(names) <= PUBLIC_NAMES_MAX
     assert sorted(set(names)) == sorted(names)

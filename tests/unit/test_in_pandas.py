@@ -1,4 +1,4 @@
-"""Groups that pandas holds at a time."""
+"""The number of groups that pandas holds at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headgate.connectors.spark.tasks.grouped.external_groups import Groups, Sort
 
 
 def test_windows_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wide groups behind narrow ones are a few at a time, and one at least."""
+    """A window of groups is bounded by its bytes, and has at least one group."""
     monkeypatch.setattr(pandas_functions, "_WINDOW_BYTES", 10_000)
     widths = [*[1] * 2_000, 4_000, 4_000, 4_000, 20_000, 1]
     rows = pa.table({"c": ["x" * width for width in widths]})

@@ -51,14 +51,13 @@ CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(cod
 
 
 def test_every_code_of_the_library_has_a_translation() -> None:
-    """A code that the client library knows and the table does not fails here, and so does a code
-    that is gone."""
+    """The table of meanings has exactly the codes that the client library has."""
     assert CODES.keys() == MEANINGS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(CODES))
 def test_a_code_becomes_its_class(name: str) -> None:
-    """Every code is raised as the class that the table says, naming what was being done."""
+    """Every code is raised as the class in the table, and the error names the operation."""
     error = translate(KafkaError(CODES[name]), "reading")
     assert MEANINGS[name] is type(error)
     assert str(error).startswith("reading: ")
@@ -82,13 +81,13 @@ def test_a_code_becomes_its_class(name: str) -> None:
     ],
 )
 def test_what_callers_act_upon(name: str, kind: type[HeadgateError]) -> None:
-    """The codes whose class decides what a caller does have that class."""
+    """Each code on whose class callers act is translated to that class."""
     assert kind is type(translate(KafkaError(CODES[name]), "reading"))
 
 
 @pytest.mark.parametrize("name", ["_TRANSPORT", "_TIMED_OUT", "REQUEST_TIMED_OUT", "_FATAL"])
 def test_a_lost_confirmation_is_not_a_failure(name: str) -> None:
-    """For a record on its way, a code that tells nothing about its fate is `OutcomeUnknown`."""
+    """A code that leaves a sent record's fate open is `OutcomeUnknown`."""
     assert OutcomeUnknown is type(translate_delivery(KafkaError(CODES[name]), "appending"))
 
 
@@ -100,14 +99,15 @@ def test_a_refused_record_is_a_failure() -> None:
 
 @pytest.mark.parametrize("name", sorted(OWNED))
 def test_the_doors_own_options_are_refused(name: str) -> None:
-    """An option that carries a promise of the log is refused, saying why."""
+    """An option on which a promise of the log depends is refused, and the error says why."""
     with pytest.raises(Invalid) as caught:
         KafkaSettings(NOWHERE, options={name: "hunter2"})
     assert f"Kafka option {name} cannot be set: {OWNED[name]}" == str(caught.value)
 
 
 def test_an_unknown_option_names_the_nearest() -> None:
-    """A misspelt option is refused when the log is prepared, naming the one that was meant."""
+    """A misspelt option is refused when the log is prepared, and the error suggests the right
+    name."""
     log = KafkaEventLog(KafkaSettings(NOWHERE, options={"sasl.pasword": "hunter2"}))
     with pytest.raises(Invalid) as caught:
         log.prepare(Deadline.after(1))
@@ -116,8 +116,8 @@ def test_an_unknown_option_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["security.protocol", "socket.timeout.ms", "sasl.mechanism"])
 def test_a_bad_value_is_named_but_not_shown(name: str) -> None:
-    """An option with a value that the client refuses is named without the value, in the error and
-    in everything chained to it."""
+    """An error about a bad value names the option and not the value, and no chained error shows
+    it."""
     options = {name: "hunter2", "security.protocol": "sasl_plaintext"} | {name: "hunter2"}
     log = KafkaEventLog(KafkaSettings(NOWHERE, options=options))
     with pytest.raises(Invalid, match=name) as caught:
@@ -128,14 +128,14 @@ def test_a_bad_value_is_named_but_not_shown(name: str) -> None:
 
 
 def test_options_stay_out_of_reprs() -> None:
-    """Options, which may hold secrets, do not show in the settings' `repr`; but they travel."""
+    """The settings' `repr` shows no options, which may hold secrets; pickling keeps them."""
     settings = KafkaSettings(NOWHERE, options={"sasl.password": "hunter2"})
     assert "hunter2" not in repr(settings)
     assert settings == pickle.loads(pickle.dumps(settings))
 
 
 def test_an_address_with_a_password_is_refused() -> None:
-    """Spark hides values by the names of their keys, and shows addresses."""
+    """An address that contains a password is refused, because Spark shows addresses."""
     with pytest.raises(Invalid, match="password in its address") as caught:
         KafkaSettings(NOWHERE, options={"sasl.oauthbearer.token.endpoint.url": _ADDRESS})
     assert "hunter2" not in str(caught.value)
@@ -146,14 +146,15 @@ def test_an_address_with_a_password_is_refused() -> None:
 
 
 def test_a_sessions_settings_do_not_show_options() -> None:
-    """Nor do those of a session, which whoever debugs prints."""
+    """The `repr` of a session's settings shows no options either."""
     read = read_settings({"spark.headgate.kafka.sasl.password": "hunter2"})
     assert "hunter2" == read.kafka["sasl.password"]
     assert "hunter2" not in repr(read)
 
 
 def test_secrets_are_taken_out_of_the_clients_words() -> None:
-    """Text of the client library's loses every secret that the options hold, and nothing else."""
+    """Every secret in the options is removed from the client library's messages, and nothing
+    else."""
     options = {"sasl.password": "hunter2", "sasl.username": "me"}
     assert (
         KafkaSettings(NOWHERE, options=options).scrub("me with hunter2 refused")
@@ -170,7 +171,7 @@ def test_secrets_are_taken_out_of_the_clients_words() -> None:
     ],
 )
 def test_options_reach_every_client(config: Callable[[KafkaSettings], dict[str, object]]) -> None:
-    """An option of the user's goes to every client, over the door's mere preferences."""
+    """A user's option reaches every client, and wins over the door's own defaults."""
     wanted = {"socket.timeout.ms": "1234", "linger.ms": "7", "fetch.wait.max.ms": "50"}
     made = config(KafkaSettings(NOWHERE, options=wanted))
     assert wanted == {name: made[name] for name in wanted}
@@ -178,7 +179,7 @@ def test_options_reach_every_client(config: Callable[[KafkaSettings], dict[str, 
 
 
 def test_no_answer_is_not_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's sign for an offset that nobody told it is `Unavailable`, never a position."""
+    """The client's marker for an unknown offset is `Unavailable`, never a position."""
 
     class Silent:
         def list_offsets(
@@ -196,8 +197,8 @@ def test_no_answer_is_not_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> None:
-    """An address where no broker listens is `Unavailable` within the deadline, naming what was
-    tried, without a word on stderr."""
+    """An address without a broker is `Unavailable` within the deadline. The error names the
+    address, and nothing is printed to stderr."""
     before = SYSTEM_CLOCK.monotonic_s()
     with pytest.raises(Unavailable) as caught:
         KafkaEventLog(KafkaSettings(NOWHERE)).prepare(Deadline.after(1))
@@ -210,7 +211,7 @@ def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> N
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One broker makes a topic, another one is asked for its settings and has not heard of it."""
+    """A broker that does not know a topic which another broker has just made is asked again."""
     settings = KafkaSettings(NOWHERE, "p")
     topic = settings.topics[0]
     unknown: Future[object] = Future()
@@ -232,8 +233,8 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
 
 
 def test_a_call_that_never_comes_back_is_left_behind() -> None:
-    """The client waits without limit for a coordinator that is away: the step is given up in time,
-    whoever holds the decisions opens them again, and closing does not touch the client."""
+    """A step is given up in time when the client waits without limit for a coordinator that is
+    away. Its holder opens the decisions again, and closing does not touch the client."""
     never = Event()
     calls: list[str] = []
     producer = SimpleNamespace(
@@ -259,7 +260,7 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     [("MSG_SIZE_TOO_LARGE", Invalid), ("TOPIC_AUTHORIZATION_FAILED", Unavailable)],
 )
 def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[HeadgateError]) -> None:
-    """A writer that is refused for a while is no reason to leave a job alone."""
+    """A commit that is refused for its size is `Invalid`; one that lacks rights may be retried."""
     refused = KafkaError(CODES[name], "refused", txn_requires_abort=True)
 
     def commit(left_s: float) -> None:
@@ -284,7 +285,8 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
     ("name", "kind"), [("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Unavailable), ("_FENCED", Fenced)]
 )
 def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], call: str) -> None:
-    """Another producer may go on after an error that is fatal to one, unless it was fenced."""
+    """After an error that is fatal to a producer, another producer may continue, unless it was
+    fenced."""
     over = False
 
     def fails(at: str) -> Callable[..., None]:
@@ -321,8 +323,8 @@ def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], 
 
 
 def test_a_reader_is_refused_for_good_at_first_only() -> None:
-    """Rights that are given anew are missing for a moment: whoever has read before reads on, and so
-    does each reader that comes later."""
+    """A reader that has read before survives missing rights, which may be missing for a moment
+    while they are granted anew; so does every later reader."""
     refused, at_end = "TOPIC_AUTHORIZATION_FAILED", KafkaError._PARTITION_EOF
     clients = KafkaClients(KafkaSettings(NOWHERE))
 
@@ -349,8 +351,8 @@ def test_a_reader_is_refused_for_good_at_first_only() -> None:
 def test_a_producer_that_an_error_has_ended_is_replaced(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the only thing that a driver still says is that it lives: else it would be taken
-    for dead."""
+    """A producer that a fatal error has ended is replaced, even if heartbeats are all that the
+    driver sends: otherwise the driver would be taken for dead."""
     ended, made = KafkaException(KafkaError(KafkaError._FATAL)), list[str]()
 
     def produce(*record: object, **more: object) -> None:
@@ -379,8 +381,8 @@ _NAMES = st.text("ab-._", min_size=1, max_size=4) | st.sampled_from(["jobs", "ma
 @example(("headgate", "prod-etl"), ("headgate-prod", "etl"))
 @example(("headgate-jobs", "jobs"), ("headgate", "jobs-jobs"))
 def test_deployments_share_no_name(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """Whatever two deployments on one broker call their topics, jobs and slots: transactions and
-    groups of the one are never the other's, nor masters' a job's."""
+    """Two deployments on one broker never share the name of a transaction or a group, and a job
+    never has the masters' name."""
 
     def names(prefix: str, name: str) -> list[str]:
         settings = KafkaSettings(NOWHERE, prefix)

@@ -1,4 +1,4 @@
-"""Results of many more partitions than one record can name."""
+"""Results with more partitions than one record can name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def attempt(index: int) -> AttemptId:
 
 
 def whole(partitions: int, pipelined: bool = False) -> JobState:
-    """A complete result, made at once: folding it event by event is not what is tried here."""
+    """Return the state of a complete result, built directly because folding its events takes too
+    long."""
     registered = ResultRegistered(RESULT, partitions, 1, "", "", pipelined=pipelined)
     attempts = [attempt(index) for index in range(partitions)]
     segments = (SegmentSummary(0, 10, 1, 0, b""),)
@@ -63,7 +64,7 @@ def fits(body: Body) -> bool:
 
 @pytest.mark.parametrize("end", [ReleaseRequested(RESULT, "why"), JobUnregistered("close")])
 def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
-    """Each order fits a record, together they name every attempt once, and so do the deletions."""
+    """Every order and every deletion fits a record, and together they name each attempt once."""
     state, decisions = step(whole(PARTITIONS), end)
     assert all(map(fits, decisions))
     named = [one for told in decisions if isinstance(told, Released) for one in told.attempts]
@@ -78,7 +79,7 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
 
 
 def test_a_large_region_is_made_again() -> None:
-    """All of a stream starts anew: nobody that won before counts any more."""
+    """A lost partition of a large stream restarts the whole stream, and no former winner counts."""
     lost = Lost(attempt(7), "object", "404 twice", 1)
     state, decisions = step(whole(REGION, pipelined=True), lost)
     assert all(map(fits, decisions))

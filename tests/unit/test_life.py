@@ -1,7 +1,6 @@
-"""Every event in every state, as the table of docs/life.md says it.
+"""Check the tables of docs/life.md: every event in every state.
 
-The table is what the code does: `python -c "from tests.unit.test_life import page; print(page())"`
-prints it anew.
+Print the page anew with `python -c "from tests.unit.test_life import page; print(page())"`.
 """
 
 from __future__ import annotations
@@ -150,7 +149,8 @@ def after(facts: Iterable[Fact]) -> JobState:
 
 
 def cell(state: JobState, fact: Fact) -> str:
-    """The decisions that follow, `noted` when only the state changes, a dot when nothing does."""
+    """Return the decisions on a fact, `noted` if only the state changes, or a dot if nothing
+    changes."""
     then, decisions = step(state, fact)
     names = [type(decision).__name__ for decision in decisions]
     return ", ".join(dict.fromkeys(names)) or ("·" if then == state else "noted")
@@ -169,19 +169,19 @@ def page() -> str:
 
 @pytest.mark.parametrize("title", STATES)
 def test_the_page_says_what_happens(title: str) -> None:
-    """Every row of every table is what the decisions are."""
+    """Every table of the page agrees with the decisions of the code."""
     text = PAGE.read_text()
     section = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].strip()
     assert table(STATES[title]).splitlines() == section.splitlines()
 
 
 def test_every_fact_has_its_row() -> None:
-    """A new kind of fact needs a row."""
+    """Every kind of fact has a row."""
     assert set(get_args(Fact)) == {type(fact) for fact in FACTS.values()}
 
 
 def test_the_states_are_different() -> None:
-    """No two columns of a table are the same state by mistake."""
+    """No two columns of a table are the same state."""
     for states in STATES.values():
         found = [after(facts) for facts in states.values()]
         assert all(one != other for n, one in enumerate(found) for other in found[:n])

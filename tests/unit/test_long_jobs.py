@@ -1,4 +1,4 @@
-"""A job of very many exchanges: what is known of it stays small, and its sums stay right."""
+"""A job of very many exchanges: its state stays small, and its sums stay right."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REMEMBERED = apply._GONE_MAX
 
 
 def exchange(number: int) -> Iterator[Fact]:
-    """All that is said of one exchange until it is released."""
+    """Yield all facts of one exchange, up to its release."""
     name = ResultId(f"1-{number:04d}")
     yield ResultRegistered(name, 2, 4, '{"fields": []}' * 20, "repartition")
     yield PartitionRegistered(name, 0, 2)
@@ -58,7 +58,8 @@ def attempt(number: int, index: int, task: int = 1) -> AttemptId:
 
 
 def said(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
-    """The state behind a fact, and behind the deletions that follow from it."""
+    """Return the state after a fact and after the deletions that follow from it, and the
+    decisions."""
     state, decisions = step(state, fact)
     for decision in decisions:
         if isinstance(decision, Released):
@@ -76,7 +77,7 @@ def run(exchanges: int, start: int = 0, state: JobState | None = None) -> JobSta
 
 
 def test_old_results_are_a_sum() -> None:
-    """However many exchanges a job had, it knows the last ones, and what all came to."""
+    """A job keeps its last results one by one, and older results only as sums."""
     state = run(REMEMBERED + 700)
     assert REMEMBERED == len(state.results) == len(state.gone)
     assert (700, 1_400) == (state.forgotten.results, state.forgotten.deleted)
@@ -88,7 +89,7 @@ def test_old_results_are_a_sum() -> None:
 
 
 def test_what_stands_in_the_log_stays_small() -> None:
-    """A snapshot of a job of many exchanges is no larger than one of fewer, and is read back."""
+    """A snapshot does not grow with the number of exchanges, and can be read back."""
     sizes = []
     for exchanges in (REMEMBERED, 2 * REMEMBERED):
         state = run(exchanges)
@@ -100,8 +101,8 @@ def test_what_stands_in_the_log_stays_small() -> None:
 
 
 def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much a job says that it wrote, read and deleted: its sums stop at a number of 64 bits
-    and a snapshot takes them, also when they are added up for results that are forgotten."""
+    """The sums of written, read and deleted data stop at the largest number of 64 bits, which a
+    snapshot can hold, also when forgotten results are added up."""
     monkeypatch.setattr(apply, "_GONE_MAX", 1)
     most, times = codec._COUNT_MAX, 200
     assert most * times >= 2**63
@@ -129,8 +130,8 @@ def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_comes_late_writes_nothing_that_stays() -> None:
-    """An attempt at a result that is gone is ordered to go, and again when it speaks again; what is
-    stored meanwhile is not forgotten with the result."""
+    """A late attempt at a deleted result is superseded, and its objects are deleted before the
+    result is forgotten."""
     state = run(3)
     late = attempt(0, 0, 7)
     for fact in (AttemptStarted(late, "host"), Produced(late, ())):
@@ -147,7 +148,7 @@ def test_who_comes_late_writes_nothing_that_stays() -> None:
 
 
 def test_an_epoch_goes_on_with_what_is_forgotten() -> None:
-    """Another driver of the job knows what it came to."""
+    """The next driver of the job has the same sums and the same deleted results."""
     state = run(REMEMBERED + 10)
     later, _ = step(state, JobRegistered("per-job", "0", "tests"))
     assert (2, state.gone, state.forgotten) == (later.epoch, later.gone, later.forgotten)
@@ -155,7 +156,7 @@ def test_an_epoch_goes_on_with_what_is_forgotten() -> None:
 
 @pytest.mark.parametrize("released", [True, False])
 def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
-    """Only what was released and deleted is."""
+    """A result is not forgotten before it is released and its objects are deleted."""
     state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
     for fact in list(exchange(0))[: None if released else -1]:
         state, _ = step(state, fact)  # its objects are not deleted
@@ -166,7 +167,8 @@ def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
 
 
 def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing it orders more results to go at once than it remembers, also such without objects."""
+    """A job can be closed when it has more results than it remembers, even results without
+    objects."""
     monkeypatch.setattr(apply, "_GONE_MAX", 5)
     log = MemoryEventLog()
     driver = stored(log, 12)
@@ -178,7 +180,8 @@ def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_late_reader_is_not_counted_twice() -> None:
-    """A reader that ends after the release adds rows, and no subpartition that was counted."""
+    """A reader that ends after the release adds its rows, and no subpartition that was already
+    counted."""
     state = run(1)
     late = Consumed(ResultId("1-0000"), 0, 4, 9, 20, 200, 4)
     reads = step(state, late)[0].results[ResultId("1-0000")].reads

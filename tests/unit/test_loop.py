@@ -1,4 +1,4 @@
-"""The running master of one job against a log that fails, a rival, and its own death."""
+"""The running master of one job: a log that fails, a rival master, and its own death."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX)
 
 @pytest.fixture
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that starts over at once."""
+    """Let a loop that failed start over at once."""
     monkeypatch.setattr(loop_module, "_PAUSE_S", 0.01)
     monkeypatch.setattr(loop_module, "_POLL_S", 0.02)
 
@@ -81,7 +81,7 @@ class Job:
 
 @dataclass
 class OrderedStorage:
-    """Deletes nothing that a committed decision has not ordered to go."""
+    """A storage that records every deletion that no committed decision has ordered."""
 
     log: EventLog
     deleted: set[AttemptId] = field(default_factory=set)
@@ -116,7 +116,7 @@ def ordered(log: EventLog) -> set[AttemptId]:
 
 
 def audited(log: EventLog) -> Replay:
-    """The log explains itself, and nothing is left to decide."""
+    """Replay the log, and assert that every decision follows and none is due."""
     replay = Replay(JOB)
     for record in events(log):
         replay.observe(record)
@@ -213,7 +213,8 @@ def test_half_decided_facts_are_decided_by_the_next_master() -> None:
 
 
 def test_a_second_master_fences_the_first() -> None:
-    """The first one stops, whoever waits for it gets `Fenced`, and it decides nothing more."""
+    """A second master stops the first one, whose waiters get `Fenced` and which decides nothing
+    more."""
     log = MemoryEventLog()
     job = Job()
     with looping(log, by="first", job=job) as first:
@@ -245,8 +246,8 @@ def wait_into(loop: JobMasterThread, waiting: Future[object]) -> None:
 def test_a_question_that_the_predecessor_answered_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fact asked while the former master still decides gets the decision that it made, unless
-    that lies behind a snapshot: so a driver asks when it has read the log."""
+    """A fact that the former master decides gets that decision as its answer. A decision behind a
+    snapshot would be missed, so a driver asks only after it has read the log."""
     monkeypatch.setattr(SnapshotSchedule, "is_due", lambda *_: False)
     log = MemoryEventLog()
     late = FaultyLog(log)
@@ -260,7 +261,7 @@ def test_a_question_that_the_predecessor_answered_is_answered(
 
 
 def test_a_question_survives_an_unknown_commit() -> None:
-    """A decision whose commit got no answer is told to whoever asked for it, made once."""
+    """A decision whose commit got no answer is made once, and still answers the question."""
     log = MemoryEventLog()
     for after in (False, True):
         faulty = FaultyLog(log, Fault("commit", 1, OutcomeUnknown("injected"), after))
@@ -270,7 +271,8 @@ def test_a_question_survives_an_unknown_commit() -> None:
 
 
 def test_nothing_is_told_or_deleted_before_it_is_committed() -> None:
-    """While a commit is under way nobody is answered, no state changes and no object goes."""
+    """Before a commit has ended, no question is answered, no state changes and no object is
+    deleted."""
     log = MemoryEventLog()
     faulty, storage = FaultyLog(log), OrderedStorage(log)
     with looping(faulty, storage) as loop:
@@ -297,7 +299,7 @@ def test_nothing_is_told_or_deleted_before_it_is_committed() -> None:
     "operation", ["open_decisions", "read_state", "follow", "end", "poll", "begin", "write"]
 )
 def test_whatever_was_opened_is_closed(operation: str) -> None:
-    """A loop that starts over gives back the decisions that it had opened."""
+    """A loop that starts over closes the decisions that it had opened."""
     faulty = FaultyLog(MemoryEventLog(), Fault(operation, 1, Unavailable("injected")))
     with looping(faulty) as loop:
         assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
@@ -306,8 +308,8 @@ def test_whatever_was_opened_is_closed(operation: str) -> None:
 
 
 def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
-    """Who loses the log within a step, and reaches it again, looks who speaks for the job before it
-    opens anything: the successor goes on undisturbed."""
+    """A master that loses the log within a step looks for a successor before it opens decisions
+    again, and does not disturb that successor."""
     log = MemoryEventLog()
     for nth in (3, 4):
         cut_off = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
@@ -339,7 +341,7 @@ def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "write", "commit"])
 def test_a_master_that_was_away_in_a_step_goes_on(operation: str) -> None:
-    """The log has ended its step, but nobody has come in its place."""
+    """A master whose open step the log has ended continues when no other master has come."""
     job = Job()
     faulty = FaultyLog(MemoryEventLog(), Fault(operation, 3, Fenced("the step was open too long")))
     with looping(faulty, job=job) as loop:
@@ -353,7 +355,8 @@ def test_a_master_that_was_away_in_a_step_goes_on(operation: str) -> None:
 
 
 def test_a_master_whose_place_in_the_log_is_gone_begins_anew() -> None:
-    """As one that was away for longer than the log keeps its events."""
+    """A master whose position is no longer in the log starts over, as after an absence longer than
+    the log's retention."""
     faulty = FaultyLog(MemoryEventLog(), Fault("poll", 2, Lost("injected")))
     with looping(faulty) as loop:
         for epoch in (1, 2, 3):
@@ -362,7 +365,7 @@ def test_a_master_whose_place_in_the_log_is_gone_begins_anew() -> None:
 
 
 def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:
-    """Nothing is waited for without end: the error names the wait and the job."""
+    """Every wait ends at its deadline with an error that names the wait and the job."""
     with (
         looping(MemoryEventLog()) as loop,
         pytest.raises(Unavailable, match=f"{WAIT_MS} ms for completion of job {JOB}"),
@@ -371,14 +374,14 @@ def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:
 
 
 class Deaf(FaultyLog):
-    """Never gives anybody the decisions."""
+    """A log that never opens decisions."""
 
     def open_decisions(self, job: JobId) -> Decisions:
         raise Unavailable("nobody answers")
 
 
 def test_closing_while_somebody_waits_gives_closed() -> None:
-    """Every waiter of a master that closes gets `Closed`, and so does who asks later."""
+    """Closing a master gives `Closed` to everyone who waits, and to everyone who asks later."""
     with looping(Deaf(MemoryEventLog())) as loop:
         waiting: Future[object] = Future()
         thread = threading.Thread(target=lambda: wait_into(loop, waiting))
@@ -395,7 +398,7 @@ def test_closing_while_somebody_waits_gives_closed() -> None:
 
 
 def test_a_forged_decision_stops_the_master() -> None:
-    """A master that finds a decision which does not follow stops, and says so to all."""
+    """A master that reads a decision which does not follow stops, and reports `Corrupt`."""
     log = MemoryEventLog()
     state_facts(log, *OPENING)
     forger = log.open_decisions(JOB)

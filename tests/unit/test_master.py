@@ -1,4 +1,4 @@
-"""A whole small job on a master whose log and store fail, and what a clean master makes of it."""
+"""A small job on a master whose log and store fail, and the clean-up by a later driver."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ LAYOUT = Layout("root", JOB)
 
 @dataclass
 class Stack:
-    """One log and one bucket, in which many drivers come and go."""
+    """One log and one bucket, shared by many successive drivers."""
 
     inner: EventLog = field(default_factory=MemoryEventLog)
     objects: Objects = field(default_factory=dict)
@@ -104,7 +104,8 @@ class Stack:
 
     @contextmanager
     def environment(self, log: EventLog | None = None) -> Iterator[ObjectStoreEnvironment]:
-        """An executor's; its log is wrapped, for whoever closes an environment closes its log."""
+        """Open an executor's environment. Its log is wrapped, because an environment closes its
+        log."""
         shared = log or FaultyLog(self.inner)
         environment = ObjectStoreEnvironment(JOB, shared, self.store, "root", LIMITS, Runtime(0.3))
         try:
@@ -113,14 +114,15 @@ class Stack:
             environment.close()
 
     def ended(self) -> None:
-        """The job is over: nothing undecided, nothing stored, every step explained."""
+        """Assert that the job is over: nothing is undecided, nothing is stored, every step is
+        explained."""
         state = audited(self.inner).state
         assert state.closed is not None
         assert all(result.attempts == {} for result in state.results.values())
         assert self.objects == {}
 
     def end(self) -> None:
-        """A new driver brings whatever there is to its end."""
+        """Let a new driver end the job."""
         with self.master() as master:
             master.register_job(Job())
             master.unregister_job(JOB)
@@ -159,7 +161,7 @@ def write(environment: ObjectStoreEnvironment, attempt: AttemptId) -> Produced:
 def produce(
     stack: Stack, environment: ObjectStoreEnvironment, it: ShuffleDescriptor, partition: int
 ) -> None:
-    """One map task, tried up to four times as Spark does."""
+    """Run one map task, with up to four attempts as in Spark."""
     for left in range(3, -1, -1):
         attempt = AttemptId(PartitionId(it.result, partition), it.epoch, next(stack.tasks))
         try:
@@ -173,7 +175,7 @@ def produce(
 def read(
     stack: Stack, environment: ObjectStoreEnvironment, master: DriverMaster, d: ShuffleDescriptor
 ) -> None:
-    """Every row of a complete result, once and in its subpartition."""
+    """Read a complete result, and assert that every row is there once, in its subpartition."""
     manifest = build(d, master.await_complete(d), LAYOUT, stack.store)
     for at in range(SUBPARTITIONS):
         gate = environment.create_input_gate(InputGateDeployment(manifest, SCHEMA, at, 1, at))
@@ -194,7 +196,7 @@ def small_job(stack: Stack, log: EventLog, store: BlobStore | None = None) -> No
 
 
 def explained(stack: Stack, log: EventLog, store: BlobStore | None = None) -> bool:
-    """Run a small job: it ends right, or with an error that says what failed or was waited for."""
+    """Run a small job. Return False if it ends with an error that does not say what failed."""
     try:
         small_job(stack, log, store)
     except HeadgateError as exc:
@@ -204,7 +206,7 @@ def explained(stack: Stack, log: EventLog, store: BlobStore | None = None) -> bo
 
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_a_commit_in_doubt_loses_no_answer(stack: Stack, nth: int) -> None:
-    """Whichever step has no answer, the driver has those to its registration and to its end."""
+    """A driver gets the answers to its registration and its end, whichever commit has no answer."""
     log = FaultyLog(stack.inner, Fault("commit", nth, OutcomeUnknown("injected"), after=True))
     with stack.master(log) as master:
         master.register_job(Job())
@@ -244,8 +246,8 @@ CALLS_MAX = 40
     ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
 )
 def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool) -> None:
-    """Whichever call of the log fails, the job ends right or with an error that says on what, and
-    a later driver brings everything to its end."""
+    """Whichever call of the log fails, the job ends right or with an error that says what failed,
+    and a later driver ends the job."""
     for nth in range(1, CALLS_MAX):
         stack = Stack()
         log = FaultyLog(stack.inner, Fault(operation, nth, error, after))
@@ -271,7 +273,8 @@ def test_any_one_call_of_the_masters_store_may_fail(operation: Operation) -> Non
 
 
 def test_a_driver_that_dies_leaves_what_is_consumable(stack: Stack) -> None:
-    """The next driver reads what was complete; what the old epoch writes late is deleted."""
+    """The next driver reads a complete result of a dead driver; late objects of the old epoch are
+    deleted."""
     with stack.environment() as environment:
         with stack.master() as first:
             first.register_job(Job())
@@ -295,7 +298,7 @@ def test_a_driver_that_dies_leaves_what_is_consumable(stack: Stack) -> None:
 
 
 def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
-    """The driver that another one replaced gets `Fenced` from whatever it asks or waits for."""
+    """Every call and every wait of a replaced driver ends with `Fenced`."""
     job = Job()
     with stack.master() as first, stack.master() as second:
         first.register_job(job)
@@ -313,8 +316,8 @@ def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
 
 @pytest.mark.parametrize("held", ["poll", "begin"])
 def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack, held: str) -> None:
-    """The former driver takes its decisions back, and decides, while a later one states that it
-    registers: the later one has the job in the end, and only the former one is fenced."""
+    """A new driver whose registration the former driver interrupts by deciding again gets the job
+    in the end, and only the former driver is fenced."""
     former, later = Job(), Job()
     going = Event()
     going.set()
@@ -385,7 +388,7 @@ def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
 
 @pytest.mark.parametrize(("first", "partitions"), [(0, 3), (-1, 2), (2, 1), (0, -1)])
 def test_refused_partitions_are_invalid(stack: Stack, first: int, partitions: int) -> None:
-    """Partitions that the result does not have are `Invalid` at once, not a wait."""
+    """Registering partitions that the result does not have is `Invalid` at once."""
     with stack.master() as master:
         master.register_job(Job())
         partition = PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
@@ -395,7 +398,7 @@ def test_refused_partitions_are_invalid(stack: Stack, first: int, partitions: in
 
 
 def test_a_released_result_is_invalid(stack: Stack) -> None:
-    """Nobody can wait for, or register partitions of, a result that was released."""
+    """Waiting for a released result, or registering its partitions, is `Invalid`."""
     with stack.master() as master:
         master.register_job(Job())
         descriptor = register(master)
@@ -426,7 +429,7 @@ def test_an_unknown_job_is_invalid(stack: Stack) -> None:
 
 
 def test_waits_name_what_they_wait_for(stack: Stack) -> None:
-    """A result that never completes is named by the error that ends the wait for it."""
+    """The error that ends a wait for a result names that result."""
     with stack.master() as master:
         master.register_job(Job())
         descriptor = register(master)
@@ -435,7 +438,7 @@ def test_waits_name_what_they_wait_for(stack: Stack) -> None:
 
 
 def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
-    """A job that could not be registered leaves nothing behind, and may be registered later."""
+    """A failed registration leaves nothing behind, and the job may be registered later."""
     deaf = Deaf(stack.inner)
     with stack.master(deaf) as master:
         with pytest.raises(Unavailable, match=f"that job {JOB} begins: nobody answers"):
@@ -452,7 +455,7 @@ def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
 
 
 def test_ids_of_a_job_that_is_registered_again_do_not_repeat(stack: Stack) -> None:
-    """All that one driver states of a job has ids of its own, also after it registers again."""
+    """All events of a driver have different ids, also after it registers the job again."""
     with stack.master() as master:
         for _ in range(2):
             master.register_job(Job())
@@ -462,7 +465,7 @@ def test_ids_of_a_job_that_is_registered_again_do_not_repeat(stack: Stack) -> No
 
 
 def test_a_closed_master_serves_nobody(stack: Stack) -> None:
-    """After close, nothing hangs: every job is unknown, and a pending question got `Closed`."""
+    """A closed master knows no job, and a question to one of its loops is `Closed`."""
     with stack.master() as master:
         master.register_job(Job())
         loop = master._loops[JOB]
@@ -474,7 +477,8 @@ def test_a_closed_master_serves_nobody(stack: Stack) -> None:
 
 
 def test_a_job_can_be_registered_after_its_end(stack: Stack) -> None:
-    """A job's name may be used again: new results are accepted, old ones stay released."""
+    """The name of an ended job may be used again: new results are accepted, old ones stay
+    released."""
     for number in range(2):
         with stack.master() as master, stack.environment() as environment:
             master.register_job(Job())

@@ -1,4 +1,4 @@
-"""The pinned and the shipped: the lock file, the version, the wheel."""
+"""The lock file, the version and the wheel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def pins() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel that is built from a copy, so that the build leaves nothing behind."""
+    """Return the names in a wheel that is built from a copy, so that the build leaves nothing
+    behind."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -58,14 +59,15 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_the_lock_holds_pins_and_hashes_only() -> None:
-    """No index address, no path and no option can hide in a file whose every line is known."""
+    """Every line of the lock file is a pin or a hash, so that no index address, path or option can
+    hide."""
     lines = LOCK.splitlines()
     strange = [line for line in lines if not PIN.fullmatch(line) and not HASH.fullmatch(line)]
     assert strange == []
 
 
 def test_every_pin_has_a_hash() -> None:
-    """pip refuses a lock in which one is missing, and a user would be the first to see it."""
+    """Every pin in the lock file has a hash; pip refuses a lock in which a hash is missing."""
     lines = LOCK.splitlines()
     bare = [
         line
@@ -78,12 +80,13 @@ def test_every_pin_has_a_hash() -> None:
 def test_the_lock_holds_what_the_project_asks_for(
     project: dict[str, Any], pins: dict[str, str]
 ) -> None:
-    """A dependency added to pyproject.toml without `make lock` is found."""
+    """The lock file holds every dependency of pyproject.toml."""
     assert declared(project) - pins.keys() == set()
 
 
 def test_the_lock_keeps_to_the_versions_that_were_tried(pins: dict[str, str]) -> None:
-    """The private door is tried on this Spark; pandas 3 changes what Python functions are given."""
+    """The lock file has the Spark version on which the private door was tried, and pandas 2,
+    because pandas 3 changes the values that Python functions are given."""
     assert pins["pyspark"] == "4.3.0"
     assert pins["pandas"].startswith("2.")
 
@@ -100,7 +103,8 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
 
 
 def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
-    """Workers are compared with the driver by it."""
+    """The package, its metadata and pyproject.toml have one version: workers and drivers compare
+    it."""
     assert project["project"]["dynamic"] == ["version"]
     source = project["tool"]["setuptools"]["dynamic"]["version"]
     assert source == {"attr": "headgate.control.__version__"}
@@ -108,7 +112,7 @@ def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
 
 
 def test_every_room_is_linked() -> None:
-    """The rooms at the top are what the links of the package lead to."""
+    """The package links to each top-level folder of code."""
     links = {link.name: link.resolve() for link in PACKAGE.iterdir() if link.is_symlink()}
     assert {room: ROOT / room for room in ROOMS} == links
 
@@ -124,13 +128,13 @@ def test_a_clone_beside_a_script_is_not_the_package(tmp_path: Path) -> None:
 
 
 def test_every_folder_with_code_is_a_package() -> None:
-    """A folder without `__init__.py` imports here and is absent from the wheel."""
+    """Every folder with code has an `__init__.py`; without it, the wheel would lack the folder."""
     modules = [module for room in ROOMS for module in ROOT.glob(f"{room}/**/*.py")]
     assert [] == [m for m in modules if not m.with_name("__init__.py").exists()]
 
 
 def test_the_wheel_holds_all_code(shipped: set[str]) -> None:
-    """Every module on disk is in the wheel under its package's name, and no other file of code."""
+    """The wheel holds every module of the package, and no other code."""
     expected = {f"headgate/{module.name}" for module in PACKAGE.glob("*.py")}
     for room in ROOMS:
         expected |= {f"headgate/{m.relative_to(ROOT)}" for m in ROOT.glob(f"{room}/**/*.py")}
@@ -138,7 +142,8 @@ def test_the_wheel_holds_all_code(shipped: set[str]) -> None:
 
 
 def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
-    """Schemas, the marker for type checkers, the compose file and the licence are there."""
+    """The wheel holds the schemas, the marker for type checkers, the compose file and the
+    licence."""
     on_disk = ROOT.glob("control/events/schemas/*.avsc")
     schemas = {f"headgate/control/events/schemas/{schema.name}" for schema in on_disk}
     licence = f"headgate-{headgate.__version__}.dist-info/licenses/LICENSE"
@@ -149,7 +154,7 @@ def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
 
 
 def declared(project: dict[str, Any]) -> set[str]:
-    """The names of all that pyproject.toml asks for."""
+    """Return the names of all dependencies in pyproject.toml."""
     asked = [
         *project["project"]["dependencies"],
         *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
@@ -159,7 +164,7 @@ def declared(project: dict[str, Any]) -> set[str]:
 
 
 def imports(module: Path) -> set[str]:
-    """The top-level names that a module imports from elsewhere, anywhere in it."""
+    """Return the top-level names of all absolute imports in a module."""
     found = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):

@@ -1,5 +1,4 @@
-"""The requests of a reader to the store: neighbours read in one request, and requests made
-ahead."""
+"""The requests of a reader to the store: neighbours in one request, and requests made ahead."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def manifest(subpartitions: int, slice_bytes: int, objects: int = 2) -> Manifest
 
 
 def skewed(subpartitions: int, heavy: range, factor: int, objects: int) -> Manifest:
-    """Slices of a kilobyte, but for those of some subpartitions."""
+    """Make a manifest whose slices have a kilobyte, except for some heavy subpartitions."""
     whole = manifest(subpartitions, 1_000, objects)
     sizes = np.full(subpartitions, 1_000)
     sizes[heavy] *= factor
@@ -47,7 +46,8 @@ def skewed(subpartitions: int, heavy: range, factor: int, objects: int) -> Manif
 
 
 def asked_for(whole: Manifest, limits: Limits) -> list[int]:
-    """The bytes of each request of a process that reads all subpartitions, one after the other."""
+    """Return the bytes of each request of a process that reads all subpartitions one after the
+    other."""
     asked: list[int] = []
 
     class Store(MemoryBlobStore):
@@ -82,14 +82,14 @@ def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployme
 def test_neighbours_come_along_where_they_are_wanted(
     readers: int, slice_bytes: int, joins: bool
 ) -> None:
-    """With many readers side by side a neighbour is read along only while that costs less than the
-    requests that it saves."""
+    """A neighbour is read along only while that costs less than the requests that it saves; many
+    parallel readers make it cost more."""
     found = group_of(manifest(1_000, slice_bytes), Limits(readers=readers))
     assert joins is (found > 1)
 
 
 def test_a_group_fits_half_the_cache() -> None:
-    """The group that is read and the one that is asked for ahead are held at once."""
+    """The cache has room for the group that is read and for the group that is asked for ahead."""
     whole = manifest(1_000, 100_000, objects=64)
     limits = Limits()
     group = group_of(whole, limits)
@@ -106,8 +106,8 @@ def test_a_group_fits_half_the_cache() -> None:
     ids=["few", "many"],
 )
 def test_heavy_neighbours_are_read_once(whole: Manifest, requests: int) -> None:
-    """A group that is heavier than average fits the cache too, so that no byte is asked for again
-    and most requests still serve several readers."""
+    """A group that is heavier than average fits the cache too: no byte is read twice, and most
+    requests still serve several readers."""
     stored = sum(int(source.sizes.sum()) for source in whole.sources)
     asked = asked_for(whole, Limits())
     assert stored == sum(asked)
@@ -115,7 +115,7 @@ def test_heavy_neighbours_are_read_once(whole: Manifest, requests: int) -> None:
 
 
 def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
-    """Windows do not overlap, so that one request serves them all."""
+    """Windows do not overlap, so that one request serves all readers of a group."""
     whole = manifest(40, 200_000)
     windows = {
         (piece.source.name, piece.window)
@@ -126,8 +126,8 @@ def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
 
 
 def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
-    """In the later half of a group its successor is asked for, with the windows that its own
-    readers will ask for; earlier, and at the end of the result, nothing is."""
+    """Readers in the later half of a group ask for the next group's windows; earlier readers, and
+    readers at the end of the result, ask for nothing ahead."""
     whole, limits = manifest(40, 200_000), Limits()
     group = group_of(whole, limits)
     assert 10 == group
@@ -140,15 +140,15 @@ def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
 
 
 def test_nothing_is_asked_ahead_without_neighbours() -> None:
-    """Large slices are read alone, and only by whoever needs them."""
+    """Large slices are read alone, and never ahead."""
     whole = manifest(40, 3 * MIB)
     assert 1 == group_of(whole, Limits())
     assert [] == list(read_on(deployment(whole, 20), Limits()))
 
 
 def test_what_is_large_by_itself_waits_for_its_reader() -> None:
-    """Only slices that come along with neighbours are asked for ahead, not one that takes a window
-    of its own."""
+    """A slice that takes a window of its own is not asked for ahead, unlike slices that share a
+    window."""
     whole, limits, group = manifest(40, 200_000), Limits(), 8
     sizes = np.full(40, 150_000)
     sizes[group] = 5 * MIB
@@ -160,7 +160,7 @@ def test_what_is_large_by_itself_waits_for_its_reader() -> None:
 
 
 def test_windows_leave_room_for_all_requests() -> None:
-    """With few bytes on their way, windows are so small that requests go side by side."""
+    """Windows are small enough that all parallel requests fit the limit of fetched bytes."""
     limits = Limits(fetch_bytes=4 * MIB, fetch_parallel=16)
     windows = [piece.window for piece in plan(deployment(manifest(1_000, 1_000), 0), limits)]
     assert windows

@@ -1,4 +1,4 @@
-"""The published table of entry points, held against the code and the tests that it names."""
+"""Check the published table of entry points against the code and the tests that it names."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ TESTS = {
 
 
 def test_there_is_a_table() -> None:
-    """The rows are found."""
+    """The table is found and every row has three columns."""
     assert len(ROWS) > 15
     assert {3} == {len(row) for row in ROWS}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_each_row_has_a_test(row: list[str]) -> None:
-    """And it exists."""
+    """Every row names tests that exist."""
     named = set(re.findall("`(test_[a-z_]+)`", row[2]))
     assert named
     assert named <= TESTS
 
 
 def test_each_method_has_a_row() -> None:
-    """Whatever method of PySpark's is replaced says where its exchanges run."""
+    """Every PySpark method that Headgate replaces is in the table."""
     said = {name for row in ROWS for name in re.findall("`([a-zA-Z]+)`", row[0])}
     assert {name for _, name in actions._methods()} <= said

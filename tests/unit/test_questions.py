@@ -58,8 +58,7 @@ def after(*facts: Fact) -> JobState:
 
 
 def test_only_what_runs_holds_an_executor() -> None:
-    """An attempt holds its host while it runs and can still win: not when it has ended, was
-    superseded or fenced, or when its result or its job is over."""
+    """An attempt keeps its host only while it runs and can still win."""
     running = [*registered(A), AttemptStarted(attempt(A, task=1), "h")]
     assert running_on(after(*running), "h") == (attempt(A),)
     assert not may_be_released(after(*running), "h")
@@ -96,7 +95,7 @@ def test_available_is_whole() -> None:
 
 
 def test_inputs_of_what_is_used_are_used() -> None:
-    """A result stays as long as one that is in use, or still written, is made from it."""
+    """A result is in use while a result made from it is in use or still being written."""
     chain = [*complete(A), *complete(B, (A,))]
     assert unused(after(*chain), {B}) == ()
     assert unused(after(*chain), {A}) == (B,)

@@ -32,7 +32,7 @@ LIMITS = Limits(4 << 20, 4 << 20, fetch_parallel=2, join_bytes=1 << 20, cache_by
 
 @dataclass
 class Held(MemoryBlobStore):
-    """Knows how many of the bytes that it gave out somebody still has."""
+    """A store that counts the bytes of its answers that are still referenced."""
 
     given: Objects = field(default_factory=dict)
 
@@ -54,7 +54,8 @@ class Held(MemoryBlobStore):
 
 
 def test_small_slices_do_not_bring_their_large_neighbours() -> None:
-    """A reader whose slices lie beside a hot subpartition of every partition."""
+    """A reader of small slices does not fetch the hot subpartition beside them, and a reader of the
+    hot subpartition keeps to its budget."""
     where = np.concatenate([np.zeros(HOT_ROWS, np.int64), np.arange(1, SUBPARTITIONS)])
     rows = pa.record_batch([pa.array(np.arange(len(where)))], schema=SCHEMA)
     parts = [Part(rows, where, ()) for _ in range(MAPS)]
@@ -75,7 +76,7 @@ def test_small_slices_do_not_bring_their_large_neighbours() -> None:
 
 
 def test_indexes_that_no_event_has_are_fetched_side_by_side() -> None:
-    """The manifest of many large segments takes a few round trips, not one for each of them."""
+    """Indexes that the events do not hold are fetched in parallel."""
     where = np.arange(SUBPARTITIONS)
     rows = pa.record_batch([pa.array(where)], schema=SCHEMA)
     with exchange(SCHEMA, [Part(rows, where, ())] * 4, SUBPARTITIONS, "none", LIMITS) as written:
@@ -93,7 +94,7 @@ def test_indexes_that_no_event_has_are_fetched_side_by_side() -> None:
 
 
 def test_a_segment_ends_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that would make it so begins the next one."""
+    """A batch that would make a segment too large begins the next segment."""
     monkeypatch.setattr(writer, "SEGMENT_BYTES_MAX", 100_000)
     rows = pa.record_batch([pa.array(np.arange(20_000))], schema=SCHEMA)
     cuts = tuple(range(8_000, 20_000, 8_000))
@@ -104,7 +105,7 @@ def test_a_segment_ends_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_index_states_no_size_that_it_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice beyond its 32 bits is an error, not a small slice."""
+    """A slice whose size does not fit the index's 32 bits is an error."""
     index = segment.SegmentIndex(0, *(np.ones(1, np.int64),) * 2, np.ones(1, np.uint64))
     large = replace(index, sizes=np.full(1, 1 << 32, np.int64))
     with pytest.raises(Invalid, match="over 4294967295"):

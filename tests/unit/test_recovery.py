@@ -1,4 +1,4 @@
-"""A master that starts at a snapshot: as good as one that reads the whole log, and what it says."""
+"""A master that starts at a snapshot decides as one that reads the whole log."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def standing(log: EventLog) -> dict[str, bytes]:
 
 
 def carry_state(old: EventLog, log: EventLog) -> None:
-    """Copy what stands of the job in another log into this one."""
+    """Copy the job's state records from another log into this one."""
     with closing(log.open_decisions(JOB)) as decisions:
         decisions.begin()
         for key, body in standing(old).items():
@@ -100,7 +100,8 @@ def position(log: EventLog) -> int:
 
 
 def live(log: EventLog, facts: Sequence[Fact], every: int) -> JobState:
-    """Facts one by one; every so many of them a new master, the former one gone without a word."""
+    """State facts one by one; after every so many, a new master replaces the former one without a
+    word."""
     storage = OrderedStorage(log)
     steps = opened(log)
     for number, fact in enumerate(facts):
@@ -114,8 +115,8 @@ def live(log: EventLog, facts: Sequence[Fact], every: int) -> JobState:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 100])
 def test_masters_that_follow_each_other_at_snapshots(every: int) -> None:
-    """However often the master changes, state and decisions are those of one that read all, and
-    objects that were ordered to go are gone once."""
+    """However often the master changes, state and decisions are those of a master that read
+    everything, and doomed objects are deleted once."""
     log = MemoryEventLog()
     state = live(log, LIFE, every)
     assert audited(log).state == state
@@ -124,7 +125,7 @@ def test_masters_that_follow_each_other_at_snapshots(every: int) -> None:
 
 
 def test_the_head_of_the_log_is_not_needed() -> None:
-    """With everything before the snapshot gone, a new master goes on as if it were there."""
+    """A new master works the same when everything before its snapshot is gone from the log."""
     log, whole = MemoryEventLog(), MemoryEventLog()
     live(log, LIFE, 100)
     log.expire(JOB, position(log))
@@ -136,8 +137,8 @@ def test_the_head_of_the_log_is_not_needed() -> None:
 
 
 def test_what_has_ended_stands() -> None:
-    """When a job is over and its objects are gone, its state is kept once more, and not before: so
-    its name can come again, however much of its former log is gone."""
+    """A job's state is stored once more after the job is over and its objects are gone, and not
+    before. So the job's name can be used again however much of its former log is gone."""
     log = MemoryEventLog()
     live(log, LIFE, 100)
     with closing(opened(log)) as steps:
@@ -161,9 +162,11 @@ def test_what_has_ended_stands() -> None:
 
 @pytest.mark.parametrize("retention_ms", [-1, 600_000])
 def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
-    """Behind a master's first, none is written for fewer facts than told, until the time that is
-    told has passed, or a part of what the log keeps, also where the clock was set back; then one of
-    an idle job too, so that its position stays in the log. An idle log brings none."""
+    """A master writes a snapshot at its start, and the next one after enough facts or time.
+
+    The time is the setting or a part of the log's retention, also when the clock was set back. An
+    idle job gets its snapshot too, so that its position stays in the log; an idle log gets none.
+    """
     log, clock = MemoryEventLog(1, retention_ms=retention_ms), StoppedClock(10**12)
     after_ms = HOURLY.snapshot_ms if retention_ms < 0 else retention_ms // 4
     with closing(opened(log, HOURLY, clock)) as steps:
@@ -192,7 +195,8 @@ def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
 
 @pytest.mark.parametrize("body", [PromoteRequested(RESULT, 0), StopTrackingRequested(RESULT, "")])
 def test_what_is_to_outlive_its_job_is_kept_at_once(body: Fact) -> None:
-    """A driver that is killed right after has told the log, which forgets, and the state."""
+    """A promotion is in the state at once, so that it survives when the driver dies and the log
+    forgets."""
     log = MemoryEventLog(1)
     with closing(opened(log, HOURLY)) as steps:
         state_facts(log, *LIFE)
@@ -206,7 +210,7 @@ def test_what_is_to_outlive_its_job_is_kept_at_once(body: Fact) -> None:
 
 @pytest.mark.parametrize("life_ms", [HOURLY.snapshot_ms // 2, 1_000])
 def test_masters_of_short_lives_keep_what_they_read(life_ms: int) -> None:
-    """Each begins where the one before it was, so that the log may forget the rest."""
+    """Each master starts where the former one stopped, so that the log may forget the rest."""
     log, clock = MemoryEventLog(1), StoppedClock()
     for number in range(4):
         before = len(log._partitions[0].entries)
@@ -218,7 +222,7 @@ def test_masters_of_short_lives_keep_what_they_read(life_ms: int) -> None:
 
 
 def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
-    """A result with more attempts than there were facts since waits for as many."""
+    """A result with many attempts is written again only after as many new facts."""
     log = MemoryEventLog()
     attempts = [AttemptStarted(attempt(0, task), "host") for task in range(50)]
     with closing(opened(log)) as steps:
@@ -238,7 +242,8 @@ def test_a_large_result_is_not_written_again_for_a_few_facts() -> None:
 def test_a_snapshot_too_large_for_a_step_is_not_written(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would hold the readers up: the master goes on without, and says so once."""
+    """A snapshot that is too large for a step is not written, because it would delay readers. The
+    master continues without it, and warns once."""
     monkeypatch.setattr(schedule, "_STEP_BYTES_MAX", 100)
     log = MemoryEventLog()
     with caplog.at_level(logging.WARNING):
@@ -263,8 +268,8 @@ def test_a_snapshot_too_large_for_a_step_is_not_written(
 def test_whatever_fails_every_question_is_answered(
     nth: int, operation: str, error: HeadgateError, after: bool
 ) -> None:
-    """A loop whose snapshots fail, or stand though nobody said so, answers what it is asked, once
-    and rightly: no snapshot hides a question that is still open."""
+    """A loop whose snapshots fail, or are stored without an answer, answers every question once and
+    rightly: no snapshot hides an open question."""
     log = MemoryEventLog()
     faulty = FaultyLog(log, Fault(operation, nth, error, after))
     with looping(faulty, settings=OFTEN) as loop:
@@ -276,8 +281,8 @@ def test_whatever_fails_every_question_is_answered(
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Damaged, or of a newer version: the log is read from its oldest event, that is said once, and
-    the next snapshot replaces it."""
+    """A damaged snapshot, or one of a newer version, is skipped: the log is read from its oldest
+    event, with one warning, and the next snapshot replaces the bad one."""
     log = MemoryEventLog()
     live(log, LIFE, 100)
     for key in standing(log):
@@ -301,8 +306,8 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
 def test_a_snapshot_of_another_log_is_passed_over(
     caplog: pytest.LogCaptureFixture, grown: int
 ) -> None:
-    """Events that were lost altogether, while the state was not: what the log holds is what was,
-    also where it has the snapshot's offset again, and knows that it is another."""
+    """A snapshot that was taken on another log is skipped, and the events that this log holds
+    count. A log that has the snapshot's offset again is told apart by its identity."""
     old, log = (MemoryEventLog(1, identity=name if grown else "") for name in ("old", "new"))
     live(old, LIFE, 100)
     carry_state(old, log)
@@ -316,7 +321,7 @@ def test_a_snapshot_of_another_log_is_passed_over(
 
 
 def test_what_is_gone_behind_a_snapshot_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """A snapshot older than the log's oldest event is better than nothing, and the gap is named."""
+    """A snapshot older than the log's oldest event is used, and a warning names the gap."""
     log = MemoryEventLog(1)
     live(log, LIFE, 100)
     start = position(log)
@@ -328,7 +333,7 @@ def test_what_is_gone_behind_a_snapshot_is_said(caplog: pytest.LogCaptureFixture
 
 
 def test_snapshots_of_all_jobs_are_found() -> None:
-    """Who looks at the whole log gets the newest snapshot of each job."""
+    """A reader of the whole log gets the newest snapshot of each job."""
     log = MemoryEventLog()
     live(log, LIFE, 100)
     found = read_snapshots(log, None, Deadline.after(1.0))
@@ -338,7 +343,7 @@ def test_snapshots_of_all_jobs_are_found() -> None:
 
 
 def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
-    """A reader of all jobs passes it over as the job's master does."""
+    """A reader of all jobs skips a snapshot of another log, as the job's master does."""
     old, log = MemoryEventLog(), MemoryEventLog()
     live(old, LIFE, 100)
     carry_state(old, log)

@@ -1,4 +1,4 @@
-"""The pages under docs/ say what the code does now, as far as a test can tell."""
+"""Check that the pages under docs/ agree with the code, as far as a test can."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ KEYS_MAX = 30
 
 
 def test_the_configuration_page_is_current() -> None:
-    """A changed key without `python -m headgate.infra.reference` is found."""
+    """The configuration page is what `python -m headgate.infra.reference` writes."""
     assert configuration_page() == (ROOT / "docs" / "configuration.md").read_text()
 
 
 def test_every_key_is_explained() -> None:
-    """No key is left out of the table or stands in it without its meaning."""
+    """Every key has a row in the table, with its meaning."""
     rows = settings_table().splitlines()[2:]
     assert [f"`{PREFIX}{key.metadata['key']}`" for key in keys()] == [
         row.split("|")[1].strip() for row in rows
@@ -30,13 +30,13 @@ def test_every_key_is_explained() -> None:
 
 
 def test_there_are_few_keys() -> None:
-    """A user can read all of them."""
+    """There are few enough keys for a user to read all of them."""
     assert len(keys()) < KEYS_MAX
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """A file that was renamed is found in the pages that link to it."""
+    """Every link between pages leads to a file that exists."""
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     missing = [target for target in targets if not (page.parent / target).exists()]
     assert missing == []
@@ -44,7 +44,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", ["protocol.md", "life.md", "contract.md"])
 def test_pages_name_tests_that_exist(page: str) -> None:
-    """A test that was renamed or dropped does not go on to be named as evidence."""
+    """Every test that a page names as evidence exists."""
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / page).read_text()))
     sources = "".join(path.read_text() for path in (ROOT / "tests").glob("**/*.py"))
     assert named

@@ -1,4 +1,4 @@
-"""Releasing what a session has stored: what failed once can be done again."""
+"""Releasing a session's stored results: a release that failed can be repeated."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ DOOR: Any = SimpleNamespace(rows_behind=refuse, weakly=refuse)
 
 
 class Frame:
-    """A DataFrame, as far as a session tells one from another."""
+    """A stand-in for a DataFrame that can only be told from others."""
 
 
 class Master:
-    """Releases what it is asked to, but for the calls that are to fail."""
+    """A master that releases results, except in the calls that are to fail."""
 
     def __init__(self, *failing: int) -> None:
         self.failing = failing
@@ -58,7 +58,7 @@ def session(master: Master) -> Headgate:
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_release_that_failed_can_be_called_again(failing: int) -> None:
-    """Whichever of a query's results could not be released, it is known until all are."""
+    """A query is known until all of its results are released, whichever release failed."""
     master, frame = Master(failing), Frame()
     hg: Any = session(master)
     hg._offloaded[frame] = SimpleNamespace(results=(FIRST, SECOND))
@@ -71,7 +71,7 @@ def test_a_release_that_failed_can_be_called_again(failing: int) -> None:
 
 
 def test_an_exchange_whose_release_failed_is_known() -> None:
-    """A DataFrame of `repartition` can be released again too."""
+    """A DataFrame of `repartition` whose release failed can be released again."""
     master, frame = Master(1), Frame()
     hg: Any = session(master)
     hg._written[frame] = SimpleNamespace(descriptor=FIRST)
@@ -82,7 +82,8 @@ def test_an_exchange_whose_release_failed_is_known() -> None:
 
 
 def test_what_nobody_reads_is_released_by_a_later_sweep() -> None:
-    """A sweep that fails has not forgotten what it was to release, nor what was behind it."""
+    """A sweep that fails forgets nothing: the next sweep releases the same results and those behind
+    them."""
     master = Master(1)
     kept = Lifetimes(lambda results: master.release_partition_externally(results[0]))
     kept.add(NoReader(), (FIRST,))
@@ -96,7 +97,7 @@ def test_what_nobody_reads_is_released_by_a_later_sweep() -> None:
 
 
 def test_what_an_action_could_not_release_is_kept() -> None:
-    """An action's rows are nobody's when it has ended: a later query's sweep releases them."""
+    """Rows that an action could not release are released by a later query's sweep."""
     master, frame = Master(1), Frame()
     hg: Any = session(master)
     hg._offloaded[frame] = SimpleNamespace(results=(FIRST,))
@@ -106,7 +107,7 @@ def test_what_an_action_could_not_release_is_kept() -> None:
 
 
 def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are stored, and of which Spark makes no DataFrame, do not stay."""
+    """Stored rows are released when Spark makes no DataFrame of them."""
     master = Master()
     exchanger = session(master)._exchanger
     monkeypatch.setattr(exchange, "TaskSettings", lambda _: SimpleNamespace(carried=nullcontext))
@@ -133,7 +134,7 @@ def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_nobody_can_be_seen_to_read_is_released() -> None:
-    """Rows whose reader Spark does not tell do not stay until the job's end."""
+    """Rows whose reader Spark does not tell are released at once."""
     master = Master()
     hg: Any = session(master)
     with pytest.raises(RuntimeError, match="no frame"):
@@ -142,7 +143,7 @@ def test_what_nobody_can_be_seen_to_read_is_released() -> None:
 
 
 def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache that Spark did not take in with our rows reads what it would have read before."""
+    """A cache that Spark did not fill with our rows gets its former plan back."""
     plans: list[str] = []
     builder = SimpleNamespace(
         cachedPlan=lambda: "its own", cachedColumnBuffers=refuse, clearCache=lambda _: None

@@ -1,4 +1,4 @@
-"""The driver's side of repair: how often it tries, and when it lets go."""
+"""Reruns by the driver: how often it tries, and when it gives up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISSING = {RESULT: frozenset({1})}
 
 
 class Driver:
-    """A result that lacks a partition, and a map stage that does what it is told."""
+    """A driver with a result that lacks a partition, and a scripted map stage."""
 
     def __init__(self, stage: Callable[[Driver], None]) -> None:
         self.stage = stage
@@ -42,7 +42,8 @@ class Driver:
         return ResultState(registered, reproducing=self.missing)
 
     def tell_often(self) -> None:
-        """The master says again and again what is missing, as it does with each of its steps."""
+        """Report the missing partition again and again, as the master does with each of its
+        steps."""
         deadline = Deadline.after(3.0)
         idle = 0
         while idle < 20 and not deadline.passed:
@@ -63,7 +64,7 @@ def fails(driver: Driver) -> None:
 
 
 def nothing(driver: Driver) -> None:
-    """It ends, and the partition is not there."""
+    """End without making the partition."""
 
 
 def mends(driver: Driver) -> None:
@@ -74,7 +75,7 @@ def mends(driver: Driver) -> None:
 def test_a_repair_that_does_not_help_is_given_up(
     stage: Callable[[Driver], None], runs: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often the master says what is missing, the map stage is not run for ever."""
+    """A rerun that does not help is given up, however often the master reports the loss."""
     driver = Driver(stage)
     driver.tell_often()
     assert runs == driver.runs
@@ -96,7 +97,7 @@ def test_a_repair_that_helps_may_be_needed_again() -> None:
 
 
 def test_nothing_is_made_again_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A headgate that is closed starts no job."""
+    """A closed headgate starts no rerun."""
     driver: Any = Driver(mends)
     driver.repairs.close()
     driver.repairs.start(MISSING)

@@ -1,4 +1,4 @@
-"""The S3 door: one meaning per answer, clear refusals, no secrets, options."""
+"""The S3 door: the meaning of each answer, clear refusals, no secrets in errors, and options."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def moto() -> Iterator[str]:
 def test_an_answer_has_one_meaning_for_both_clients(
     act: str, status: int, code: str, expected: type[HeadgateError], says: str
 ) -> None:
-    """Each refusal of the store becomes the same error, whichever client met it."""
+    """A refusal of the store becomes the same error in both clients."""
     with scripted(Scripted(status, code)) as server:
         error = failure(store_at(server.endpoint, retries=ONCE), ACTS[act])
     assert (expected, True) == (type(error), says in str(error)), str(error)
@@ -98,7 +98,7 @@ def test_an_answer_has_one_meaning_for_both_clients(
     "answer", [Scripted(500, "InternalError"), Scripted(502), Scripted(504), DROP]
 )
 def test_a_store_in_trouble_is_unavailable(act: str, answer: Scripted) -> None:
-    """Server errors and broken connections of repeatable requests may be tried again."""
+    """A server error or a broken connection is `Unavailable` for repeatable requests."""
     with scripted(answer) as server:
         error = failure(store_at(server.endpoint, retries=ONCE), ACTS[act])
     assert Unavailable is type(error), str(error)
@@ -106,19 +106,19 @@ def test_a_store_in_trouble_is_unavailable(act: str, answer: Scripted) -> None:
 
 @pytest.mark.parametrize("act", list(ACTS))
 def test_no_connection_is_unavailable(act: str) -> None:
-    """A refused connection is no answer and wrote nothing, for a put too."""
+    """A refused connection is `Unavailable`, also for a put, because nothing was written."""
     error = failure(store_at("http://127.0.0.1:1", retries=ONCE), ACTS[act])
     assert (Unavailable, True) == (type(error), "check the endpoint" in str(error))
 
 
 def test_every_exception_of_obstore_is_translated() -> None:
-    """A class that obstore adds fails here until the door's table has it."""
+    """The door's table has every exception class of obstore."""
     found = {name for name in dir(obstore.exceptions) if name.endswith("Error")}
     assert set() == found - set(OBSTORE)
 
 
 def test_every_exception_of_botocore_is_translated() -> None:
-    """A class that botocore adds fails here until it is translated or reviewed."""
+    """Every exception class of botocore is translated or reviewed."""
     root = {"BotoCoreError", "Exception", "BaseException", "object"}
     found = {
         name
@@ -139,7 +139,8 @@ def test_every_exception_of_botocore_is_translated() -> None:
     ],
 )
 def test_check_names_what_is_wrong(answer: Scripted, says: str) -> None:
-    """Wrong credentials and a missing bucket are one error with endpoint and bucket in it."""
+    """Wrong credentials or a missing bucket give one error that names the endpoint and the
+    bucket."""
     with scripted(answer) as server:
         error = failure(store_at(server.endpoint), lambda s: s.check(Deadline.after(CHECK_LIMIT_S)))
         for part in (says, "bucket bucket", server.endpoint):
@@ -148,14 +149,15 @@ def test_check_names_what_is_wrong(answer: Scripted, says: str) -> None:
 
 
 def test_check_of_a_missing_bucket_on_moto(moto: str) -> None:
-    """A missing bucket is named as such by a store, not only by a script."""
+    """A check against moto, a store of its own, names a missing bucket."""
     store = S3BlobStore(S3Settings("nowhere", moto))
     with pytest.raises(Invalid, match=r"bucket nowhere at .* does not exist"):
         store.check(Deadline.after(CHECK_LIMIT_S))
 
 
 def test_check_of_a_refused_endpoint_is_quick() -> None:
-    """Nobody listens: one clear error well before the deadline."""
+    """A check of an endpoint where nothing listens fails with one clear error, well before its
+    deadline."""
     started_s = SYSTEM_CLOCK.monotonic_s()
     store = S3BlobStore(S3Settings("bucket", "http://127.0.0.1:1"))
     with pytest.raises(Unavailable, match=r"bucket bucket at http://127.0.0.1:1.*check the end"):
@@ -164,7 +166,7 @@ def test_check_of_a_refused_endpoint_is_quick() -> None:
 
 
 def test_check_of_a_silent_endpoint_keeps_its_deadline() -> None:
-    """A listener that never answers costs no more than the deadline."""
+    """A check of an endpoint that never answers ends at its deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         started_s = SYSTEM_CLOCK.monotonic_s()
@@ -175,7 +177,7 @@ def test_check_of_a_silent_endpoint_keeps_its_deadline() -> None:
 
 
 def test_no_credentials_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty AWS chain is named before anything is sent."""
+    """Missing AWS credentials are an error before any request is sent."""
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(key)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -191,7 +193,7 @@ def test_no_credentials_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> N
 def test_both_clients_use_the_shared_profile(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Without keys in the environment both clients take those of the profile."""
+    """Both clients use the keys of the shared profile when the environment has none."""
     file = tmp_path_factory.mktemp("aws") / "credentials"
     file.write_text("[default]\naws_access_key_id = AKPROFILE\naws_secret_access_key = s\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
@@ -206,7 +208,8 @@ def test_both_clients_use_the_shared_profile(
 
 @pytest.mark.parametrize("act", list(ACTS))
 def test_secrets_stay_out_of_errors(act: str) -> None:
-    """Not even a store that sends the signed headers back puts them into text or pickle."""
+    """No error shows a secret as text or pickled, even if the store sends the signed headers
+    back."""
     echo = f"<Error><Code>SignatureDoesNotMatch</Code><C>{KEY_ID}{SECRET}{TOKEN}</C></Error>"
     with scripted(Scripted(403, body=echo.encode())) as server:
         store = store_at(server.endpoint)
@@ -234,7 +237,7 @@ def test_secrets_stay_out_of_errors(act: str) -> None:
     ],
 )
 def test_options_are_checked(options: dict[str, str], says: str) -> None:
-    """A wrong option is an error that says what to change, before anything connects."""
+    """A wrong option is an error that says what to change, before any connection is made."""
     with pytest.raises(Invalid, match=says):
         s3_settings("bucket", options)
 
@@ -291,7 +294,8 @@ def test_both_clients_go_to_the_same_place(path_style: str, expected: str) -> No
     ],
 )
 def test_the_url_of_a_bucket(options: dict[str, str], expected: str) -> None:
-    """AWS has a host per bucket, an endpoint of one's own has paths, and both can be changed."""
+    """AWS has a host per bucket, and another endpoint has a path per bucket; both can be
+    changed."""
     settings = s3_settings("b", {"region": "eu-west-1", **options})
     assert expected == settings.bucket_host_url
 
@@ -314,7 +318,8 @@ _ONE = "<Upload><Key>root/job/o</Key><UploadId>u</UploadId></Upload>"
 def test_uploads_are_found_where_a_prefix_finds_none(
     server: str, pages: list[str], requests: int
 ) -> None:
-    """Only Amazon's word is taken for it that there are none: MinIO's name may be a proxy's."""
+    """An empty list of uploads is believed from Amazon only. Other stores are asked again without
+    the prefix, even one that calls itself MinIO, because that may be a proxy's name."""
     script = [
         Scripted(200, body=_PAGE.format(page).encode(), headers={"server": server})
         for page in pages

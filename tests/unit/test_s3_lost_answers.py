@@ -1,4 +1,4 @@
-"""The S3 door when answers are lost, refused or cut: what is sent again, and what is believed."""
+"""The S3 door when answers are lost, refused or cut: it retries only what is safe to send again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def moto() -> Iterator[str]:
 
 
 def test_a_404_is_told_from_a_503(clock: StillClock) -> None:
-    """A missing object is lost at once, a throttled one is asked for again."""
+    """A missing object is `Lost` at once; a throttled request is retried."""
     with scripted(MISSING) as server:
         assert Lost is type(failure(store_at(server.endpoint, clock), ACTS["get"]))
         assert server.seen == ["GET"]
@@ -63,7 +63,7 @@ def test_a_404_is_told_from_a_503(clock: StillClock) -> None:
 
 @pytest.mark.parametrize("act", ["get", "range"])
 def test_slow_down_then_success(clock: StillClock, act: str) -> None:
-    """A read waits longer each time and then succeeds."""
+    """A throttled read waits longer each time, and then succeeds."""
     partial = {"content-range": "bytes 0-3/5"} if act == "range" else {}
     answer = Scripted(206 if partial else 200, body=b"1234", headers=partial)
     with scripted(SLOW_DOWN, SLOW_DOWN, answer) as server:
@@ -75,14 +75,16 @@ def test_slow_down_then_success(clock: StillClock, act: str) -> None:
 
 
 def test_a_throttled_put_is_sent_again_without_looking(clock: StillClock) -> None:
-    """SlowDown wrote nothing: no HEAD is spent on it."""
+    """A throttled put is sent again without a HEAD, because SlowDown means that nothing was
+    written."""
     with scripted(SLOW_DOWN, STORED) as server:
         store_at(server.endpoint, clock).put("a", b"12345", "w")
         assert server.seen == ["PUT", "PUT"]
 
 
 def test_a_busy_name_is_tried_again(clock: StillClock) -> None:
-    """409 says that another write is under way, not that it won."""
+    """A put is sent again after 409, which says that another write is under way, not that it
+    won."""
     busy = Scripted(409, "ConditionalRequestConflict")
     with scripted(busy, busy, STORED) as server:
         store_at(server.endpoint, clock).put("a", b"12345", "w")
@@ -91,7 +93,7 @@ def test_a_busy_name_is_tried_again(clock: StillClock) -> None:
 
 @pytest.mark.parametrize("lost", [DROP, Scripted(500, "InternalError"), Scripted(503), HANG])
 def test_a_lost_answer_is_looked_for(clock: StillClock, lost: Scripted) -> None:
-    """After a lost answer the write id that is found decides, and nothing is sent twice."""
+    """After a lost answer a put looks at the stored write id, and is not sent twice."""
     with scripted(lost, MINE) as server:
         store = store_at(server.endpoint, clock)
         if lost == HANG:
@@ -102,20 +104,20 @@ def test_a_lost_answer_is_looked_for(clock: StillClock, lost: Scripted) -> None:
 
 @pytest.mark.parametrize("first", [DROP, Scripted(412, "PreconditionFailed")])
 def test_another_write_id_is_a_conflict(clock: StillClock, first: Scripted) -> None:
-    """Somebody else's object is never taken for one's own."""
+    """An object with another write id is a `Conflict`."""
     with scripted(first, OTHER) as server, pytest.raises(Conflict, match="other"):
         store_at(server.endpoint, clock).put("a", b"12345", "w")
 
 
 def test_a_lost_request_is_sent_again(clock: StillClock) -> None:
-    """Nothing there after a lost answer: the put is tried again, and then found."""
+    """A put without an answer is sent again when its object is not there."""
     with scripted(DROP, MISSING, Scripted(412, "PreconditionFailed"), MINE) as server:
         store_at(server.endpoint, clock).put("a", b"12345", "w")
         assert server.seen == ["PUT", "HEAD", "PUT", "HEAD"]
 
 
 def test_no_answer_to_the_look_leaves_the_outcome_unknown(clock: StillClock) -> None:
-    """A put that cannot be looked at ends neither in success nor in failure."""
+    """A put is `OutcomeUnknown` when neither the put nor the looks are answered."""
     with scripted(DROP) as server:
         error = failure(store_at(server.endpoint, clock), ACTS["put"])
         assert ["PUT"] + ["HEAD"] * RetrySettings().tries_max == server.seen
@@ -123,7 +125,8 @@ def test_no_answer_to_the_look_leaves_the_outcome_unknown(clock: StillClock) -> 
 
 
 def test_answers_lost_to_the_end_leave_the_outcome_unknown(clock: StillClock) -> None:
-    """A put whose answers were lost is unknown, although it was not there at the last look."""
+    """A put whose every answer was lost is `OutcomeUnknown`, even if the last look found no
+    object."""
     tries = RetrySettings().tries_max
     with (
         scripted(*[DROP, MISSING] * tries) as server,
@@ -133,28 +136,28 @@ def test_answers_lost_to_the_end_leave_the_outcome_unknown(clock: StillClock) ->
 
 
 def test_a_short_range_is_corrupt() -> None:
-    """A store that sends fewer bytes than it was asked for is not believed."""
+    """An answer with fewer bytes than the range is `Corrupt`."""
     short = Scripted(206, body=b"123", headers={"content-range": "bytes 0-2/3"})
     with scripted(short) as server, pytest.raises(Corrupt, match="expected 4 bytes, found 3"):
         store_at(server.endpoint).get("a", ByteRange(0, 4))
 
 
 def test_a_body_cut_off_is_read_again(clock: StillClock) -> None:
-    """A connection that breaks within a body gives no short answer."""
+    """A read whose connection breaks within the body is retried."""
     cut = Scripted(200, body=b"123", headers={"content-length": "5", "connection": "close"})
     with scripted(cut, Scripted(200, body=b"12345")) as server:
         assert bytes(store_at(server.endpoint, clock).get("a")) == b"12345"
 
 
 def test_a_store_without_ranges_is_refused() -> None:
-    """A whole object in answer to a range is an error that says so."""
+    """A store that answers a range with the whole object is `Invalid`."""
     with scripted(Scripted(200, body=b"12345")) as server:
         error = failure(store_at(server.endpoint), ACTS["range"])
     assert (Invalid, True) == (type(error), "ignores byte ranges" in str(error))
 
 
 def test_the_budget_is_shared_by_all_requests(clock: StillClock) -> None:
-    """Once the tokens are gone a store in trouble gets one try per request."""
+    """All requests share a budget of retries; once it is spent, each request gets one try."""
     with scripted(SLOW_DOWN) as server:
         store = store_at(server.endpoint, clock, RetrySettings(budget_tokens=7.0))
         for _ in range(4):
@@ -164,7 +167,7 @@ def test_the_budget_is_shared_by_all_requests(clock: StillClock) -> None:
 
 
 def test_a_partly_failed_delete_is_told(clock: StillClock) -> None:
-    """DeleteObjects answers 200 and hides refusals in its body."""
+    """A refusal in the body of a DeleteObjects answer is an error, although the status is 200."""
     denied = b"<DeleteResult><Error><Key>a</Key><Code>AccessDenied</Code></Error></DeleteResult>"
     with scripted(Scripted(200, body=denied)) as server:
         store = store_at(server.endpoint, clock)
@@ -188,7 +191,7 @@ def put_through(endpoint: str, bucket: str) -> S3BlobStore:
 
 
 def check_put_through(direct: S3BlobStore) -> None:
-    """All objects are there once and right, and no upload is left."""
+    """Assert that all objects are there once and right, and that no upload is left."""
     for number in range(10):
         assert bytes([number]) * 1_000 == direct.get(f"lost/{number}")
     assert bytes(11 * MIB) == direct.get("lost/big")
@@ -206,13 +209,13 @@ def made_bucket(endpoint: str, bucket: str) -> str:
 
 
 def test_every_first_answer_lost_on_moto(moto: str) -> None:
-    """Puts succeed, each written once, when the answer of every write is swallowed."""
+    """Puts succeed, and write each object once, when the first answer of every write is lost."""
     check_put_through(put_through(moto, made_bucket(moto, "losing")))
 
 
 @pytest.mark.real
 def test_every_first_answer_lost_on_minio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on a store that checks signatures and conditions."""
+    """Puts with lost answers succeed on a store that checks signatures and conditions too."""
     state = stack.status()
     assert state is not None, "the real stack does not run: make stack"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", state.access_key)
@@ -221,7 +224,7 @@ def test_every_first_answer_lost_on_minio(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_beginning_of_an_upload_may_leave_one_for_the_sweep(moto: str) -> None:
-    """An upload whose name nobody learnt is found by listing and dropped."""
+    """An upload whose id was lost with the answer is found by listing, and can be aborted."""
     store = S3BlobStore(S3Settings(made_bucket(moto, "begun"), moto))
     begun = store._cold.ask("create_multipart_upload", "job/a")
     assert [PendingUpload("job/a", begun["UploadId"])] == list(store.uploads("job/"))

@@ -1,4 +1,4 @@
-"""Which shuffle service is chosen, and that each is made once."""
+"""The choice of a shuffle service; each service is made once."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def services(made: list[str], tmp_path: Path, cluster: str = OBJECT_STORE) -> Se
 
 
 def test_the_nearest_name_wins(tmp_path: Path) -> None:
-    """The exchange's service comes before its job's, and that before the cluster's; each is made
-    when it is first chosen, and once."""
+    """An exchange's service comes before its job's, and that before the cluster's. Each service is
+    made once, when it is first chosen."""
     made: list[str] = []
     found = services(made, tmp_path)
     assert made == []
@@ -52,7 +52,7 @@ def test_the_nearest_name_wins(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
-    """A misspelt name is `Invalid` at once, and the nearest one is named."""
+    """A misspelt service is `Invalid` at once, and the error suggests the right name."""
     with pytest.raises(Invalid, match="did you mean local-files"):
         services([], tmp_path, "local-fils")
     with pytest.raises(Invalid, match=r"'objectstore'.*did you mean object-store"):

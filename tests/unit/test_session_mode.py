@@ -1,4 +1,4 @@
-"""A driver whose jobs the masters of a session decide for, with masters in threads beside it."""
+"""A driver in mode `session`, with the masters that decide for its jobs in threads beside it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def masters_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 def mastering(
     stack: Stack, log: EventLog | None = None, slot: str = "one", look_ms: int = 5_000
 ) -> Iterator[list[object]]:
-    """A session master in a thread; what it ended with, when it ended by itself."""
+    """Run a session master in a thread; yield a list that gets its error if it ends by itself."""
     me = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
     settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
     storage = ObjectDeleter(stack.store, "root")
@@ -98,7 +98,7 @@ def small_job(stack: Stack, driver: DriverMaster) -> None:
 
 
 def test_a_job_of_a_session() -> None:
-    """A whole job runs with its decisions made by the group alone, and ends with nothing stored."""
+    """The group alone decides for a session job, which ends with nothing stored."""
     stack = Stack()
     with mastering(stack, slot="one"), mastering(stack, slot="two"), driving(stack) as driver:
         small_job(stack, driver)
@@ -108,8 +108,7 @@ def test_a_job_of_a_session() -> None:
 
 
 def test_the_driver_hears_of_what_the_log_shows_only() -> None:
-    """While the master's commit is under way nobody is answered and no state changes; the answer
-    comes with the commit."""
+    """The driver gets no answer and no new state before the master's commit has ended."""
     stack = Stack()
     slow = FaultyLog(stack.inner)
     with mastering(stack, slow), driving(stack) as driver:
@@ -128,8 +127,9 @@ def test_the_driver_hears_of_what_the_log_shows_only() -> None:
 
 
 def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master that joins again gets every order again: what waited for a thread is forgotten, also
-    where it joins ten times while the store is slow. What runs may run once more."""
+    """A master that joins again forgets the deletions that waited for a thread, because it gets
+    every order again. That holds for ten joins while the store is slow; a running deletion may run
+    once more."""
     log, storage = MemoryEventLog(1), SlowStorage()
     orders, joined = Counter[GroupSteps](), list[GroupSteps]()
     jobs = [JobId(f"job-{number}") for number in range(20)]
@@ -186,7 +186,7 @@ def await_true(condition: Callable[[], bool]) -> None:
 
 
 def test_without_any_master_a_wait_says_so() -> None:
-    """With no master at all, what waits ends at its deadline and names what it waits for."""
+    """Without any master, a wait ends at its deadline with an error that says so."""
     stack = Stack()
     with (
         driving(stack) as driver,
@@ -199,8 +199,8 @@ def test_without_any_master_a_wait_says_so() -> None:
 
 
 def test_a_job_notices_a_delay_when_masters_go() -> None:
-    """With its only master gone what is consumable is read on; what must wait goes on when another
-    master comes."""
+    """Without a master, consumable results can still be read. Requests wait until another master
+    comes."""
     stack = Stack()
     with driving(stack) as driver, stack.environment() as environment:
         with mastering(stack):
@@ -219,14 +219,13 @@ def test_a_job_notices_a_delay_when_masters_go() -> None:
 
 
 def produce_more(stack: Stack, descriptor: ShuffleDescriptor) -> None:
-    """Writers go on without a master."""
+    """Write another attempt while there is no master."""
     with stack.environment() as environment:
         produce(stack, environment, descriptor, 0)
 
 
 def test_the_first_of_two_drivers_is_fenced() -> None:
-    """The driver that another one replaced gets `Fenced` from whatever it asks or waits for, as it
-    does where it is its own master."""
+    """Every call and every wait of a replaced driver ends with `Fenced`, as in mode `per-job`."""
     stack, job = Stack(), Job()
     with mastering(stack), driving(stack) as first, driving(stack) as second:
         first.register_job(job)
@@ -244,7 +243,8 @@ def test_the_first_of_two_drivers_is_fenced() -> None:
 
 @pytest.mark.parametrize(("first", "then"), [(PER_JOB, SESSION), (SESSION, PER_JOB)])
 def test_a_job_keeps_its_mode(first: str, then: str) -> None:
-    """A job of one mode cannot be registered in the other, and nothing of the attempt is said."""
+    """A job of one mode cannot be registered in the other mode, and nothing is written for the
+    attempt."""
     stack = Stack()
     with mastering(stack):
         with driving(stack, first) as driver:
@@ -267,7 +267,7 @@ def test_a_job_keeps_its_mode(first: str, then: str) -> None:
 
 
 def test_a_master_whose_slot_is_taken_ends() -> None:
-    """The former master of a slot ends with `Conflict`, and the job goes on."""
+    """The former master of a slot ends with `Conflict`, and its successor serves the job."""
     stack = Stack()
     with mastering(stack) as former, driving(stack) as driver:
         driver.register_job(Job())
@@ -295,8 +295,8 @@ FAILURES: list[tuple[str, HeadgateError, bool]] = [
 def test_any_one_call_of_a_masters_log_may_fail(
     operation: str, error: HeadgateError, after: bool
 ) -> None:
-    """Whichever call of its log fails for the master, the job notices at most a delay; a deletion
-    whose end could not be stated is made up for by the next master."""
+    """Whichever call of a master's log fails, the job is only delayed. The next master repeats a
+    deletion whose end could not be stated."""
     unanswered = operation == "append" and isinstance(error, OutcomeUnknown)
     wait_ms = WAIT_MS if unanswered else _PATIENT_MS
     for nth in range(1, 25):
@@ -320,7 +320,8 @@ def test_any_one_call_of_a_masters_log_may_fail(
 
 
 def test_the_result_is_named() -> None:
-    """A result that never completes while masters answer is named by the error, no master is."""
+    """The error about a result that never completes names the result, and does not blame the
+    masters."""
     stack = Stack()
     with mastering(stack), driving(stack) as driver:
         driver.register_job(Job())

@@ -1,4 +1,5 @@
-"""Session masters that begin at snapshots: as good as those that read all, and reading less."""
+"""Session masters that start at snapshots decide as those that read the whole log, and read
+less."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ END = JobUnregistered("closed")
 
 @dataclass
 class Read:
-    """A master, and from where on it has read the only partition."""
+    """A master, and the positions from which it has read the only partition."""
 
     steps: GroupSteps
     starts: list[int] = field(default_factory=list)
@@ -81,7 +82,8 @@ def watched(steps: GroupSteps) -> Read:
 def live(
     log: EventLog, facts: Sequence[Fact], *jobs: JobId, settings: MasterSettings = OFTEN, said: str
 ) -> int:
-    """A master that starts, and facts one by one; it is gone without a word. Where it began."""
+    """Start a master, state facts one by one, end the master, and return the position where it
+    began."""
     storage = Storage()
     with closing(joined(log, settings=settings)) as steps:
         read = watched(steps)
@@ -118,8 +120,8 @@ def state_of(log: EventLog, job: JobId) -> JobState:
 
 
 def test_a_partition_is_read_from_where_it_is_needed() -> None:
-    """The next master begins behind everything that snapshots hold, and has every job as the log
-    tells it; what goes on is decided as if all had been read."""
+    """The next master starts behind everything that snapshots hold, and has the state of every job.
+    Later facts are decided as if it had read the whole log."""
     log = MemoryEventLog(1)
     assert 0 == live(log, LIFE, *JOBS[:3], said="early")
     before = end(log)
@@ -135,8 +137,8 @@ def test_a_partition_is_read_from_where_it_is_needed() -> None:
 
 
 def test_a_job_that_no_snapshot_has_is_not_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far the others' snapshots are, reading begins at its first event, and its own later
-    ones are not needed twice."""
+    """A partition is read from the first event of a job without a snapshot, however recent the
+    snapshots of other jobs are."""
     log = MemoryEventLog(1)
     with monkeypatch.context() as without:
         without.setattr(
@@ -157,8 +159,8 @@ def test_a_job_that_no_snapshot_has_is_not_passed_by(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("retention_ms", [-1, 600_000])
 @pytest.mark.parametrize("is_time", [False, True])
 def test_time_brings_a_snapshot_too(is_time: bool, retention_ms: int) -> None:
-    """A job of few events is kept again after an hour in which the log went on, or in time before
-    the log forgets, so that a later master reads no more than that."""
+    """A job with few events gets another snapshot after an hour, or in time before the log forgets,
+    so that a later master reads only what came after it."""
     clock, log = StoppedClock(), MemoryEventLog(1, retention_ms=retention_ms)
     after_ms = NEVER.snapshot_ms if retention_ms < 0 else retention_ms // 4
     me = MasterIdentity("one", "master", clock, "")
@@ -179,7 +181,7 @@ def test_time_brings_a_snapshot_too(is_time: bool, retention_ms: int) -> None:
 def test_many_jobs_are_kept_at_once(
     monkeypatch: pytest.MonkeyPatch, at_once: int, steps_taken: int
 ) -> None:
-    """Small jobs share a transaction, and behind it none of their events is needed."""
+    """Snapshots of small jobs share a transaction."""
     monkeypatch.setattr(group_steps, "_KEPT_MAX", at_once)
     clock, log = StoppedClock(), MemoryEventLog(1)
     faulty = FaultyLog(log)
@@ -197,8 +199,8 @@ def test_many_jobs_are_kept_at_once(
 
 
 def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
-    """A name that comes again goes on with its epochs as long as the log has anything of it; then
-    nothing stands, and it begins anew."""
+    """The state of an ended job is kept, and its epochs continue, while the log has any event of
+    it. Then its state is deleted and its epochs start again."""
     log = MemoryEventLog(1)
     live(log, (*LIFE, END), JOBS[0], said="first", settings=NEVER)
     assert {} != standing(log, JOBS[0])
@@ -216,7 +218,7 @@ def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
 
 
 def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
-    """It holds the partition for ever, and asks now and then what has gone."""
+    """A master that keeps its partition looks now and then for ended jobs that the log has lost."""
     clock = StoppedClock(10**12)
     log = MemoryEventLog(1, clock)
     with closing(GroupSteps(log, MasterIdentity("one", "master", clock, ""), OFTEN)) as steps:
@@ -236,7 +238,7 @@ def test_a_master_that_stays_forgets_what_the_log_has_forgotten() -> None:
 
 
 def test_time_brings_nothing_to_a_job_that_has_ended() -> None:
-    """Many stand in the log for as long as that lasts: a master does not go through them."""
+    """A master's look skips jobs that have ended, of which there may be many."""
     log = MemoryEventLog(1)
     with closing(joined(log, settings=OFTEN)) as steps:
         for job in JOBS[:2]:
@@ -249,7 +251,7 @@ def test_time_brings_nothing_to_a_job_that_has_ended() -> None:
 
 
 def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
-    """Every decision behind a job's snapshot follows from it."""
+    """The audit verifies the decisions behind each job's snapshot when the log's head is gone."""
     log = MemoryEventLog(1)
     live(log, LIFE, *JOBS[:2], said="early")
     found = read_snapshots(log, None, Deadline.after(1.0))
@@ -265,7 +267,7 @@ def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
 
 
 def test_jobs_of_drivers_are_left_to_them_behind_snapshots_too() -> None:
-    """A driver's snapshot in the partition is neither taken up nor taken back."""
+    """A session master neither uses nor deletes the snapshot of a job in mode `per-job`."""
     log = MemoryEventLog(1)
     live(log, LIFE, JOBS[0], said="ours")
     snapshot = Replay(JOBS[1]).snapshot(3)
@@ -281,7 +283,7 @@ def test_jobs_of_drivers_are_left_to_them_behind_snapshots_too() -> None:
 
 
 def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
-    """It begins at the snapshot where the log has lost the job's first event, and only there."""
+    """A driver starts to read at the snapshot only if the log has lost the job's first event."""
     log = MemoryEventLog(1)
     live(log, LIFE, JOBS[0], said="early")
     snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
@@ -296,7 +298,7 @@ def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
 
 
 def test_a_successor_is_seen_behind_a_snapshot() -> None:
-    """A driver that was cut off until the log had lost its successor's first words is fenced."""
+    """A driver that was cut off until the log had lost its successor's first events is fenced."""
     log, term = MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
     log.append(announcer.fact(LIFE[0]))
@@ -314,7 +316,7 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
 
 
 def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
-    """Nobody decides in its place that would fence it: it reads what is said of it."""
+    """A session driver that reads the end of its own lease is fenced, without any successor."""
     log, term = MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
     log.append(announcer.fact(LIFE[0]))
@@ -327,7 +329,7 @@ def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
 
 
 def test_a_life_that_began_anew_is_anothers() -> None:
-    """A driver whose log was lost finds its job there at an earlier epoch, and is fenced."""
+    """A driver that finds its job at an earlier epoch, because the log was lost, is fenced."""
     old, new, term = MemoryEventLog(1), MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
     live(old, LIFE, JOBS[0], said="former")
@@ -345,8 +347,8 @@ def test_a_life_that_began_anew_is_anothers() -> None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
-    """Nobody waits for an answer when it begins, the master answers, and keeps that in a snapshot
-    before the driver reads it."""
+    """A question that is asked while the driver starts over is answered, even if the master stores
+    the answer in a snapshot before the driver reads that."""
     log, asked = MemoryEventLog(1), list[Future[tuple[Decision, ...]]]()
 
     class Asking(FaultyLog):
@@ -377,7 +379,7 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_question_is_answered_though_the_log_is_away_for_a_moment() -> None:
-    """Also in a job whose first events are forgotten: its answer comes behind every snapshot."""
+    """A question is answered although the log fails once, in a job whose first events are gone."""
     log = MemoryEventLog(1)
     faulty, settings = FaultyLog(log), replace(OFTEN, wait_ms=1_000, mode=SESSION)
     with (
@@ -417,8 +419,8 @@ FAILURES: list[tuple[str, HeadgateError, bool]] = [
 def test_whichever_step_fails_nothing_is_lost(
     operation: str, error: HeadgateError, after: bool
 ) -> None:
-    """Steps go on, or another master comes: what was not kept is kept then, and what follows is
-    decided once."""
+    """Whichever call fails, the same master or the next one writes the missing snapshots, and every
+    fact is decided once."""
     for nth in range(1, 60):
         log, storage = MemoryEventLog(1), Storage()
         faulty = FaultyLog(log, Fault(operation, nth, error, after))
@@ -440,7 +442,7 @@ def test_whichever_step_fails_nothing_is_lost(
 
 
 def test_the_same_calls_make_the_same_log() -> None:
-    """Two runs write the same records and the same state."""
+    """Two runs of the same calls write the same records and the same state."""
 
     def run() -> tuple[object, ...]:
         log = MemoryEventLog(1, CLOCK)

@@ -1,5 +1,4 @@
-"""Snapshots that cannot be made, written or used: one job of a session stops, and nothing is passed
-by."""
+"""A snapshot that cannot be made, written or used stops its own job only, and hides no events."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from .test_steps import CLOCK
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Damaged: the partition is read from its oldest event, that is said, the other jobs keep
-    theirs, and the next snapshot replaces it."""
+    """A damaged snapshot is skipped: the partition is read from its oldest event, with a warning.
+    Other jobs keep their snapshots, and the next snapshot replaces the damaged one."""
     log = MemoryEventLog(1)
     live(log, LIFE, *JOBS[:2], said="early")
     keep(log, JOBS[0], [StateRecord(JOBS[0], b"of another time")])
@@ -46,7 +45,7 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
 
 
 def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Events that were lost altogether, while the state was not: what the log holds is what was."""
+    """A snapshot of a log that was lost is skipped, and the events of the new log count."""
     old, log = MemoryEventLog(1), MemoryEventLog(1)
     live(old, LIFE, JOBS[0], said="early")
     keep(log, JOBS[0], [StateRecord(key, body) for key, body in standing(old, JOBS[0]).items()])
@@ -60,7 +59,8 @@ def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixtu
 def test_many_jobs_are_forgotten_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch, outdated: bool
 ) -> None:
-    """One transaction of all may be too long for the broker, each time that it is tried."""
+    """The state of many jobs is deleted in several transactions, because a single one may be too
+    long for the broker each time that it is tried."""
     old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
     live(old, (*LIFE, END), *JOBS, said="early", settings=NEVER)
     old.expire(JOBS[0], end(old))
@@ -77,8 +77,8 @@ def test_many_jobs_are_forgotten_some_at_a_time(
 
 
 def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
-    """Its topic was made anew, that of the state was not: what stands of its former jobs is taken
-    back, whoever has begun in it goes on, and none of them keeps a master from beginning late."""
+    """When the events topic was made anew and the state topic was not, the state of former jobs is
+    deleted, jobs of the new log continue, and a later master still starts at their snapshots."""
     old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
     live(old, LIFE, *JOBS[:2], said="early")
     for job in JOBS[:2]:
@@ -95,8 +95,8 @@ def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
 
 
 def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> None:
-    """A log that does not explain itself is left alone by every later master too: no snapshot of
-    another job hides what is wrong with it."""
+    """Every later master leaves a job with a wrong decision alone: no snapshot of another job hides
+    it."""
     log = MemoryEventLog(1)
     live(log, OPENING, *JOBS[:2], said="early")
     forger = log.open_decisions(JOBS[0])
@@ -113,8 +113,8 @@ def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> 
 def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error of ours leaves that job alone, and the others are kept: but from where the partition
-    is read later, nothing of that job is passed by."""
+    """An error of ours in a snapshot stops that job only. Later masters still read all events of
+    the job."""
 
     def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:
         assert snapshot.state.job != JOBS[0], "injected"
@@ -136,9 +136,8 @@ def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
 def test_a_snapshot_that_the_log_does_not_take_stops_its_job_only(
     call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record larger than a topic takes is refused when it is handed over or with its whole step:
-    its job is left alone, the others are decided for and kept, and nothing is passed by. Kafka's
-    client drops one step more after a refusal."""
+    """A snapshot record that is too large for its topic stops its job only, whether the record or
+    its commit is refused. Kafka's client drops one more step after a refusal."""
     refused, gaps = Invalid("injected: too large"), list[int]()
 
     def keep(self: MemoryTransactions, record: StateRecord) -> None:

@@ -1,4 +1,4 @@
-"""Session masters driven from outside with no thread, on one log in memory."""
+"""Session masters whose steps the tests call without a thread, on one log in memory."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def events(log: EventLog, job: JobId) -> list[Recorded]:
 
 
 def audited(log: EventLog, job: JobId) -> Replay:
-    """The job's log explains itself, and nothing is left to decide."""
+    """Replay the job's log, and assert that every decision follows and none is due."""
     replay = Replay(job)
     for recorded in events(log, job):
         replay.observe(recorded)
@@ -119,7 +119,7 @@ def deciders(log: EventLog, job: JobId) -> list[str]:
 
 
 def test_many_jobs_are_decided_at_once() -> None:
-    """Every session job gets its own decisions; the state of each is what its log says."""
+    """A master decides for many jobs, and the state of each job is what its log says."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     with closing(joined(log)) as master:
         for one in (*OPENING, produced(0, 1), produced(1, 2)):
@@ -134,7 +134,7 @@ def test_many_jobs_are_decided_at_once() -> None:
 
 
 def test_jobs_of_drivers_are_left_to_them() -> None:
-    """Nothing is decided for a job that was first registered as per-job, whatever is said later."""
+    """A session master decides nothing for a job that was first registered in mode `per-job`."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     state_facts(log, JOBS[0], JobRegistered("per-job", "0", ""), *OPENING)
     state_facts(log, JOBS[1], AttemptFailed(attempt(0, 1), ""))
@@ -181,7 +181,7 @@ def master_has_all(master: GroupSteps, job: JobId) -> bool:
 
 
 class _Stalled:
-    """A log whose member is given up between its last write and its commit."""
+    """A log on which a test can act between a master's last write and its commit."""
 
     def __init__(self, inner: MemoryEventLog) -> None:
         self.inner = inner
@@ -196,8 +196,8 @@ class _Stalled:
 
 
 def test_a_paused_master_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
-    """A master that loses its partitions between a write and its commit changes nothing, says that
-    it was fenced, and takes part again."""
+    """A master that loses its partitions between a write and its commit changes nothing, logs that
+    it was fenced, and joins again."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     stalled = _Stalled(log)
     with closing(joined(stalled.faulty, "one")) as one, closing(joined(log, "two")) as two:
@@ -223,7 +223,7 @@ def test_a_paused_master_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_second_master_of_a_slot_replaces_the_first() -> None:
-    """Who joins under a slot that is taken gets its partitions; the former is told and stops."""
+    """A master that joins under a taken slot gets its partitions, and the former master stops."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     state_facts(log, JOBS[0], *OPENING)
     with closing(joined(log)) as former:
@@ -240,7 +240,7 @@ def test_a_second_master_of_a_slot_replaces_the_first() -> None:
 def test_a_job_that_does_not_explain_itself_is_left_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A forged decision stops its own job, with an error that names it, and no other one."""
+    """A forged decision stops its own job, with an error that names the job, and no other job."""
     log, storage = MemoryEventLog(1), Storage()
     state_facts(log, JOBS[0], *OPENING)
     forger = log.open_decisions(JOBS[0])
@@ -258,7 +258,8 @@ def test_a_job_that_does_not_explain_itself_is_left_alone(
 def test_a_decision_that_no_log_takes_stops_its_job_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A decision over the size limit stops the job that it is for; the others' are committed."""
+    """A decision over the size limit stops its own job; the decisions of other jobs are
+    committed."""
     log, storage, write = MemoryEventLog(1), Storage(), MemoryTransactions.write
     for job in JOBS[:3]:
         state_facts(log, job, *OPENING)
@@ -279,8 +280,9 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
 def test_a_step_that_no_log_takes_stops_one_job_only(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A decision may be found too large with its whole step: the jobs are tried alone then, also
-    where the log drops one step more after a refusal, as Kafka's client does."""
+    """When a whole step is refused for its size, its jobs are tried one by one, and only the job of
+    the large decision stops. That holds although Kafka's client drops one more step after a
+    refusal."""
     log, storage, gaps = MemoryEventLog(1), Storage(), list[int]()
     for job in JOBS[:3]:
         state_facts(log, job, *OPENING)
@@ -309,7 +311,8 @@ def test_a_step_that_no_log_takes_stops_one_job_only(
 def test_a_refusal_that_comes_late_stops_the_right_job(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Kafka's client tells of a record when a later one is written, which may be another job's."""
+    """A late refusal stops the job of the refused record, although Kafka's client reports it when
+    another job's record is written."""
     many = MasterSettings(step_events_max=100)
     log, storage, said = MemoryEventLog(1), Storage(), list[JobId]()
     for job in JOBS[:3]:
@@ -345,8 +348,8 @@ def test_a_refusal_that_comes_late_stops_the_right_job(
 def test_a_fact_that_nobody_can_decide_stops_its_job_only(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of ours in one job leaves that job alone, and no other one: a master that ended
-    would be followed by one that reads the same fact, and ends too."""
+    """An error of ours in one job stops that job only. If the master ended instead, the next master
+    would read the same fact and end too."""
 
     def decide(state: JobState, fact: Fact) -> NoReturn:
         raise RecursionError("injected")
@@ -363,8 +366,8 @@ def test_a_fact_that_nobody_can_decide_stops_its_job_only(
 
 
 def test_a_loss_below_a_long_chain_is_decided() -> None:
-    """However many results are made of each other, and differ whenever they are made again: all
-    of them are ordered anew, in their order."""
+    """A loss at the start of a long chain of nondeterministic results orders all of them again, in
+    order."""
     log, storage = MemoryEventLog(1), Storage()
     names = [ResultId(f"r{number}") for number in range(1_500)]
     state_facts(log, JOBS[0], OPENING[0])
@@ -422,8 +425,8 @@ FAILURES: list[tuple[str, HeadgateError, bool]] = [
     ids=[f"{name}-{type(error).__name__}-{after}" for name, error, after in FAILURES],
 )
 def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool) -> None:
-    """Whichever call of the log fails, every fact is decided once in the end, by the same steps
-    where they may go on and by ones that joined again where they may not."""
+    """Whichever call of the log fails, every fact is decided once in the end, by the same steps or
+    by steps that join again."""
     for nth in range(1, 100):
         log, storage = MemoryEventLog(PARTITIONS), Storage()
         faulty = FaultyLog(log, Fault(operation, nth, error, after))
@@ -444,7 +447,7 @@ def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool
 
 
 def test_the_same_calls_make_the_same_log() -> None:
-    """No thread, clock or chance is in a step: two runs write the same records."""
+    """Two runs write the same records: no thread, clock or chance is in a step."""
 
     def run() -> list[Recorded]:
         log, storage = MemoryEventLog(PARTITIONS), Storage()
@@ -458,5 +461,5 @@ def test_the_same_calls_make_the_same_log() -> None:
 
 
 def test_jobs_of_one_partition_share_it() -> None:
-    """The premise of these tests: the jobs lie in several partitions, some in one."""
+    """The jobs of these tests lie in several partitions, and some share one."""
     assert 1 < len({partition_of(job, PARTITIONS) for job in JOBS}) < len(JOBS)

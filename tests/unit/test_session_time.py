@@ -79,7 +79,7 @@ class Swept(Storage):
 
 @dataclass
 class Ahead:
-    """Another clock's time, seen from some other day."""
+    """A clock that is ahead of another one, or behind it, by a fixed time."""
 
     clock: StoppedClock
     ahead_ms: int
@@ -96,7 +96,7 @@ class Ahead:
 
 @dataclass
 class World:
-    """A log and a master that share a clock, and a driver that has gone without a word."""
+    """A log and a master that share a clock, and a driver that falls silent."""
 
     settings: MasterSettings = SETTINGS
     clock: StoppedClock = field(default_factory=lambda: StoppedClock(1_000_000))
@@ -137,8 +137,8 @@ class World:
 
 
 def test_a_promoted_result_goes_when_its_time_is_over() -> None:
-    """Also after its job has ended, and when another master has taken it up from a snapshot; not a
-    millisecond before, and it is stated once."""
+    """A promoted result expires exactly at its time, and that is stated once, even after its job
+    has ended and another master has started at a snapshot."""
     world = World(OFTEN)
     with world.master() as steps:
         world.live(*LIVED, PromoteRequested(RESULT, 1_500_000), JobUnregistered("closed"))
@@ -159,7 +159,8 @@ def test_a_promoted_result_goes_when_its_time_is_over() -> None:
 
 @pytest.mark.parametrize("days", [2, -2, -400])
 def test_a_master_whose_clock_is_days_off_ends_nothing_early_or_late(days: int) -> None:
-    """Neither what was promoted, nor the lease of a driver: it asks the log's clock, once."""
+    """A master with a wrong clock ends promoted results and leases in time, because it asks the
+    log's clock once."""
     world = World(clock=StoppedClock(10**12))
     with world.master(ahead_ms=days * DAY_MS) as steps:
         over_ms = world.clock.at_ms + DAY_MS
@@ -189,8 +190,8 @@ def test_a_task_whose_clock_is_days_ahead_keeps_no_lease_alive() -> None:
 
 @pytest.mark.parametrize("settings", [SETTINGS, OFTEN], ids=["whole", "snapshot"])
 def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
-    """A lease and a half after it was heard last, also by a master that came meanwhile; its objects
-    go after that is decided, then what else it left, once."""
+    """A silent driver loses its lease after a lease and a half, also under a master that started
+    meanwhile. Its objects are deleted after that decision, and its prefix is swept once."""
     world = World(settings)
     with world.master() as steps:
         world.live(*LIVED)
@@ -217,8 +218,8 @@ def test_a_silent_driver_loses_its_lease(settings: MasterSettings) -> None:
 
 
 def test_what_a_master_still_had_to_delete_is_not_lost() -> None:
-    """It ends before it has deleted anything of a job whose end stands in a snapshot: the next one
-    deletes all, also what the log does not know."""
+    """The next master deletes everything of an ended job whose deletions the former master did not
+    start, including objects that the log does not know."""
     world = World(OFTEN)
     with world.master() as steps:
         world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
@@ -234,7 +235,7 @@ def test_what_a_master_still_had_to_delete_is_not_lost() -> None:
 
 
 def test_what_cannot_be_swept_is_swept_later() -> None:
-    """A store that is away when a job has ended is asked again at the next look."""
+    """A sweep that fails because the store is away is repeated at the next look."""
     world = World(OFTEN, storage=Swept(failing=True))
     with world.master() as steps:
         world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
@@ -248,7 +249,8 @@ def test_what_cannot_be_swept_is_swept_later() -> None:
 
 
 def test_a_job_that_was_not_swept_is_swept_by_the_next_master() -> None:
-    """Also when the former one has deleted all that the log knows before it ended."""
+    """The next master sweeps an ended job even if all objects that the log knows are already
+    deleted."""
     world = World(OFTEN)
     with world.master() as steps:
         world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
@@ -262,7 +264,8 @@ def test_a_job_that_was_not_swept_is_swept_by_the_next_master() -> None:
 
 
 def test_whoever_is_heard_keeps_its_lease() -> None:
-    """By a heartbeat or by an event, also one that comes after the lease is over."""
+    """A driver keeps its lease with a heartbeat or an event, even with one that comes after the
+    lease."""
     world = World()
     with world.master() as steps:
         world.live(*LIVED)
@@ -280,8 +283,8 @@ def test_whoever_is_heard_keeps_its_lease() -> None:
 
 
 def test_a_driver_that_attached_meanwhile_is_left_alone() -> None:
-    """The lease that ends is that of the driver that was silent: one that registered before that is
-    in the log goes on."""
+    """The end of a silent driver's lease does not end a driver that registered before that end is
+    in the log."""
     world = World()
     with world.master() as steps:
         world.live(*LIVED)
@@ -297,8 +300,8 @@ def test_a_driver_that_attached_meanwhile_is_left_alone() -> None:
 
 
 def test_only_the_logs_clock_ends_a_lease() -> None:
-    """A master whose own clock is ahead asks, and learns that it is not so late; one that does not
-    hear itself knows nothing."""
+    """A master whose own clock is ahead ends no lease, and neither does a master that cannot read
+    its own heartbeat."""
     world = World()
     with world.master() as steps:
         world.live(*LIVED)
@@ -313,8 +316,8 @@ def test_only_the_logs_clock_ends_a_lease() -> None:
 
 
 def test_who_could_not_be_heard_has_time_to_be() -> None:
-    """Behind a time in which nobody reached the log every driver seems late: one that beats again
-    within half a lease keeps it."""
+    """After a time in which nobody reached the log, a driver keeps its lease if it sends a
+    heartbeat within half a lease."""
     world = World()
     with world.master() as steps:
         world.live(*LIVED)
@@ -340,7 +343,8 @@ def test_without_a_lease_nobody_is_late() -> None:
 
 
 def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A log that takes no fact for a moment makes it later; what cannot be swept is named."""
+    """A fact that the log does not take is stated later, and a job that cannot be swept is named in
+    the log file."""
     world = World(storage=Swept(failing=True))
     faulty = FaultyLog(world.log, Fault("append", 1, Unavailable("injected")))
     with world.master(faulty) as steps:
@@ -377,7 +381,8 @@ def audited_or_none(log: EventLog, job: JobId) -> JobState | None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
 def test_a_master_looks_by_itself() -> None:
-    """A session master ends the lease of a driver that does not beat, and leaves one that does."""
+    """A session master ends the lease of a driver without heartbeats, and spares a driver that
+    sends them."""
     stack = Stack()
     registered = JobRegistered(SESSION, "0", "tests", lease_ms=300)
     settings = MasterSettings(2_000, STEP_EVENTS_MAX, SESSION, lease_ms=300)
@@ -392,7 +397,7 @@ def test_a_master_looks_by_itself() -> None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_driver_states_the_time_for_its_own_job() -> None:
-    """A promoted result goes when its time is over, while its driver is its master."""
+    """A promoted result expires while its driver is its master."""
     log, storage = MemoryEventLog(), Storage()
     settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
     driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
@@ -412,7 +417,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver goes on while the heartbeats cannot be read, and asks again much later."""
+    """A driver continues while heartbeats cannot be read, and asks for them again much later."""
     monkeypatch.setattr(thread, "_ASK_S", 0.05)
     asked = list[Deadline]()
 
@@ -445,7 +450,8 @@ def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_driver_whose_clock_is_days_off_deletes_in_time(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promoted result goes when its time is over by the log's clock, not before and not later."""
+    """A promoted result expires at its time by the log's clock, although the driver's clock is days
+    off."""
     monkeypatch.setattr(silence, "_TRUSTED_S", 0.1)
     there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()

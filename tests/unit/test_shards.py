@@ -1,4 +1,4 @@
-"""Manifests that are too large to travel with a task."""
+"""Manifests that are too large to travel with a task are stored as shards."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) ->
 
 
 def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
-    """A process that reads a result again, made of more segments since, takes the new shards: they
-    are cut elsewhere."""
+    """A process that reads a later version of a result uses that version's shards, which are cut
+    elsewhere."""
     store = MemoryBlobStore()
     with closing(
         ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", Limits())
@@ -77,7 +77,7 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
 
 
 def test_a_release_knows_the_names() -> None:
-    """The names of the shards follow from two numbers that the log has."""
+    """The names of all shards can be derived from numbers in the log."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
     manifest_shards.store_manifest(store, LAYOUT, whole, 1)
     expected = sorted(stat.name for stat in store.list(""))
@@ -98,7 +98,7 @@ def test_a_repaired_result_has_another_manifest() -> None:
 
 
 def test_a_damaged_shard_is_found() -> None:
-    """A shard whose bytes are not those that were stored is `Corrupt`, by name."""
+    """A damaged shard is `Corrupt`, and the error names it."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
     stored = manifest_shards.store_manifest(store, LAYOUT, whole, 1)
     assert isinstance(stored, manifest_shards.StoredManifest)

@@ -1,4 +1,4 @@
-"""Whose folder the local stack believes."""
+"""The local stack believes only a state folder that is the user's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ask = Callable[[StackSettings], object]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder with a state that somebody has written, beside one of theirs."""
+    """Make a folder with a planted state, beside another user's folder."""
     home = tmp_path / "stack"
     home.mkdir(0o700)
     (tmp_path / "somebody").mkdir()
@@ -40,8 +40,11 @@ ASKED: dict[str, Ask] = {
 def test_a_planted_state_is_refused(
     home: Path, asked: str, mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a folder where others may write, and everywhere when it names what is no part of a stack:
-    no program is ended, no folder deleted."""
+    """A planted state is refused, and no process is signalled and no folder deleted.
+
+    It is refused in a folder that others may write, and anywhere if it names something that is no
+    part of a stack.
+    """
     monkeypatch.setattr(daemons, "stop", lambda *_: pytest.fail("nothing is signalled"))
     monkeypatch.setattr(daemons, "kill", lambda *_: pytest.fail("nothing is signalled"))
     home.chmod(mode)
@@ -57,7 +60,7 @@ def test_a_folder_of_another_user_is_refused(home: Path, monkeypatch: pytest.Mon
 
 
 def test_a_home_is_the_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default it lies in the user's own folders, and nobody else may look into it."""
+    """The default state folder lies in the user's own folders, and nobody else may read it."""
     monkeypatch.delenv("HEADGATE_STACK_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     settings = StackSettings()

@@ -1,4 +1,4 @@
-"""The steps of a job's master, driven from outside with no thread."""
+"""The steps of a job's master, which the tests call without a thread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .test_loop import (
 
 @dataclass
 class StoppedClock:
-    """Time that nobody moves."""
+    """A clock that stands still until a test moves it."""
 
     at_ms: int = 1_000
 
@@ -72,7 +72,7 @@ def opened(log: EventLog, by: str = "master") -> JobSteps:
 
 
 def drive(steps: JobSteps, log: EventLog, storage: OrderedStorage) -> list[Outcome]:
-    """So many steps that nothing can be left, every deletion run at once."""
+    """Run enough steps that nothing can be left to do, and every deletion at once."""
     outcomes: list[Outcome] = []
     for _ in range(STEPS):
         outcomes.append(steps.step(0.0))
@@ -97,7 +97,7 @@ def whole_life() -> list[Recorded]:
 
 
 def test_the_same_calls_make_the_same_log() -> None:
-    """No thread, clock or chance is in a step: two runs write the same records, byte for byte."""
+    """Two runs write the same records: no thread, clock or chance is in a step."""
     before = threading.active_count()
     first, second = whole_life(), whole_life()
     decided = [[r for r in run if r.event.by == "master"] for run in (first, second)]
@@ -106,8 +106,8 @@ def test_the_same_calls_make_the_same_log() -> None:
 
 
 def test_nothing_comes_out_of_a_step_that_failed() -> None:
-    """A step whose commit is refused or unknown brings no answer, state or deletion; steps that
-    are opened anew bring each of them once."""
+    """A step whose commit fails or is unknown gives no answer, state or deletion. Steps that are
+    opened again give each of them once."""
     for error in (Unavailable("injected"), OutcomeUnknown("injected")):
         for after in (False, True):
             log = MemoryEventLog()
@@ -128,7 +128,7 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
 
 
 def test_answers_are_the_authors_own() -> None:
-    """A step answers what its own author has asked, once, and nothing that others have."""
+    """A step answers each fact of its own author once, and no fact of others."""
     log = MemoryEventLog()
     announcer = Announcer(JOB, "driver", CLOCK)
     own = announcer.fact(REGISTERED)
@@ -152,8 +152,8 @@ def test_failed_deletions_are_handed_out_again() -> None:
 
 
 def test_an_attempt_is_handed_out_once_until_it_is_gone() -> None:
-    """While a deletion runs its attempts are not handed out again, whatever else is to go beside
-    them; once the log says that they are gone, what they write again is."""
+    """An attempt is not handed out for deletion again while its deletion runs. Once the log says
+    that it is deleted, objects that it writes later are handed out again."""
     log = MemoryEventLog()
     storage = OrderedStorage(log)
 
@@ -175,7 +175,7 @@ def test_an_attempt_is_handed_out_once_until_it_is_gone() -> None:
 
 
 def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
-    """`Deleted` without a confirmation may be nowhere: it is stated again, by the same master."""
+    """A `Deleted` without a confirmation is stated again by the same master."""
     log = FaultyLog(MemoryEventLog())
     storage = OrderedStorage(log)
     state_facts(log, *OPENING, produced(0, 1), produced(0, 2))
@@ -206,7 +206,7 @@ def test_decisions_behind_an_open_step_are_waited_for() -> None:
 
 
 def test_a_successors_decision_ends_the_steps() -> None:
-    """Steps that read a successor's decision raise `Fenced`, though they had nothing to commit."""
+    """Steps that read a successor's decision raise `Fenced`, even with nothing to commit."""
     log = MemoryEventLog()
     with closing(opened(log, "first")) as first, closing(opened(log, "second")) as second:
         assert first.step(0.0).state is not None
@@ -217,8 +217,8 @@ def test_a_successors_decision_ends_the_steps() -> None:
 
 
 def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
-    """It was frozen behind the read of a snapshot, while others went on and kept a newer one: it
-    does not take the log for one that was passed by."""
+    """A master that is frozen after it has read a snapshot, while the log loses its head, starts
+    over at the newer snapshot and does not report a gap."""
     log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
     settings = replace(SETTINGS, snapshot_events=1)
 
@@ -248,8 +248,8 @@ def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
 
 
 def test_a_driver_whose_lease_has_ended_is_over() -> None:
-    """It may have been asleep, and would go on with a job that is closed; an earlier driver's lease
-    is no concern of its."""
+    """A driver that reads the end of its own lease is fenced; the end of an earlier driver's lease
+    does not concern it."""
     log, term = MemoryEventLog(), Term("driver")
     announcer = Announcer(JOB, "driver", CLOCK)
     with closing(JobSteps.open(log, announcer, SETTINGS, term)) as steps:
@@ -267,9 +267,9 @@ def test_a_driver_whose_lease_has_ended_is_over() -> None:
 
 @pytest.mark.parametrize("fact", [REGISTERED, Tick(1)])
 def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced(fact: Fact) -> None:
-    """A master that was away until the log had lost its successor's first words does not open the
-    decisions again, which would end its successor's; nor does it where that one has kept a snapshot
-    before it registered."""
+    """A master that finds its successor only in a snapshot does not open the decisions again, which
+    would fence the successor. That holds even if the successor stored the snapshot before it
+    registered."""
     log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
     settings, terms = replace(SETTINGS, snapshot_events=1), (Term("first"), Term("second"))
 

@@ -1,4 +1,4 @@
-"""The sweep after a job's end: what it takes, and what belongs to others."""
+"""The sweep after a job's end: the objects that it deletes, and the objects of others that stay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEFT = (
 
 @pytest.mark.parametrize("name", GONE)
 def test_what_the_job_left_behind_goes(name: str) -> None:
-    """Whatever was written for a released result, or under an epoch that is over, is swept."""
+    """The sweep deletes every object of a released result, and every object of a former epoch."""
     objects: Objects = {name: (b"", "")}
     assert 1 == ObjectDeleter(MemoryBlobStore(objects), "root").sweep(CLOSED)
     assert {} == objects
@@ -55,7 +55,7 @@ def test_what_the_job_left_behind_goes(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_others_need_stays(name: str) -> None:
-    """A driver that sweeps late finds what its successor writes, and what outlives the job."""
+    """The sweep keeps objects that a successor writes, and objects that outlive the job."""
     objects: Objects = {name: (b"", "")}
     assert 0 == ObjectDeleter(MemoryBlobStore(objects), "root").sweep(CLOSED)
     assert {name} == objects.keys()

@@ -1,4 +1,4 @@
-"""Drivers that are silent: their leases, who notices, and what becomes of their objects."""
+"""Silent drivers: the end of their leases, its discovery, and the deletion of their objects."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ OTHER: tuple[Fact, ...] = (
 
 @dataclass
 class SweptStorage(OrderedStorage):
-    """Counts what is swept by its job's prefix."""
+    """A storage that also records the jobs whose prefix is swept."""
 
     swept: list[JobId] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ class SweptStorage(OrderedStorage):
 
 @dataclass
 class World:
-    """A log whose driver has done its work at a time that the test moves on from."""
+    """A log in which a driver has done its work, and a clock that the test moves on."""
 
     clock: StoppedClock = field(default_factory=lambda: StoppedClock(SYSTEM_CLOCK.now_ms()))
 
@@ -101,7 +101,7 @@ class World:
         self.storage = SweptStorage(self.log)
 
     def live(self, *facts: Fact, settings: MasterSettings = SETTINGS) -> None:
-        """A driver that states facts and decides on them, and is gone without a word."""
+        """Run a driver that states facts, decides on them, and falls silent."""
         announcer = Announcer(JOB, f"driver {self.clock.at_ms} {len(facts)}", self.clock)
         with closing(JobSteps.open(self.log, announcer, settings)) as steps:
             for fact in facts:
@@ -110,7 +110,7 @@ class World:
                     steps.step(0.0)
 
     def end(self) -> None:
-        """The driver closes the job, and everything of it is deleted."""
+        """Close the job, and delete everything of it."""
         self.live(JobUnregistered("closed"))
         for found in self.neglected():
             sweep(self.log, self.storage, found, SETTINGS)
@@ -130,7 +130,8 @@ def world() -> World:
 
 
 def test_a_silent_driver_is_noticed_when_its_lease_is_over(world: World) -> None:
-    """Not a millisecond before; and a heartbeat is as good as an event."""
+    """A silent driver is noticed exactly when its lease is over, and a heartbeat counts like an
+    event."""
     world.live(*LIVED)
     world.clock.at_ms += LEASE_MS
     assert [] == world.neglected()
@@ -144,8 +145,8 @@ def test_a_silent_driver_is_noticed_when_its_lease_is_over(world: World) -> None
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_what_a_dead_driver_left_is_deleted(world: World, is_whole: bool) -> None:
-    """Its lease ends in the log, every object goes after that is decided, and the job is swept and
-    found no more; from the whole log or from a snapshot, its head gone."""
+    """A sweep ends a dead driver's lease in the log, deletes every object after that decision, and
+    finds nothing the next time. That holds with the whole log, and with a snapshot alone."""
     world.live(*LIVED, settings=replace(SETTINGS, snapshot_events=2))
     (snapshot,) = read_snapshots(world.log, JOB, Deadline.after(1.0)).values()
     if not is_whole:
@@ -184,8 +185,8 @@ def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
 
 
 def test_a_job_that_never_began_is_forgotten(world: World) -> None:
-    """Its driver ended before it had registered. What it kept goes with the log that it was to be
-    looked for in, not before, and not when the job has begun after all."""
+    """The state of a job whose driver ended before it registered is deleted together with the log's
+    events of that name, not before them, and not if the job is registered after all."""
     state_facts(world.log, REGISTERED, by="a former driver")
     deadline = Deadline.after(1.0)
     begin(world.log, JOB, deadline, is_new=True)
@@ -220,9 +221,9 @@ def test_a_promoted_result_outlives_its_driver(world: World) -> None:
 def test_what_is_promoted_is_known_when_the_log_is_gone(
     world: World, promoted: tuple[ResultId, ...]
 ) -> None:
-    """A driver that closes leaves what it promoted in a snapshot: once retention has cut all its
-    events a sweep still finds it when its time is over, and the next driver of that name neither
-    speaks under the same epoch nor deletes it."""
+    """A driver that closes leaves its promoted results in a snapshot. When all events are gone, the
+    next driver of that name has a new epoch and keeps the results, and a sweep still finds them in
+    time."""
     over_ms = world.clock.at_ms + 1_000
     driver = DriverMaster(world.log, world.storage, SETTINGS, DriverIdentity("first", "0"))
     driver.register_job(Job())
@@ -247,7 +248,7 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
 
 
 def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
-    """Also when its job has ended and nobody masters it: whoever sweeps states the time."""
+    """A sweep states the time and deletes an expired promoted result of a job without a master."""
     over_ms = SYSTEM_CLOCK.now_ms() + 86_400_000
     world.live(*LIVED, PromoteRequested(RESULT, over_ms), JobUnregistered("closed"))
     assert [] == world.neglected()
@@ -261,7 +262,7 @@ def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
 
 
 def test_what_an_ended_job_left_is_deleted(world: World) -> None:
-    """A job whose master died between the order to delete and the deletion, at any time."""
+    """A sweep deletes the objects of a job whose master died before it deleted them."""
     world.live(*LIVED, JobUnregistered("closed"))
     (found,) = world.neglected()
     assert 0 == found.silent_ms
@@ -271,7 +272,7 @@ def test_what_an_ended_job_left_is_deleted(world: World) -> None:
 
 
 def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
-    """Who has attached since the log was read has another epoch: nothing of it is touched."""
+    """A sweep touches nothing of a driver that has registered since the log was read."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
     (found,) = world.neglected()
@@ -282,7 +283,7 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
 
 
 def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
-    """A driver that lives after all decides nothing any more, and is told."""
+    """A sweep fences a driver that was silent and still lives."""
     world.live(*LIVED)
     announcer = Announcer(JOB, "silent", world.clock)
     with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
@@ -305,7 +306,8 @@ def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
 
 
 def test_a_job_without_a_lease_never_ends(world: World) -> None:
-    """With `lease_ms` 0 silence means nothing; and a log that explains nothing proves nothing."""
+    """A job with `lease_ms` 0 never loses its lease, and neither does a job with a forged
+    decision."""
     world.live(*OPENING)
     world.clock.at_ms += 1_000 * LEASE_MS
     assert [] == world.neglected()
@@ -324,7 +326,7 @@ def test_a_job_without_a_lease_never_ends(world: World) -> None:
 def test_however_many_jobs_are_swept_a_partition_is_asked_for_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer of the log's takes milliseconds, and thousands of jobs that are over may stand."""
+    """A sweep of many ended jobs asks for each partition's offsets only once."""
     asked = Counter[str]()
 
     def count(name: str, ask: Callable[[JobId], int]) -> None:
@@ -352,7 +354,7 @@ def test_however_many_jobs_are_swept_a_partition_is_asked_for_once(
 def test_whoever_sweeps_asks_the_log_what_time_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not its own clock, which may be wrong: the log's, which signs of life are told by."""
+    """A sweep takes the time from the log's clock, because its own clock may be wrong."""
     world.clock.at_ms = 4_711
     assert 4_711 == time_of(world.log, JobId("sweep-1"), Deadline.after(1.0))
     monkeypatch.setattr(world.log, "read_beats", lambda job, deadline: {})
@@ -391,7 +393,8 @@ def await_beat(log: EventLog, after_ms: int) -> int:
 
 
 def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> None:
-    """Thrice in a lease, until it is closed or fenced: a zombie keeps nothing alive."""
+    """A driver sends three heartbeats per lease until it is closed or fenced, and none
+    afterwards."""
     first = await_beat(beating, 0)
     assert await_beat(beating, first) - first < 1_000
     registered = bodies(beating)[0]
@@ -408,8 +411,8 @@ def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> 
 
 
 def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver is heard long before its lease ends: its own clock, which its events have, may be
-    late, and its first beat may not be heard."""
+    """A driver with a long lease sends heartbeats much more often than thrice per lease, because
+    its own clock may be late and its first heartbeat may be lost."""
     monkeypatch.setattr(heartbeats, "_PERIOD_S_MAX", 0.01)
     log = MemoryEventLog()
     heart = HeartbeatThread(log, JOB, 86_400_000, lambda: True, unheard)
@@ -419,7 +422,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
 
 
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
-    """A log that is away for a moment does not end the heart."""
+    """A heartbeat that fails does not end the thread: the next one follows."""
     log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
     heart = HeartbeatThread(log, JOB, 300, lambda: True, unheard)
     heart.start()
@@ -431,7 +434,7 @@ def test_a_beat_that_fails_is_followed_by_the_next() -> None:
 
 
 class Silent(FaultyLog):
-    """Takes everything, and confirms no sign of life."""
+    """A log that takes everything, and confirms no heartbeat."""
 
     def beat(self, job: JobId) -> Receipt:
         return NoAnswer(OutcomeUnknown("no confirmation"))
@@ -440,7 +443,7 @@ class Silent(FaultyLog):
 def test_a_driver_that_is_not_heard_stops_before_its_lease_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Signs of life that nobody confirms are said to be lost, and the driver works no more where
+    """A driver whose heartbeats are not confirmed reports that, and stops before its lease ends and
     its objects may be deleted."""
     log, job = Silent(MemoryEventLog()), Job()
     settings = replace(SETTINGS, lease_ms=600)

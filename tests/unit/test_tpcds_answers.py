@@ -16,7 +16,7 @@ ROWS: list[tuple[Any, ...]] = [(1, "x"), (1, "y"), (2, None)]
 
 
 def test_there_are_ninety_nine() -> None:
-    """Every query is there, under its number; all but those of one row are in order."""
+    """All 99 queries are there by number, and all but those of one row have an order."""
     texts = queries()
     assert list(range(1, 100)) == list(texts)
     ordered = re.compile(r", 1(, \d+)*(\s+LIMIT \d+)?$")
@@ -36,12 +36,12 @@ def test_there_are_ninety_nine() -> None:
     ],
 )
 def test_orders_become_total(text: str, ordered: str | None) -> None:
-    """Only the order of the whole query counts, and its limit stays at the end."""
+    """Only the order of the whole query is extended, and its limit stays at the end."""
     assert (ordered or text.rstrip(" ;")) == totally_ordered(text, 2)
 
 
 def test_names_are_quoted_as_in_spark() -> None:
-    """A name in double quotes would be a string."""
+    """A name in double quotes gets back-ticks, because Spark would read a string."""
     assert "select 1 `30 days`" == in_spark('select 1 "30 days"')
 
 
@@ -56,7 +56,7 @@ def test_names_are_quoted_as_in_spark() -> None:
     ],
 )
 def test_orders_are_compared(given: list[tuple[Any, ...]], said: str) -> None:
-    """A row too few, in the wrong place, another one, or of another width."""
+    """A missing row, a misplaced row, another row and a row of another width are all reported."""
     assert said == differs_in_order(ROWS, given)
 
 
@@ -75,5 +75,5 @@ def test_orders_are_compared(given: list[tuple[Any, ...]], said: str) -> None:
     ],
 )
 def test_averages_of_decimals_are_rounded(spark: Any, duckdb: Any, alike: bool) -> None:
-    """Only a double of DuckDB's may differ from a decimal of Spark's, by its last digits."""
+    """Only a double of DuckDB may differ from Spark's decimal, and only by its last digits."""
     assert alike == near((duckdb,), (spark,))

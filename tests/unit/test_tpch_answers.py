@@ -13,7 +13,7 @@ BY_A = "select a, b from t order by a"
 
 
 def test_there_are_twenty_two() -> None:
-    """Every query of the specification is there, under its number."""
+    """All 22 queries of the specification are there by number."""
     assert list(range(1, 23)) == list(queries())
 
 
@@ -27,7 +27,7 @@ def test_there_are_twenty_two() -> None:
     ],
 )
 def test_the_same(given: list[Row], text: str) -> None:
-    """Rows that tie may change places; where a limit cuts through them, others may be there."""
+    """Answers are the same if tied rows change places, or if a limit cuts through tied rows."""
     assert "" == differs(ROWS, given, text)
 
 
@@ -43,11 +43,11 @@ def test_the_same(given: list[Row], text: str) -> None:
     ],
 )
 def test_not_the_same(given: list[Row], text: str) -> None:
-    """A row too few, in the wrong place, twice, or another one."""
+    """A missing row, a misplaced row, a repeated row and another row are all differences."""
     assert "" != differs(ROWS, given, text)
 
 
 def test_floats_may_differ_in_their_last_digits() -> None:
-    """Sums are made in another order."""
+    """Floats may differ in their last digits, because sums are made in another order."""
     assert "" == differs([Row(a=0.1 + 0.2)], [Row(a=0.3)], "select a from t")
     assert "" != differs([Row(a=0.3)], [Row(a=0.3001)], "select a from t")

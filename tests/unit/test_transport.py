@@ -34,15 +34,14 @@ def test_frames_end_with_their_mark() -> None:
 
 @pytest.mark.parametrize("sent", range(len(SENT)))
 def test_frames_without_their_mark_are_an_error(sent: int) -> None:
-    """Wherever a stream is cut off, also between two frames, its rows are not taken for all there
-    are: the JVM closes it so when a task upstream fails."""
+    """A stream that is cut off anywhere, even between two frames, is an error. The JVM cuts it off
+    so when an upstream task fails."""
     with pytest.raises((EOFError, struct.error)):
         list(Frames().load_stream(io.BytesIO(SENT[:sent])))
 
 
 def test_messages_are_bounded_by_their_bytes() -> None:
-    """Wide rows behind narrow ones, as merging and functions may give in one batch, go to the JVM
-    in several messages."""
+    """Wide rows behind narrow ones in a batch go to the JVM in several messages."""
     texts = ["x"] * 100_000 + ["y" * (1 << 20)] * 10
     rows = pa.record_batch([pa.array(texts)], ["c"])
     sent = list(worker.messages([], [rows]))
@@ -69,7 +68,8 @@ def test_an_attempt_of_other_rows_is_found() -> None:
 def test_the_environment_that_was_used_longest_ago_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process serves more jobs than it keeps clients for; what its current job uses stays."""
+    """A process that serves many jobs closes the environment that was used longest ago, and never
+    the current job's."""
     closed: list[str] = []
 
     class Environment:
@@ -96,7 +96,8 @@ def test_the_environment_that_was_used_longest_ago_makes_room(
 
 
 def test_what_spark_hides_is_hidden() -> None:
-    """As its session is told; all of it where Python does not read a pattern as Java does."""
+    """Text that matches the session's redaction patterns is hidden; all text is hidden if Python
+    would read a pattern in another way than Java."""
 
     def hide(text: str, **asked: str) -> str:
         conf: Any = SimpleNamespace(get=lambda key, default: asked.get(key.split(".")[1], default))

@@ -1,4 +1,4 @@
-"""The Arrow types that functions are given, whatever version of PySpark made them."""
+"""The Arrow types that functions are given, in every version of PySpark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ ZONE = "America/New_York"
 def test_timestamps_are_given_in_the_sessions_zone(
     monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    """As the JVM of each version writes them, also where its PySpark knows no zone but UTC."""
+    """Timestamps have the session's zone, as the JVM writes them, even in a PySpark version that
+    knows only UTC."""
 
     def of_version(schema: StructType, **zoned: Any) -> pa.Schema:
         return to_arrow_schema(schema, **(zoned or {"timezone": "UTC"}))
@@ -42,8 +43,8 @@ def test_timestamps_are_given_in_the_sessions_zone(
 
 
 def test_null_structs_have_bytes() -> None:
-    """Each field of a struct takes its bytes in every row, those of lists only in those that have
-    any."""
+    """A struct's fields take their bytes in every row, also in a null row; a list's items do
+    not."""
     inner = pa.struct([("n", pa.int64()), ("is", pa.bool_()), ("d", pa.decimal128(38, 2))])
     kinds = [inner, pa.struct([("s", inner)]), pa.list_(inner), pa.string(), pa.null()]
     found = [types.least_bytes([pa.field("c", kind)]) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Which versions of Spark are taken: the table, what pip allows, what is tried and told."""
+"""The supported versions of Spark: the table, pip's limits, the tests and the documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("version", ["2.4.8", "3.5.9", "3.5.1-amzn-0"])
 def test_too_old_is_refused(version: str) -> None:
-    """By its name, with what is taken instead, before anything is imported that it has not."""
+    """A Spark version that is too old is refused by name, before anything is imported that it
+    lacks."""
     old = type("SparkSession", (), {"version": version})()
     with pytest.raises(Invalid, match=f"Spark {version} is too old: .* {OLDEST} and newer"):
         headgate.attach(old)
@@ -33,7 +34,8 @@ def test_patches_of_a_version_are_alike() -> None:
 
 
 def test_kinds_of_functions_that_are_new_are_not_asked_for() -> None:
-    """The oldest version has no functions that take a group batch by batch."""
+    """The package can be imported on a PySpark without functions that take a group batch by
+    batch."""
     program = (
         "from pyspark.util import PythonEvalType as kinds\n"
         "for name in [one for one in vars(kinds) if one.endswith('ITER_UDF')]:\n"
@@ -44,20 +46,20 @@ def test_kinds_of_functions_that_are_new_are_not_asked_for() -> None:
 
 
 def test_pip_allows_what_is_known_and_newer() -> None:
-    """From the oldest that is known up to the next major version."""
+    """pip allows Spark from the oldest known version up to the next major version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (asked,) = (one for one in project["optional-dependencies"]["spark"] if "pyspark" in one)
     assert f"pyspark>={OLDEST},<{int(NEWEST.split('.')[0]) + 1}" == asked
 
 
 def test_the_newest_is_developed_on() -> None:
-    """`make test` and `make test-real` run on the newest that is known."""
+    """The lock file pins the newest known version of Spark."""
     lock = (ROOT / "requirements.lock").read_text()
     assert re.findall(r"^pyspark==(\d+\.\d+)\.", lock, re.MULTILINE) == [NEWEST]
 
 
 def test_each_is_tried() -> None:
-    """`make test-matrix` runs on every version that is known, and on one that is refused."""
+    """`make test-matrix` runs on every known version, and on a version that is refused."""
     (tried,) = re.findall(r"^VERSIONS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     refused, *taken = (version.rsplit(".", 1)[0] for version in tried.split())
     assert list(VERSIONS) == taken
@@ -66,7 +68,8 @@ def test_each_is_tried() -> None:
 
 
 def test_each_is_documented() -> None:
-    """The table for users has a line for each, the newest first, and one for what is refused."""
+    """The users' table has a line for each known version, newest first, and one for refused
+    versions."""
     text = (ROOT / "docs/queries.md").read_text()
     *taken, (refused, how) = re.findall(r"^\| (\d\.\d+)[^|]* \|(.*)\|$", text, re.MULTILINE)
     assert [minor for minor, _ in taken] == list(VERSIONS)[::-1]

@@ -79,7 +79,7 @@ def shown(*lines: RenderableType) -> list[str]:
 
 
 def test_every_event_is_one_line_that_fits() -> None:
-    """Each event takes exactly one line, with its offset, kind and amount."""
+    """Each event takes one line of at most 100 columns, with its offset, kind and amount."""
     lines = shown(*map(views.event_row, records()))
     assert len(LIFE) == len(lines)
     assert max(map(len, lines)) <= COLUMNS
@@ -98,7 +98,8 @@ def test_every_event_is_one_line_that_fits() -> None:
 
 
 def test_a_timeline_has_one_row_a_partition() -> None:
-    """The winner's times count from the job's start; who has not come so far has dashes."""
+    """A timeline has a row per partition, with the winner's times since the job's start, and dashes
+    for phases that were not reached."""
     rows = [line.split() for line in shown(views.timeline(records()))[2:]]
     assert rows[0][:7] == ["1-0001/0", "1-2", "5,000", "1.2", "MB", "0.300", "0.310"]
     assert rows[0][7:12] == ["3", "of", "5", "0.900", "1.000"]
@@ -108,7 +109,7 @@ def test_a_timeline_has_one_row_a_partition() -> None:
 
 
 def test_a_timeline_fits_and_shows_each_phase() -> None:
-    """A bar shows writing, consumable and released time, and no line is cut at 100 columns."""
+    """A bar shows the times of writing, consumable and released, and fits 100 columns."""
     lines = shown(views.timeline(records()))
     assert max(map(len, lines)) <= COLUMNS
     assert not any("…" in line for line in lines)
@@ -119,14 +120,14 @@ def test_a_timeline_fits_and_shows_each_phase() -> None:
 
 
 def test_many_partitions_are_summed_up() -> None:
-    """Rows beyond those shown are counted, so that nobody takes the first ones for all."""
+    """Partitions beyond the shown ones are counted in a last row."""
     lines = shown(views.timeline(records(), shown=1))
     assert lines[3].split()[:8] == ["and", "2", "0", "0", "bytes", "0", "of", "2"]
     assert len(lines) == 4
 
 
 def test_an_empty_log_has_an_empty_timeline() -> None:
-    """A job that has registered no result is shown, not an error."""
+    """The timeline of a job without results is empty, not an error."""
     assert len(shown(views.timeline(records(LIFE[:1])))) == 2
     assert len(shown(views.timeline([]))) == 2
 
@@ -139,7 +140,8 @@ def test_an_empty_log_has_an_empty_timeline() -> None:
     ],
 )
 def test_a_partition_has_its_own_events(partition: str, kinds: set[str]) -> None:
-    """A partition's life is what its result has in common and its own attempts, no others."""
+    """The events of a partition are those of its own attempts and those of its whole result, no
+    others."""
     common = {
         "JobRegistered",
         "ResultRegistered",
@@ -156,7 +158,7 @@ def test_a_partition_has_its_own_events(partition: str, kinds: set[str]) -> None
 
 
 def test_an_event_as_json_keeps_everything() -> None:
-    """The JSON form holds envelope and body, bytes as base64."""
+    """The JSON form of an event holds envelope and body, with bytes as base64."""
     fields = views.event_fields(records()[6])
     assert tuple(fields[name] for name in ("offset", "kind", "job", "time_ms")) == (
         6,
@@ -168,7 +170,7 @@ def test_an_event_as_json_keeps_everything() -> None:
 
 
 def test_a_state_is_a_row_a_result() -> None:
-    """At each offset the table says what was true there, not what came later."""
+    """The table of a state shows what was true at its offset, and nothing later."""
     facts = [r for r in records() if r.event.basis is None]
     (early,), (late,) = fold(facts[:5]), fold(facts[:-1])
     rows = [shown(views.state_table(state))[3] for state in (early, late)]
@@ -179,7 +181,7 @@ def test_a_state_is_a_row_a_result() -> None:
 
 
 def test_findings_are_counted_beyond_the_first() -> None:
-    """A bucket full of orphans does not scroll the other findings away, and is counted whole."""
+    """A bucket full of orphans does not push out other findings, and all findings are counted."""
     orphans = tuple(Finding(Kind.ORPHAN, f"o{n}", 5, "unknown") for n in range(25))
     missing = Finding(Kind.MISSING, "m", 5, "gone")
     lines = shown(*views.findings(Findings((*orphans, missing), (BlobStat("x", 9),))))
@@ -189,7 +191,7 @@ def test_findings_are_counted_beyond_the_first() -> None:
 
 
 def test_an_audit_names_the_offset_of_a_violation() -> None:
-    """Violations and logs without a head are said job by job, sums over all."""
+    """Violations and logs without a head are listed job by job, followed by the totals."""
     found = (
         Audit(JOB, 4, 2, 1),
         Audit(JobId("k"), 1, 0, 0, violation="differs", offset=7),
@@ -204,6 +206,6 @@ def test_an_audit_names_the_offset_of_a_violation() -> None:
 
 
 def test_a_check_says_how_long_it_took() -> None:
-    """Verdict, name, measured time and what to do stand in one line."""
+    """A check is one line with its verdict, its name, its time and its advice."""
     (line,) = shown(views.check_row(CheckOutcome("java", CheckVerdict.WRONG, "install it", 1_200)))
     assert line.split() == ["✗", "wrong", "java", "1,200", "ms", "install", "it"]

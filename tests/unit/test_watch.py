@@ -1,4 +1,4 @@
-"""Many threads of a process watch one job: nobody's wait is another one's."""
+"""Threads of one process that wait for the same job do not block each other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 5.0
 
 
 class World:
-    """The log of a job that is registered and accepted."""
+    """The log of a job that is registered and accepted, and a view of it."""
 
     def __init__(self) -> None:
         self.log = MemoryEventLog()
@@ -51,7 +51,7 @@ def world() -> Iterator[World]:
 
 
 def until(result: ResultId, world: World, found: list[bool | None]) -> threading.Thread:
-    """A thread that waits for a result."""
+    """Start a thread that waits for a result."""
 
     def known(state: JobState) -> bool | None:
         return True if result in state.results else None
@@ -65,7 +65,7 @@ def until(result: ResultId, world: World, found: list[bool | None]) -> threading
 
 
 def test_a_question_does_not_wait_for_another_ones_answer(world: World) -> None:
-    """While one thread waits for what does not come, another one is answered at once, and again."""
+    """A thread is answered at once while another thread waits for a result that does not come."""
     found: list[bool | None] = []
     waiting = until(RESULT, world, found)
     began = SYSTEM_CLOCK.monotonic_s()
@@ -79,7 +79,7 @@ def test_a_question_does_not_wait_for_another_ones_answer(world: World) -> None:
 
 
 def test_each_of_two_waits_ends_with_its_own_answer(world: World) -> None:
-    """Whose answer comes first ends first, whoever began to wait first."""
+    """Each wait ends when its own result comes, whichever wait began first."""
     first: list[bool | None] = []
     second: list[bool | None] = []
     one = until(RESULT, world, first)
@@ -93,13 +93,14 @@ def test_each_of_two_waits_ends_with_its_own_answer(world: World) -> None:
 
 
 def test_a_wait_ends_with_nothing_when_nothing_comes(world: World) -> None:
-    """Without news of its result a wait ends at its deadline, with nothing."""
+    """A wait without its result ends at its deadline with None."""
     world.register(OTHER)
     assert world.watch.wait(RESULT, lambda state: None, lambda: Deadline.after(0.1)) is None
 
 
 def test_a_look_begins_at_the_newest_snapshot() -> None:
-    """However much of the log is gone, also of what was not read yet, what the job is is known."""
+    """A view has the job's state from the newest snapshot, even if the log loses events that it had
+    not read yet."""
     log = MemoryEventLog(1)
     state = live(log, LIFE, 2)
     start = position(log)

@@ -1,4 +1,4 @@
-"""Why a partition was made again, told from the log."""
+"""The reasons why a partition was made again, derived from the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def attempt(task: int, epoch: int = 1) -> AttemptId:
 
 
 def told(*facts: Fact) -> tuple[Made, ...]:
-    """Return why partition 0 is as it is after these facts and all decisions on them."""
+    """Return every attempt at partition 0, with its reason and outcome, after these facts and all
+    decisions on them."""
     replay, records = Replay(JOB), list[Recorded]()
     for fact in (
         JobRegistered("per-job", "0", "app"),
@@ -48,13 +49,13 @@ def told(*facts: Fact) -> tuple[Made, ...]:
 
 
 def test_the_first_attempt() -> None:
-    """A partition that went well has one attempt, made because its stage was run."""
+    """A partition without failures has one attempt, made because its map stage was run."""
     (made,) = told(AttemptStarted(attempt(1), "host"), Produced(attempt(1), (SEGMENT,), 7))
     assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
 
 
 def test_a_retry_names_the_attempt_before_it() -> None:
-    """An attempt that failed is why the next one was made; so is one that said nothing more."""
+    """A retry is explained by the attempt before it, which failed or has not ended."""
     first, second, third = told(
         AttemptStarted(attempt(1), "host"),
         AttemptFailed(attempt(1), "oom"),
@@ -68,7 +69,7 @@ def test_a_retry_names_the_attempt_before_it() -> None:
 
 
 def test_what_was_lost_is_the_reason() -> None:
-    """A loss is told with the object, the evidence, who stated it, and both offsets."""
+    """A loss is told with the object, the evidence, the author and all offsets."""
     _, again = told(
         AttemptStarted(attempt(1), "host"),
         Produced(attempt(1), (SEGMENT,), 7),
@@ -91,12 +92,12 @@ def test_another_driver_is_the_reason() -> None:
 
 
 def test_nobody_made_it() -> None:
-    """A partition without an attempt has no story."""
+    """A partition without an attempt has no explanation."""
     assert told() == ()
 
 
 def test_what_nothing_follows_from_is_told() -> None:
-    """Repeated, late and foreign facts are listed; what did something is not."""
+    """Repeated, late and foreign facts are listed as ignored; facts with an effect are not."""
     good: tuple[Fact, ...] = (
         JobRegistered("per-job", "0", "app"),
         ResultRegistered(RESULT, 1, 1, "", ""),
