@@ -1,4 +1,4 @@
-"""One random query, by Spark alone and through Headgate."""
+"""Ask one random query of Spark alone and through Headgate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def set_all(spark: SparkSession, tree: Tree) -> None:
-    """Set all that a query states, and nothing that an earlier one did."""
+    """Apply the settings of a query, and unset those of an earlier query."""
     stated = tree.settings
     for key in SETTINGS - stated.keys():
         spark.conf.unset(key)
@@ -50,7 +50,7 @@ def set_all(spark: SparkSession, tree: Tree) -> None:
 
 
 def answer(spark: SparkSession, tree: Tree) -> tuple[DataFrame, list[str]]:
-    """Spark's own, under the settings of the query."""
+    """Return Spark's own DataFrame and answer, under the settings of the query."""
     set_all(spark, tree)
     df = spark.sql(tree.statement)
     return df, told(df, tree)
@@ -84,8 +84,8 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
 
 
 def _above(df: DataFrame, tree: Tree) -> list[str]:
-    """For some queries how often each value of one column comes: Spark trusts what it is told of
-    where the rows are."""
+    """For some queries, count the values of one column with a further query: Spark plans that query
+    by the partitioning that it is told."""
     chosen = crc32(tree.statement.encode())
     if chosen % _SEES_ABOVE:
         return []
@@ -103,5 +103,5 @@ def ask(spark: SparkSession, hg: Headgate, tree: Tree) -> Outcome:
 
 
 def smallest(spark: SparkSession, hg: Headgate, tree: Tree) -> Tree:
-    """The smallest query that still differs."""
+    """Return the smallest query that still differs."""
     return shrunk(tree, lambda less: ask(spark, hg, less).said != "")

@@ -1,4 +1,4 @@
-"""Executors in processes of their own, what the log says of a job, and faults inside tasks."""
+"""Executors in processes of their own, the log of a job, and faults inside tasks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Task = Callable[[int, Iterable[Any]], Iterator[Any]]
 
 
 def executors(spark: SparkSession) -> list[int]:
-    """The executor processes under this session's JVM."""
+    """Return the executor processes under this session's JVM."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     return [pid for pid in descendants(jvm) if b"CoarseGrainedExecutorBackend" in command(pid)]
 
 
 def kill_executors(spark: SparkSession) -> int:
-    """SIGKILL every executor and wait until all are gone."""
+    """Kill every executor, wait until all are gone, and return their number."""
     killed = executors(spark)
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -44,7 +44,7 @@ def kill_executors(spark: SparkSession) -> int:
 
 
 def recorded(hg: Headgate) -> list[Recorded]:
-    """The whole log of a job, as an auditor reads it."""
+    """Return the whole log of a job."""
     log = hg._services.log
     follower = log.follow(hg.job)
     events: list[Recorded] = []
@@ -58,7 +58,7 @@ def recorded(hg: Headgate) -> list[Recorded]:
 
 
 def audited(events: list[Recorded]) -> Replay:
-    """The log replayed: raises when a recorded decision is not the one that follows."""
+    """Replay the log; raise an error if a recorded decision is not the one that follows."""
     replay = Replay(events[0].event.job)
     for one in events:
         replay.observe(one)
@@ -76,14 +76,14 @@ def attempts_of(events: list[Recorded]) -> Counter[int]:
 
 
 def findings(services: JobServices, events: list[Recorded]) -> Findings:
-    """The bucket held against the log of one job."""
+    """Compare the bucket with the log of one job."""
     states = fold(events)
     store, root = open_store(services.worker.store, dict(services.worker.s3))
     return fsck.check(store, root, lambda: states, states[0].job)
 
 
 def segments(hg: Headgate) -> list[str]:
-    """The objects of the newest result, in the order of their partitions."""
+    """Return the objects of the newest result, in the order of their partitions."""
     result = hg.results()[-1].result
     prefix = f"{hg._services.worker.root}/{hg.job}/"
     names = [s.name for s in hg._services.store.list(prefix) if f"/{result}/" in s.name]

@@ -30,8 +30,8 @@ class Place:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A module that is marked as real has no tests on the embedded stack, and one with a place of
-    its own only that."""
+    """Choose the stacks of each test: embedded and real, or real only for a module marked as real.
+    A module with a `place` fixture of its own uses that alone."""
     if "place" in metafunc.fixturenames and not hasattr(metafunc.module, "place"):
         is_real = metafunc.definition.get_closest_marker("real") is not None
         names = [*([] if is_real else ["embedded"]), pytest.param("real", marks=pytest.mark.real)]
@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def real_place() -> Place:
-    """The stack that `make stack` started; its credentials go the ordinary way."""
+    """Return the stack that `make stack` started; its credentials go through the environment."""
     found = stack.status()
     if found is None or not found.is_up():
         raise Invalid("start the stack first: make stack")
@@ -81,7 +81,7 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
 
 @contextmanager
 def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """A session whose configuration is another one for a while."""
+    """Change the session's configuration while the block runs."""
     before = {key: spark.conf.get(key, None) for key in conf}
     for key, value in conf.items():
         spark.conf.set(key, value)
@@ -96,7 +96,8 @@ def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark(place: Place, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """As the module's `CONF` has it; of what a builder is told, later sessions would hear too."""
+    """Open a session with the module's `CONF`. The settings are not given to the builder, because
+    later sessions would inherit them."""
     session = build_session(place, "local[2]")
     for key, value in getattr(request.module, "CONF", {}).items():
         session.conf.set(key, value)
@@ -112,7 +113,8 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
 
 @pytest.fixture(scope="module")
 def unequal(spark: SparkSession) -> None:
-    """Tables of very different sizes whose parts differ when small neighbours are read together."""
+    """Create tables of very different sizes, whose parts differ when small neighbours are read
+    together."""
     spark.range(20_000).selectExpr("id % 1000 k", "id v").createOrReplaceTempView("large")
     spark.range(20).selectExpr("id k", "id v").createOrReplaceTempView("little")
     spark.range(40).selectExpr("id k").createOrReplaceTempView("chosen")

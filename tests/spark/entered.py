@@ -1,4 +1,4 @@
-"""A session whose actions run through its headgate, beside Spark's own."""
+"""Switch a session's actions between Headgate and Spark's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 @contextmanager
 def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
-    """The session's actions are Spark's own for a while, and store nothing here."""
+    """Run the session's actions in Spark while the block runs; assert that they store nothing."""
     before = len(hg.results())
     hg.detach()
     yield
@@ -26,7 +26,7 @@ def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
-    """The session's actions run through its headgate for a while."""
+    """Run the session's actions through its headgate while the block runs."""
     _enter(hg, spark)
     try:
         yield
@@ -54,7 +54,7 @@ def stored(hg: Headgate, act: Callable[[], Any]) -> int:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    """Wait for what happens soon after, in another thread."""
+    """Wait for a condition that another thread makes true."""
     deadline = Deadline.after(20)
     while not done() and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.02)

@@ -1,4 +1,4 @@
-"""Random queries: the same seed gives the same query, and what differs is made smaller."""
+"""Random queries: a seed always gives the same query, and a query that differs is shrunk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = frozenset(
 
 @dataclass(frozen=True)
 class Tree:
-    """A rule, which of its texts, and what stands for the names in it."""
+    """A choice of one text of a rule, and the subtrees that replace the names in it."""
 
     rule: str
     choice: int
@@ -38,7 +38,7 @@ class Tree:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The settings that a query is run under; Spark's own of all others."""
+        """Return the settings under which the query is run; all others are Spark's defaults."""
         return dict(_SETTING.findall(self.text))
 
     @property
@@ -52,7 +52,7 @@ class Tree:
 
 
 def grow(rule: str, choose: Callable[[int], int], depth: int) -> Tree:
-    """A tree with so many relations above each other at most."""
+    """Grow a tree with at most `depth` nested relations."""
     texts = RULES[rule]
     if rule == "relation":
         texts = texts[: len(texts) if depth else 1]
@@ -75,7 +75,8 @@ def query(seed: int) -> Tree:
 
 
 def smaller(tree: Tree) -> Iterator[Tree]:
-    """A part of the same rule instead of the whole; a simpler choice; the same of each part."""
+    """Yield smaller trees: a part of the same rule, a simpler choice, or a tree with one smaller
+    part."""
     yield from (part for part in _parts(tree) if part.rule == tree.rule)
     yield from (one for one in (simplest(tree.rule),) if one != tree)
     texts = RULES[tree.rule][: tree.choice + 1]
@@ -88,7 +89,7 @@ def smaller(tree: Tree) -> Iterator[Tree]:
 
 
 def shrunk(tree: Tree, differs: Callable[[Tree], bool], tries: int = 300) -> Tree:
-    """The smallest that still differs, as far as so many tries find it."""
+    """Return the smallest tree that still differs, as far as this many tries find one."""
     found: Tree | None = tree
     while found is not None:
         tree, found = found, None

@@ -1,8 +1,8 @@
 """The grammar of random queries, and the tables that they read, as data.
 
-Every relation has the columns a, b, c, d, s, so that any can stand under any: a and c are keys, b
-is a number, d a value, s is nested, and TYPES says of which types they are. What a query leaves
-open, as which of some rows that tie comes first, is never asked for.
+Every relation has the columns a, b, c, d, s, so that relations can be nested freely: a and c are
+keys, b is a number, d a value, and s is nested. TYPES gives their types. No query depends on a
+choice that Spark may make freely, such as the first of several tied rows.
 """
 
 from __future__ import annotations
@@ -299,7 +299,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
 
 
 def tables(spark: SparkSession) -> None:
-    """Nulls, NaN and few values of keys, some of which are equal without being the same."""
+    """Create the tables, with nulls, NaN, and few values of keys, some of them equal but not
+    identical."""
     for number, (a, c, d, x, *_) in enumerate(TYPES):
         for at, (name, (rows, parts, others)) in enumerate(_TABLES.items()):
             spark.sql(

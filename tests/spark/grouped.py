@@ -1,4 +1,4 @@
-"""Grouped functions by Spark alone and through Headgate, held against each other."""
+"""Compare grouped functions in Spark alone and through Headgate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ROWS = """
 
 
 def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
-    """The rows and their order, and where the function was called."""
+    """Assert that rows, order and schema are Spark's, and that the function was called where
+    expected."""
     expected = list(map(str, query.collect()))  # for no NaN is equal to another
     out = hg.offload(query)
     called = "FlatMap" not in hg._offloaded[out].plan

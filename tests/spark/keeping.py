@@ -1,4 +1,4 @@
-"""Memory that functions keep from one call to the next, and results that lie in it."""
+"""Functions that keep memory from one call to the next, and return results in it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WAYS: dict[str, Recall] = {
 
 
 def again(memory: Memory, result: pa.Table) -> pa.Table:
-    """The same table in memory that every result is written to."""
+    """Write the result to memory that all results share, and return the table in that memory."""
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, result.schema) as stream:
         stream.write_table(result)
@@ -66,7 +66,7 @@ def again(memory: Memory, result: pa.Table) -> pa.Table:
 
 
 def spoiling(memory: Memory, result: pd.DataFrame) -> pd.DataFrame:
-    """The frame itself, after the former one has lost its values."""
+    """Destroy the values of the former frame, and return the new one."""
     former = memory.get("former", pd.DataFrame())
     for name in former:
         values = former[name].to_numpy()
@@ -90,7 +90,7 @@ def _spoil(value: Any) -> None:
 
 
 def filled(memory: Memory, name: str, values: Any, kind: Any = np.int64) -> Any:
-    """An array that is made once."""
+    """Return an array that is allocated once and filled anew at each call."""
     array = memory.setdefault(name, np.zeros(len(values), kind))
     for at, value in enumerate(values):
         array[at] = value
@@ -98,7 +98,7 @@ def filled(memory: Memory, name: str, values: Any, kind: Any = np.int64) -> Any:
 
 
 def count(memory: Memory, n: int) -> pa.Table:
-    """The least that shows it."""
+    """Return the smallest table that shows reused memory."""
     numbers = memory.setdefault("numbers", np.zeros(1))
     numbers[0] = n
     return pa.table({"n": numbers})
@@ -113,7 +113,7 @@ TABLE = {
 
 
 def every_type(memory: Memory, n: int) -> pa.Table:
-    """Three rows, of which no value is copied."""
+    """Return three rows of every type, without copying any value."""
     numbers = filled(memory, "numbers", [n, n + 1, n + 2])
     seen = numbers.view()
     seen.flags.writeable = False
@@ -161,7 +161,7 @@ def fixed_objects(memory: Memory, n: int) -> pd.DataFrame:
 
 
 def holding(memory: Memory, n: int) -> pd.DataFrame:
-    """Values whose own values change: also those of values in them."""
+    """Return objects whose values change with the next call, also inside other objects."""
     own: list[int] = memory.setdefault("list", [])
     own[:] = range(n % 3, n % 5)
     mapped: dict[str, int] = memory.setdefault("map", {})
@@ -188,7 +188,7 @@ def raw_text(memory: Memory, n: int) -> pd.DataFrame:
 
 
 class Number:
-    """A whole number that changes."""
+    """An integer whose value changes."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -224,7 +224,7 @@ def masked(memory: Memory, n: int) -> pd.DataFrame:
 
 
 class Shared(pd.arrays.IntegerArray):  # type: ignore[misc]
-    """It says that it copies."""
+    """An array whose `copy` returns the array itself."""
 
     def copy(self) -> Shared:
         return self

@@ -1,7 +1,7 @@
-"""Bugs of planning again, put into the product's own functions: random queries have to see them.
+"""Bugs of planning again, planted in the product's own functions: random queries must find them.
 
-Each patches one function. `python -m tests.spark.queries --planted NAME` tells the first query that
-shows it.
+Each bug patches one function. `python -m tests.spark.queries --planted NAME` prints the first query
+that shows it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RIGHT_OUTER = "org.apache.spark.sql.catalyst.plans.RightOuter"
 
 
 def check_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Leave out the product's own checks of its plans, so that wrong rows come of a bug."""
+    """The product's own checks of its plans are left out, so that a bug gives wrong rows."""
 
     def fill(
         self: ScanPlaces, plan: Any, scans: Sequence[tuple[Any, Scan]], cut: Sequence[Any] = ()
@@ -83,7 +83,7 @@ def swap_parts(patch: pytest.MonkeyPatch) -> None:
 
 
 def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
-    """An exchange takes the rows of one that differs in nothing but its filters."""
+    """An exchange takes the rows of another one that differs only in its filters."""
     begin = Planner.begin
     known: WeakKeyDictionary[Planner, dict[str, Mark]] = WeakKeyDictionary()
 
@@ -122,7 +122,7 @@ def take_no_groups_for_no_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
-    """The last piece of a skewed subpartition is read by nobody."""
+    """No task reads the last piece of a skewed subpartition."""
     parts_of = adaptive.parts_of
 
     def without_last(*given: Any) -> Sequence[tuple[Part, ...]]:
@@ -135,8 +135,8 @@ def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
 
 
 def broadcast_the_wrong_side(patch: pytest.MonkeyPatch) -> None:
-    """Planned again, a left join keeps all rows of the side that turned out small enough to be
-    broadcast."""
+    """When it is planned again, a left join keeps all rows of the side that became small enough to
+    be broadcast."""
     plan = Planner._plan
 
     def turned(self: Planner, logical: Any) -> Plan:

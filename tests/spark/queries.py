@@ -82,8 +82,11 @@ def session() -> Iterator[tuple[SparkSession, Headgate]]:
 def find(
     spark: SparkSession, hg: Headgate, plants: Sequence[Plant], seeds: Iterable[int]
 ) -> Sequence[Plant]:
-    """Print for each planted bug the first seed that has wrong rows of it and right ones without
-    it; return those that no seed has found."""
+    """Print, for each planted bug, the first seed that gives wrong rows with it and right ones
+    without it.
+
+    Return the bugs that no seed has found.
+    """
     sought, reached = list(plants), Counter[str]()
     for tried, seed in enumerate(seeds, 1):
         tree = query(seed)
@@ -126,14 +129,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The last word of a process: the parts that its queries reached, and the findings of fsck."""
+    """The last message of a process: the parts that its queries reached, and the findings of
+    fsck."""
 
     reached: Counter[str]
     fsck: str
 
 
 def answer_all(seeds: range, shrunk_max: int, told: Connection) -> None:
-    """Ask the queries of one process, in a session of its own, and tell of each."""
+    """Ask the queries of one process, in a session of its own, and send each outcome."""
     with session() as (spark, hg), pytest.MonkeyPatch.context() as patch:
         watched, wrong = Watched(patch), 0
         for seed in seeds:
@@ -149,7 +153,7 @@ def answer_all(seeds: range, shrunk_max: int, told: Connection) -> None:
 
 
 def fsck(hg: Headgate) -> str:
-    """Hold the bucket against the log of a job; return what was found."""
+    """Compare the bucket with the log of a job, and return the findings as text."""
     conf, worker = real_place().conf, hg._services.worker
     where = ["--broker", conf["spark.headgate.broker"], "--store", worker.store]
     asked = subprocess.run(
@@ -162,7 +166,7 @@ def fsck(hg: Headgate) -> str:
 
 
 def report(seeds: range, shrunk_max: int, processes: int) -> int:
-    """Ask all queries in so many processes, and print what came of them."""
+    """Ask all queries in this many processes, and print the outcome."""
     readers = []
     for at in range(processes):
         reader, writer = SPAWN.Pipe(duplex=False)
@@ -198,7 +202,7 @@ def report(seeds: range, shrunk_max: int, processes: int) -> int:
 
 
 class Tally:
-    """Counts queries, and prints now and then how many there were."""
+    """The count of queries, which is printed now and then."""
 
     def __init__(self, queries: int) -> None:
         self._queries = queries

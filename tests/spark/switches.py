@@ -1,19 +1,20 @@
-"""The settings that random queries are run under, as rules of their grammar.
+"""The settings under which random queries run, as rules of their grammar.
 
-A name stands for one setting and has the values that may be drawn for it, an empty text for Spark's
-own. The first is the simplest; those that stand there several times are likelier.
+Each name stands for one setting and the values that may be drawn for it; an empty text keeps
+Spark's default. The first value is the simplest, and a value that is listed several times is
+likelier.
 """
 
 from __future__ import annotations
 
 
 def _one_of(setting: str, *values: str) -> tuple[str, ...]:
-    """A setting of each of these values, and of Spark's own for an empty one."""
+    """Return a text that sets each of these values; an empty value keeps Spark's default."""
     return tuple(f"set spark.sql.{setting}={value};" if value else "" for value in values)
 
 
 def _seldom(setting: str, *values: str) -> tuple[str, ...]:
-    """A setting that one query in ten has."""
+    """Return texts for a setting that only one query in ten has."""
     return _one_of(setting, *[""] * (9 * len(values)), *values)
 
 

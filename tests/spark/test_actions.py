@@ -1,4 +1,5 @@
-"""Sessions whose actions run through their headgate: each entry point, and the way back."""
+"""Actions that run through their session's headgate: each entry point, and the way back to
+Spark."""
 
 from __future__ import annotations
 
@@ -62,8 +63,8 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
 
 @pytest.mark.parametrize("name", OFFLOADED)
 def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """The action gives what Spark's own gives, its exchanges ran here, and nothing stays of them
-    but what somebody may come back to."""
+    """An action gives Spark's own answer, and its exchanges run here. They are released at once,
+    except the exchanges of an `rdd`, which may be read again."""
     act, before = OFFLOADED[name], len(hg.results())
     with detached(hg, spark):
         expected = act(counted(spark))
@@ -76,7 +77,7 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
 
 
 def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same page, with its line about rows that are not shown."""
+    """`show` prints the same page as Spark, with its line about further rows."""
     df = counted(spark).orderBy("k")
     df.show(5, False)
     ours = capsys.readouterr().out
@@ -88,7 +89,7 @@ def test_show(spark: SparkSession, hg: Headgate, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("act", ["collect", "toArrow", "localCheckpoint"])
 def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
-    """The rows under a limit come together here too, unless the driver collects them itself."""
+    """The exchange of a limit runs here too, unless the driver collects the rows itself."""
     df = spark.range(0, 500, 1, 3).orderBy("id").limit(7)
     before = len(hg.results())
     assert {} == left(hg, getattr(df, act))
@@ -98,8 +99,8 @@ def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
 @pytest.mark.parametrize("chars", ["10", "2147483632"])
 @pytest.mark.parametrize("above", [False, True])
 def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool, chars: str) -> None:
-    """Metrics of a query are those that Spark gives; it is left to Spark, which is counted, however
-    little of a plan Spark shows."""
+    """A query with observed metrics is left to Spark and counted, even if Spark shows little of its
+    plan."""
     with setting(spark, {"spark.sql.maxPlanStringLength": chars}):
         _observe(spark, hg, above)
 
@@ -120,7 +121,7 @@ def _observe(spark: SparkSession, hg: Headgate, above: bool) -> None:
 
 
 def test_a_cache_that_is_observed(spark: SparkSession, hg: Headgate) -> None:
-    """A query over a cache gives the metrics of what fills it, as Spark's does."""
+    """A query over a cache gives the metrics of the query that fills the cache."""
     seen = Observation("filled")
     rows = spark.range(0, 500, 1, 3).observe(seen, F.count(F.lit(1)).alias("rows")).cache()
     assert 7 == rows.groupBy(F.col("id") % 7).count().count()
@@ -129,8 +130,8 @@ def test_a_cache_that_is_observed(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_a_dataframe_is_planned_once(spark: SparkSession, hg: Headgate) -> None:
-    """As in Spark, a second action on a DataFrame has the time of the first, and runs no map stage
-    again; what is stored goes with the DataFrame."""
+    """A second action on a DataFrame has the first one's time and runs no map stage, as in Spark.
+    Its stored results are released with the DataFrame."""
     df = counted(spark).withColumn("now", F.current_timestamp())
     before = len(hg.results())
     first = sorted(df.collect())
@@ -150,8 +151,8 @@ def _methods() -> dict[tuple[type, str], Any]:
 
 
 def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
-    """Another session of the process is never affected, and when the last one has left, every
-    method is the object that it was."""
+    """Other sessions of the process are not affected. When the last session has left, every method
+    is the original object again."""
     inside, before = _methods(), hg.results()
     assert 7 == len(counted(spark.newSession()).collect())
     assert before == hg.results()
@@ -169,7 +170,8 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:
-    """The last to attach has the session's actions; when it has gone, the one before has them."""
+    """The headgate that attached last has the session's actions; when it is closed, the former one
+    has them."""
     with setting(spark, {"spark.headgate.job.id": f"{hg.job}-second"}), attach(spark) as second:
         assert 0 == stored(hg, lambda: stored(second, lambda: counted(spark).collect()))
         assert second.results() != ()
@@ -184,7 +186,7 @@ def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:
 def test_spark_runs_what_we_cannot(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When Headgate cannot do its part, the action gives its rows all the same, and it is told."""
+    """An action gives its rows although Headgate fails, and the failure is counted."""
 
     def away(*_: object) -> None:
         raise Unavailable("the broker is away")
@@ -212,7 +214,7 @@ def test_spark_runs_what_we_cannot_plan(
     call: Callable[[SparkSession], Any],
     reason: str,
 ) -> None:
-    """An error of our planning, of whatever kind, costs no action; it is told in one line."""
+    """Any error of our planning is logged in one line, and Spark runs the action."""
 
     def fails(*_: object) -> None:
         call(spark)
@@ -242,7 +244,8 @@ FAILING: dict[str, tuple[Callable[[], Column], type[Exception]]] = {
 
 @pytest.mark.parametrize("name", FAILING)
 def test_what_fails_in_spark_is_not_run_again(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """An error of the user's own rows is raised once, as Spark raises it."""
+    """An error in the user's own rows is raised as Spark raises it, and the query is not run
+    again."""
     column, kind = FAILING[name]
     df = counted(spark).select(column().alias("c")).groupBy("c").count()
     tracker, group = spark.sparkContext.statusTracker(), f"fails-{name}"
@@ -259,7 +262,8 @@ def test_what_fails_in_spark_is_not_run_again(spark: SparkSession, hg: Headgate,
 def test_a_registration_that_nobody_answers(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what was waited for, Spark runs the query, and nothing stays registered."""
+    """A registration without an answer is reported, Spark runs the query, and nothing stays
+    registered."""
 
     class Silent(Future[Any]):
         def result(self, timeout: float | None = None) -> Any:
@@ -283,7 +287,7 @@ def test_a_registration_that_nobody_answers(
 def test_rows_that_were_read_are_given(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An action that has its rows does not fail for what is to be deleted after it."""
+    """An action that has its rows succeeds although its results cannot be released."""
 
     def away(*_: object) -> None:
         raise Unavailable("the broker is away")
@@ -311,7 +315,8 @@ def test_what_is_read_is_not_unused(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
-    """Also when it fails: no object is left, but of what others keep until the JVM collects."""
+    """No object of an action stays, even if the action fails, except results that live until the
+    JVM collects its garbage."""
     before = len(hg.results())
     df = counted(spark).where("assert_true(n < 0) is null").groupBy("n").count()
     with pytest.raises(Exception, match="is not true"):

@@ -25,7 +25,8 @@ SKEW = {
 
 @pytest.fixture(scope="module")
 def sides(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-    """Nearly all rows of either side have the same key; some keys are on one side only."""
+    """Return two frames in which nearly all rows have the same key, and some keys are on one side
+    only."""
     numbers = spark.range(0, 6_000, 1, 6)
     hot = F.when(F.col("id") % 20 > 0, 7).otherwise(F.col("id") % 97)
     left = numbers.select(hot.alias("k"), F.sha1(F.col("id").cast("string")).alias("x"))
@@ -58,8 +59,8 @@ def test_skewed_joins(
     hint: str,
     cut: bool,
 ) -> None:
-    """The larger side is read in pieces where the join allows it, each beside the whole of the
-    other side; the rows are Spark's, and what is handed out does not claim to be hashed."""
+    """The larger side is read in pieces where the join allows it, each beside the whole other side.
+    The rows are Spark's, and the result does not claim to be hashed."""
     left, right = sides
     df = left.join(right.hint(hint), "k", how)
     with setting(spark, SKEW):
@@ -124,7 +125,8 @@ def test_the_other_side_is_cut(
 def test_what_relies_on_places_is_not_cut(
     spark: SparkSession, hg: Headgate, sides: tuple[DataFrame, DataFrame]
 ) -> None:
-    """An aggregate over a join, in its stage, needs all rows of a key in one task."""
+    """A join is not cut into pieces if an aggregate in its stage needs all rows of a key in one
+    task."""
     left, right = sides
     df = left.join(right, "k").groupBy("k").agg(F.count("*"), F.max("x"))
     with setting(spark, SKEW):
@@ -135,7 +137,8 @@ def test_what_relies_on_places_is_not_cut(
 
 
 def test_unions(spark: SparkSession, hg: Headgate) -> None:
-    """Each branch of a union is read by itself: a small one by one task, also beside a scan."""
+    """Each branch of a union is read by tasks of its own, a small branch by one task, also beside a
+    scan."""
     small = spark.range(0, 50, 1, 2).groupBy((F.col("id") % 5).alias("k")).count()
     df = small.union(spark.range(0, 9, 1, 3).selectExpr("id", "id"))
     out = hg.offload(df)
@@ -145,8 +148,9 @@ def test_unions(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_small_exchanges_stay(spark: SparkSession) -> None:
-    """From a size on exchanges run here, by what is known when they begin; below it, or where none
-    is to run here, Spark has them, and says why."""
+    """Exchanges below the configured size are left to Spark and counted with that reason, and so
+    are all exchanges if the size says so. The size is the one that is known when the exchange
+    begins."""
     counted = spark.range(0, 60_000, 1, 4).groupBy((F.col("id") % 20_000).alias("k")).count()
     df = counted.groupBy("count").agg(F.max("k").alias("k")).orderBy("k")
     for least, taken, left in ((100_000, 2, 1), (-1, 0, 3)):
@@ -192,7 +196,7 @@ TWICE = [
 def test_one_exchange_at_several_places(
     spark: SparkSession, hg: Headgate, query: str, skew: dict[str, str]
 ) -> None:
-    """Spark's optimizer copies one side of a join: every place of it is read as its sibling is."""
+    """An exchange that Spark's optimizer copied to several places is cut alike at all of them."""
     with setting(spark, SMALL_PARTS | skew):
         df = spark.sql(query)
         out = hg.offload(df)

@@ -25,7 +25,7 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture
 def conf(spark: SparkSession) -> Iterator[dict[str, str]]:
-    """Settings of one test, on top of the session's, and gone after it."""
+    """Return a dictionary for the settings of one test, which are unset after it."""
     changed: dict[str, str] = {}
     before = dict(spark.conf.getAll)
     yield changed
@@ -37,7 +37,7 @@ def conf(spark: SparkSession) -> Iterator[dict[str, str]]:
 
 
 def refused(spark: SparkSession, conf: dict[str, str]) -> HeadgateError:
-    """The error that attaching with these settings ends in, within 15 s and a margin."""
+    """Attach with these settings, and return the error, which must come within 20 s."""
     for key, value in conf.items():
         spark.conf.set(key, value)
     start_s = SYSTEM_CLOCK.monotonic_s()
@@ -49,7 +49,7 @@ def refused(spark: SparkSession, conf: dict[str, str]) -> HeadgateError:
 
 
 def test_misspelt_key(spark: SparkSession, conf: dict[str, str]) -> None:
-    """An unknown key is an error that names the nearest."""
+    """An unknown key is an error that names the nearest key."""
     conf["spark.headgate.codex"] = "lz4"
     error = refused(spark, conf)
     assert "no spark.headgate.codex; the nearest key is spark.headgate.codec" in str(error)
@@ -71,7 +71,7 @@ def test_misspelt_key(spark: SparkSession, conf: dict[str, str]) -> None:
 def test_value_that_cannot_be_used(
     spark: SparkSession, conf: dict[str, str], key: str, value: str, text: str
 ) -> None:
-    """A value that cannot be used is refused by its key, and a secret's value is not repeated."""
+    """A bad value is refused by its key, and a secret value is not shown."""
     conf[f"spark.headgate.{key}"] = value
     error = refused(spark, conf)
     assert isinstance(error, Invalid)
@@ -80,7 +80,7 @@ def test_value_that_cannot_be_used(
 
 
 def test_broker_unreachable(spark: SparkSession, conf: dict[str, str]) -> None:
-    """Nobody at the broker's address: said within 15 s, naming what was tried."""
+    """An unreachable broker is an error within the limit, and the error names the address."""
     conf["spark.headgate.broker"] = NOBODY
     conf["spark.headgate.store"] = "s3://headgate/x"
     error = refused(spark, conf)
@@ -89,7 +89,7 @@ def test_broker_unreachable(spark: SparkSession, conf: dict[str, str]) -> None:
 
 
 def test_a_store_that_nobody_shares(spark: SparkSession, conf: dict[str, str]) -> None:
-    """Tasks are processes of their own: what is in one's memory no other one finds."""
+    """A store in memory is refused, because tasks are other processes and cannot share it."""
     conf["spark.headgate.broker"] = NOBODY
     conf["spark.headgate.store"] = "memory://x"
     error = refused(spark, conf)
@@ -98,26 +98,26 @@ def test_a_store_that_nobody_shares(spark: SparkSession, conf: dict[str, str]) -
 
 
 def test_half_configured(spark: SparkSession, place: Place, conf: dict[str, str]) -> None:
-    """A broker without a store is neither the embedded stack nor a real one."""
+    """A broker without a store is refused."""
     conf["spark.headgate.broker"] = NOBODY
     conf["spark.headgate.store"] = ""
     assert "set spark.headgate.store too" in str(refused(spark, conf))
 
 
 def test_connect_session() -> None:
-    """A Spark Connect session gets one sentence."""
+    """A Spark Connect session is refused with one sentence."""
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(Invalid, match="Spark Connect"):
         attach_session(remote, lambda: pytest.fail("nothing is started"))
 
 
 def test_unknown_spark_has_no_door() -> None:
-    """A Spark that the private door does not know is left to the public road."""
+    """An unknown version of Spark gets no private door, so that the public transport is used."""
     assert open_door(type("SparkSession", (), {"version": "4.9.0"})()) is None
 
 
 def test_executor_without_headgate(tmp_path: Path) -> None:
-    """A worker's Python without headgate is found at attach, and told what to do."""
+    """A worker whose Python lacks headgate is found at attach, and the error says what to do."""
     program = (
         "from pyspark.sql import SparkSession\n"
         "from headgate import attach, Invalid\n"
@@ -151,6 +151,7 @@ def test_executor_without_headgate(tmp_path: Path) -> None:
 def test_services_not_as_configured(
     spark: SparkSession, place: Place, conf: dict[str, str], key: str, value: str, text: str
 ) -> None:
-    """Missing bucket, unreachable store, a topic with other settings: each said in one error."""
+    """A missing bucket, an unreachable store and a topic with other settings each give one
+    error."""
     conf[f"spark.headgate.{key}"] = value
     assert text in str(refused(spark, conf))

@@ -42,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, place: Place) -> Iterator[Sp
 
 @pytest.fixture(params=["true", "false"])
 def df(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[DataFrame]:
-    """A query with one exchange that nobody has cached, with adaptive execution and without."""
+    """Return a query with one exchange that is not cached, with and without adaptive execution."""
     spark.conf.set("spark.sql.adaptive.enabled", request.param)
     yield counted(spark)
     spark.catalog.clearCache()
@@ -80,7 +80,8 @@ COUNTS = [(k, 72 if k < 3 else 71) for k in range(7)]
 
 @pytest.mark.parametrize("level", ["MEMORY_AND_DISK_DESER", "DISK_ONLY_2"])
 def test_filled_here(hg: Headgate, df: DataFrame, level: str) -> None:
-    """By the first action that reads it, and only then."""
+    """The first action that reads a cache fills it through Headgate, and later actions run no
+    exchange."""
     assert 0 == ran(hg, lambda: df.persist(getattr(StorageLevel, level)))
     assert "hashpartitioning" in hg.explain(df)
     assert "runs here, for a cache" in hg.explain(df)
@@ -92,7 +93,7 @@ def test_filled_here(hg: Headgate, df: DataFrame, level: str) -> None:
 
 
 def test_over_a_cache(hg: Headgate, df: DataFrame) -> None:
-    """So is one that is saved, or that a table of Spark's catalog names."""
+    """A save or a query over a cached table fills the cache through Headgate too."""
     df.createOrReplaceTempView("v")
     df.sparkSession.catalog.cacheTable("v")
     above = df.sparkSession.table("v").groupBy("n").count().orderBy("n")
@@ -102,8 +103,8 @@ def test_over_a_cache(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_what_reads_a_cache_is_made_of_it(hg: Headgate, df: DataFrame) -> None:
-    """The log knows that a result was made from what fills a cache, so that both can be made
-    again."""
+    """The log names a cache's result as the input of a result that reads the cache, so that both
+    can be made again."""
     df.cache()
     rows(df)
     *_, filled = hg._exchanger.job_context.master.state(hg.job).results
@@ -115,7 +116,7 @@ def test_what_reads_a_cache_is_made_of_it(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_read_again(hg: Headgate, df: DataFrame) -> None:
-    """Blocks that Spark has lost are read again from the store; no map stage runs."""
+    """Cached blocks that Spark has lost are read from the store again, without a map stage."""
     df.cache()
     assert 1 == ran(hg, lambda: rows(df))
     kept = df.sparkSession.sparkContext._jsc.getPersistentRDDs()
@@ -126,7 +127,8 @@ def test_read_again(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_one_cache_over_another(hg: Headgate, df: DataFrame) -> None:
-    """Both are filled for the first action that reads the upper one; a subquery's too."""
+    """The first action that reads an upper cache fills the lower one too, also for a cache in a
+    subquery."""
     df.cache()
     upper = df.groupBy("n").agg(F.sum("k").alias("k")).cache()
     assert 2 == ran(hg, lambda: rows(upper))
@@ -140,8 +142,8 @@ def test_one_cache_over_another(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_what_was_planned_before(hg: Headgate, df: DataFrame) -> None:
-    """A query that Spark has planned before the cache was filled relies on how its rows were to be
-    partitioned, and on nothing that has become of them."""
+    """A query that Spark planned before the cache was filled still gets the partitioning that it
+    relies on."""
     df.cache()
     other = df.sparkSession.range(0, 700, 1, 3).groupBy((F.col("id") % 7).alias("k")).count()
     early = df.groupBy("k").agg(F.sum("n").alias("n")).join(other.hint("merge"), "k")
@@ -154,7 +156,8 @@ def test_what_was_planned_before(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_other_partitions_than_planned(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    """Spark fills it where it was planned with settings that have changed, and says so."""
+    """Spark fills a cache that was planned under settings that have changed, and the reason is
+    counted."""
     on = spark.conf.get("spark.sql.adaptive.enabled") == "true"
     df.cache()
     with setting(spark, {"spark.sql.shuffle.partitions": "3"}):
@@ -165,7 +168,8 @@ def test_other_partitions_than_planned(hg: Headgate, spark: SparkSession, df: Da
 
 
 def test_what_cannot_be_carried(hg: Headgate, spark: SparkSession) -> None:
-    """Its reason is counted, once."""
+    """A cache with a type that cannot be carried is left to Spark, and its reason is counted
+    once."""
     spans = spark.range(0, 50, 1, 3).selectExpr("make_interval(0, 0, 0, int(id % 5)) as i")
     kept = spans.distinct().selectExpr("string(i) as i").cache()
     reasons = left(hg, lambda: rows(kept))
@@ -203,7 +207,8 @@ KEEP: dict[str, Callable[[Headgate, DataFrame], Any]] = {
 
 @pytest.mark.parametrize("name", KEEP)
 def test_what_outlives_an_action(hg: Headgate, df: DataFrame, name: str) -> None:
-    """So is what is stored for RDDs, for checkpoints that are made later, and by `offload`."""
+    """Results for RDDs, for later checkpoints and for `offload` stay while they can be read, and
+    are released afterwards."""
     since = len(hg.results())
     kept: list[Any] = []
     assert 1 == ran(hg, lambda: kept.append(KEEP[name](hg, df)))
@@ -230,8 +235,8 @@ def test_new_rows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
 def test_answers_outlive_caches(
     hg: Headgate, spark: SparkSession, df: DataFrame, gone: str
 ) -> None:
-    """A DataFrame that was collected has the same rows, and runs nothing again, whatever became of
-    the cache that it has read."""
+    """A collected DataFrame gives the same rows again without running anything, whatever happened
+    to the cache that it has read."""
     df.write.saveAsTable("numbers", mode="overwrite")
     kept = spark.table("numbers").cache()
     asked = kept.groupBy("n").count().withColumn("at", F.current_timestamp())
@@ -247,7 +252,7 @@ def test_answers_outlive_caches(
 
 
 def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
-    """A map stage that fails for a cache fails as Spark says it, and stores nothing."""
+    """A map stage that fails for a cache raises Spark's error, and leaves nothing stored."""
     since = len(hg.results())
     kept = df.selectExpr("if(k = 6, raise_error('six'), k) as k").distinct().cache()
     with pytest.raises(PySparkException, match="six"):
@@ -265,7 +270,7 @@ def test_two_threads(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_close(spark: SparkSession, df: DataFrame) -> None:
-    """Spark fills by itself again what read from a job that has gone."""
+    """Spark fills a cache again by itself when the job that had filled it is closed."""
     spark.conf.set("spark.headgate.job.id", f"test-caches-{os.urandom(4).hex()}")
     with attach(spark) as own:
         df.cache()
@@ -280,8 +285,8 @@ def test_close(spark: SparkSession, df: DataFrame) -> None:
 
 
 def test_close_behind_spark(spark: SparkSession) -> None:
-    """A session that was stopped first leaves nothing that could be given back, nor anything
-    stored. It is the last test of this file."""
+    """Closing a headgate after its session was stopped leaves nothing stored. This test stops the
+    session, so it is the last of this file."""
     spark.conf.set("spark.headgate.job.id", f"test-caches-{os.urandom(4).hex()}")
     own = attach(spark)
     df = counted(spark).cache()

@@ -1,5 +1,4 @@
-"""Functions for the groups that two frames have under the same keys: what they are given of each
-side, what becomes of what they return, and the errors are PySpark's."""
+"""Functions for cogrouped frames: their arguments, their results and their errors are PySpark's."""
 
 from __future__ import annotations
 
@@ -32,20 +31,20 @@ PART_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 @pytest.fixture(scope="module")
 def wide(spark: SparkSession) -> DataFrame:
-    """Every type, and three of them also with nulls in some groups of `k`."""
+    """Return rows with every type; three columns also have nulls in some groups of `k`."""
     nulls = [f"if(v % 22 = 0, null, {one}) {one}_null" for one in ("v", "t", "day")]
     return spark.sql(f"select {ROWS} from range(0, 60, 1, 3)").selectExpr("*", *nulls)
 
 
 @pytest.fixture(scope="module")
 def left(spark: SparkSession) -> DataFrame:
-    """Its groups 0 and 1 are not on the right."""
+    """Return the left side, whose groups 0 and 1 are not on the right."""
     return spark.sql("select id % 5 k, id v, string(id % 2) s from range(0, 60, 1, 3)")
 
 
 @pytest.fixture(scope="module")
 def right(spark: SparkSession) -> DataFrame:
-    """Its groups 5 and 6 are not on the left."""
+    """Return the right side, whose groups 5 and 6 are not on the left."""
     return spark.sql("select id * 10 w, id % 5 + 2 k, string(id % 2) s from range(0, 40, 1, 2)")
 
 
@@ -54,7 +53,7 @@ def together(queries: list[DataFrame]) -> DataFrame:
 
 
 def of_both(left: DataFrame, right: DataFrame, keys: list[Any], way: str, *what: Any) -> DataFrame:
-    """`way` is `pandas` or `arrow`."""
+    """Apply a function to cogrouped sides; `way` is `pandas` or `arrow`."""
     groups = left.groupBy(*keys).cogroup(right.groupBy(*keys))
     return groups.applyInPandas(*what) if way == "pandas" else groups.applyInArrow(*what)
 
@@ -92,7 +91,7 @@ TOLD = [
 
 
 def told(left: DataFrame, right: DataFrame, *keys: Any) -> DataFrame:
-    """Each way in which the groups can be told."""
+    """Return the arguments of functions of each kind, as text."""
     return together([of_both(left, right, [*keys], *one, "said string") for one in TOLD])
 
 
@@ -101,7 +100,7 @@ def told_with_keys(left: DataFrame, right: DataFrame, *keys: Any) -> DataFrame:
 
 
 def test_keys_of_one_side(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
-    """The other side has the columns, and no rows."""
+    """A group that only one side has gets the other side's columns without rows."""
     same(hg, told(left, right, "k"))
 
 
@@ -113,7 +112,8 @@ def test_no_rows(hg: Headgate, left: DataFrame, right: DataFrame, emptied: str) 
 
 
 def test_the_same_frame_twice(hg: Headgate, left: DataFrame) -> None:
-    """Also under names in other letters; it can be joined with itself."""
+    """A frame can be cogrouped with itself, also if the key is written in other letters, and the
+    result can be joined with itself."""
     same(hg, told_with_keys(left, left, "K"))
     counts = of_both(left, left, ["k"], "pandas", counted, COUNTED)
     same(hg, counts.join(counts.withColumnRenamed("n", "m"), "k").orderBy("k"))
@@ -123,8 +123,8 @@ KEYS = ["n,i,e", "s,t", "x,f", "d,w,b", "day,at,z", "q,y"]
 
 
 def test_keys(hg: Headgate, wide: DataFrame) -> None:
-    """Nulls and NaN meet their like, in Spark's order. At 0.0 on one side and -0.0 on the other
-    Spark fails."""
+    """Nulls and NaN of both sides meet, in Spark's order. Keys are never 0.0 on one side and -0.0
+    on the other, because Spark fails then."""
     rows = wide.withColumn("x", wide.x + 0.0)
     halves = rows.filter("v % 4 < 3"), rows.filter("v % 4 > 1")
     queries = []
@@ -135,13 +135,14 @@ def test_keys(hg: Headgate, wide: DataFrame) -> None:
 
 
 def test_keys_of_other_types(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
-    """They are not made alike: their rows meet where their hashes happen to be in one partition."""
+    """Keys of different types are left to Spark, which meets their rows only where their hashes
+    fall into the same partition."""
     narrow = right.withColumn("k", right.k.cast("int"))
     same(hg, told_with_keys(left, narrow, "k"), here=False)
 
 
 def test_other_names(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
-    """Keys go together by their places; they may be expressions."""
+    """Keys of both sides are matched by position, and may be expressions."""
     groups = left.groupBy("k", "s", left.v % 3 == 0).cogroup(
         right.toDF("w", "key", "text").groupBy("key", "text", col("w") % 20 == 0)
     )
@@ -161,13 +162,14 @@ def test_one_group_of_all(hg: Headgate, left: DataFrame, right: DataFrame) -> No
 
 
 def test_sides_that_lie_ready(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
-    """A window has already brought the rows of one side together, by its own order of keys."""
+    """A side whose rows a window has already brought together, in its own order of keys, is grouped
+    right."""
     summed = right.withColumn("sum", sum_of("w").over(Window.partitionBy("s", "k")))
     same(hg, told_with_keys(left, summed, "k", "s"))
 
 
 def test_what_a_function_is_given(hg: Headgate, wide: DataFrame) -> None:
-    """Every type; of a column without rows too."""
+    """A function gets every type right, also in columns without rows."""
     same(hg, told(wide.filter("k < 5"), wide.filter("k > 3"), "k"))
 
 
@@ -175,7 +177,7 @@ def test_what_a_function_is_given(hg: Headgate, wide: DataFrame) -> None:
 def test_parts(
     hg: Headgate, spark: SparkSession, left: DataFrame, right: DataFrame, conf: dict[str, str]
 ) -> None:
-    """However rows go to the function, it has a group at once."""
+    """A function gets a whole group at once, whatever the size of batches."""
     with setting(spark, conf):
         same(hg, told(left, right, "k"))
 
@@ -200,7 +202,7 @@ def merged(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
 
 def labelled(key: Key, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """Under names for some groups, under places for others."""
+    """Return a frame with column names for some groups, and with positions for others."""
     return pd.DataFrame([[key[0], len(left)]], columns=["k", "n"] if key[0] % 2 else [0, 1])
 
 
@@ -267,6 +269,6 @@ WRONG: dict[str, tuple[str, Function, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors(hg: Headgate, left: DataFrame, right: DataFrame, name: str) -> None:
-    """They are PySpark's own, with the user's traceback."""
+    """Errors are PySpark's own, with the user's traceback."""
     query = of_both(left, right, ["k"], *WRONG[name])
     same_error(hg, query, "raising" if name == "an error" else "")

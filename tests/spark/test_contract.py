@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An embedded stack that drivers come and go on."""
+    """An embedded stack that outlives the headgates of one test."""
 
     stack: EmbeddedStack
 
@@ -41,7 +41,7 @@ class Kept:
         return self.stack.bucket
 
     def close(self) -> None:
-        """The stack goes when the tests do."""
+        """Do nothing: the stack is closed after the tests."""
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +71,8 @@ def rows(df: DataFrame) -> list[tuple[object, ...]]:
 
 
 def test_a_promoted_result_outlives_its_job(spark: SparkSession, stack: EmbeddedStack) -> None:
-    """It is read by a later driver, though its job was closed, and goes when it is released; what
-    was not promoted is gone with the job."""
+    """A later driver reads a promoted result of a closed job, and can release it. A result that was
+    not promoted is gone with the job."""
     with attached(spark, stack) as hg:
         kept, dropped = hg.repartition(orders(spark), 3, "k"), hg.repartition(orders(spark), 3, "v")
         name = hg.promote(kept)
@@ -105,7 +105,8 @@ def test_what_nobody_holds_is_removed(spark: SparkSession, stack: EmbeddedStack)
 
 
 def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: EmbeddedStack) -> None:
-    """After the map stage nothing is lost with any host; every partition was made once."""
+    """After the map stage any executor may be released, and the log tells that each partition was
+    made once."""
     with attached(spark, stack) as hg:
         out = hg.repartition(orders(spark), 3, "k")
         assert hg.may_release_executor(socket.gethostname())
@@ -115,8 +116,8 @@ def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: Emb
 
 
 def test_files_without_a_broker(spark: SparkSession, tmp_path: Path) -> None:
-    """With a folder for its store and nothing else set, a session exchanges through that folder,
-    and leaves nothing in it."""
+    """A session with a folder as its store, and no other setting, exchanges through that folder and
+    leaves nothing in it."""
     spark.conf.set("spark.headgate.store", tmp_path.as_uri())
     try:
         with attach(spark) as hg:

@@ -1,4 +1,5 @@
-"""Executors in processes of their own, killed; tasks that fail, and twins that both produce."""
+"""Killed executors, failing tasks, and twin attempts that both produce, on executors in
+processes."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def spark(place: Place) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
-    """A job for each test, so that its log is its own."""
+    """Attach a job of its own for each test, so that its log is its own."""
     name = f"{spark.sparkContext.applicationId}-{zlib.crc32(request.node.name.encode())}"
     spark.conf.set("spark.headgate.job.id", name)
     with attach(spark) as attached:
@@ -71,8 +72,8 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def test_all_executors_killed(spark: SparkSession) -> None:
-    """After the map stage no executor is needed: all are killed, the rows are the same, nothing is
-    produced again, the log replays to the same decisions, and nothing is left after close."""
+    """All executors may be killed after the map stage: the rows are the same, nothing is produced
+    again, the log replays to the same decisions, and nothing is left after close."""
     df = orders(spark)
     expected = rows(df.repartition(8, "k"))
     hg = attach(spark)
@@ -159,7 +160,7 @@ def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path:
 
 
 def attach_reader(hg: Headgate) -> Any:
-    """Reads the job's log also after its headgate is closed."""
+    """Return a function that reads the job's log even after its headgate is closed."""
     from headgate.control.kafka.log import KafkaEventLog
 
     class Reader:
@@ -172,7 +173,7 @@ def attach_reader(hg: Headgate) -> Any:
 
 
 def after_the_put(task: Task) -> Task:
-    """The first attempt at every partition stores its objects and dies before it says so."""
+    """Let the first attempt at every partition store its objects and die before its event."""
 
     def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
         from unittest import mock
@@ -198,7 +199,8 @@ def after_the_put(task: Task) -> Task:
 
 
 def after_the_event(task: Task) -> Task:
-    """The first attempt at every partition is confirmed, and dies before Spark hears of it."""
+    """Let the first attempt at every partition die after its event, before Spark hears of its
+    success."""
 
     def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -224,7 +226,7 @@ def test_exactly_once(
     died: int,
     superseded: int,
 ) -> None:
-    """Whenever a map task dies or has a twin, every row is read once, from one attempt."""
+    """Every row is read once, from one attempt, whenever a map task dies or has a twin."""
     df = orders(spark)
     assert len(executors(spark)) == 2
     with monkeypatch.context() as patched:
@@ -242,8 +244,10 @@ def test_exactly_once(
 
 
 def dying() -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A user's function whose process dies between two batches, at the first attempt; made in here
-    because executors cannot import this module."""
+    """Return a user's function whose process dies between two batches of the first attempt.
+
+    It is defined inside, because executors cannot import this module.
+    """
 
     def dies_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -257,8 +261,8 @@ def dying() -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
 
 
 def test_rows_that_end_early_are_not_all(spark: SparkSession) -> None:
-    """The process upstream of a map task dies, and what it has sent ends like a whole partition:
-    the task fails, and every row is there in the end."""
+    """A map task fails when the process upstream of it dies, although the rows end like a whole
+    partition. In the end every row is there."""
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
         "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-early",
@@ -270,7 +274,7 @@ def test_rows_that_end_early_are_not_all(spark: SparkSession) -> None:
 
 
 def cut_off(task: Task) -> Task:
-    """The first attempt at a partition takes an early end for the end, is confirmed and dies."""
+    """Let the first attempt at every partition write no rows, be confirmed, and die."""
 
     def run(index: int, given: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -303,8 +307,8 @@ def test_announced_without_all_rows(
 
 
 def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two attempts at every partition run side by side, as speculation has it on two hosts, and
-    both produce: one of each pair is read, the other superseded and deleted."""
+    """Of two attempts that run side by side, as with speculation, and both produce, one is read,
+    and the other is superseded and deleted."""
     df = orders(spark)
     writes = transport.JvmTransport.writes
 
@@ -328,7 +332,7 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
 
 
 def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that fails after it reported `Consumed` is run again and reads the same rows."""
+    """A reader that fails after its `Consumed` is run again and reads the same rows."""
     df = orders(spark)
     calls = []
 
@@ -346,8 +350,8 @@ def test_retried_reader(spark: SparkSession, hg: Headgate, monkeypatch: pytest.M
 
 
 def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
-    """A partition is lost while readers fill both executors: it alone is made again, for an action
-    that shares the cluster fairly, after all executors were killed once."""
+    """A partition that is lost while readers fill both executors is made again alone. The action
+    shares the cluster fairly, and all executors were killed once before."""
     df = orders(spark)
     expected = rows(df.repartition(8, "k"))
     out = hg.repartition(df, 8, "k")
@@ -360,7 +364,8 @@ def test_lost_under_fair_scheduling(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_wide_rows_need_no_more_of_a_heap(spark: SparkSession, hg: Headgate) -> None:
-    """One batch of all of them would be larger than the heap of an executor."""
+    """Wide rows, which in one batch would exceed an executor's heap, are exchanged without losing
+    one."""
     rows, chars = 12_000, 100_000
     wide = spark.range(0, rows, 1, 1).select("id", F.repeat(F.lit("x"), chars).alias("t"))
     before = set(executors(spark))

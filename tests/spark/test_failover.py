@@ -1,4 +1,5 @@
-"""Map partitions lost while an action needs them: made again, alone, without failing the action."""
+"""Map partitions that are lost while an action needs them are made again without failing the
+action."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ RANDOM = "reflect('java.util.UUID', 'randomUUID')"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Two slots, and eight readers that fill them."""
+    """Open a session with two slots, which eight readers fill."""
     session = build_session(real_place(), "local[2]", **{"spark.python.task.killTimeout": "200ms"})
     yield session
     session.stop()
@@ -32,7 +33,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def hg(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
-    """A job for each test, so that its log is its own."""
+    """Attach a job of its own for each test, so that its log is its own."""
     name = f"{spark.sparkContext.applicationId}-{zlib.crc32(request.node.name.encode())}"
     spark.conf.set("spark.headgate.job.id", name)
     with attach(spark) as attached:
@@ -74,8 +75,8 @@ def cut(hg: Headgate, name: str) -> None:
 def test_only_what_is_lost_is_made_again(
     spark: SparkSession, hg: Headgate, damage: Callable[[Headgate, str], None], evidence: str
 ) -> None:
-    """One of four partitions is lost: the action sees every row once, in its place, one partition
-    is produced again, the log explains why, and nothing of the lost attempt stays."""
+    """When one of four partitions is lost, only that partition is produced again. The action gives
+    every row once, the log explains the loss, and nothing of the lost attempt stays."""
     df = orders(spark)
     expected = rows(df.repartition(8, "k"))
     out = hg.repartition(df, 8, "k")
@@ -95,7 +96,7 @@ def test_only_what_is_lost_is_made_again(
 
 
 def test_everything_is_lost(spark: SparkSession, hg: Headgate) -> None:
-    """With all objects gone every partition is made again, once, and the rows are the same."""
+    """When all objects are gone, every partition is made again once, and the rows are the same."""
     df = orders(spark)
     expected = rows(df.repartition(8, "k"))
     out = hg.repartition(df, 8, "k")

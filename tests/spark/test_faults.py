@@ -1,4 +1,4 @@
-"""Bytes that are gone or damaged, answers that are lost, a broker that forgets: through Spark."""
+"""Faults seen through Spark: lost or damaged bytes, lost answers, and a broker that forgets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The embedded stack with a proxy before its store, which loses the answer of every write."""
+    """An embedded stack behind a proxy that loses the answer of every write."""
 
     stack: EmbeddedStack
     proxy: LosingProxy
@@ -78,7 +78,8 @@ def orders(spark: SparkSession) -> DataFrame:
 def test_every_answer_to_a_put_lost_once(
     spark: SparkSession, hg: Headgate, proxy: LosingProxy
 ) -> None:
-    """The job succeeds, with each row once and each partition produced once."""
+    """A job whose every put loses its first answer gives each row once and produces each partition
+    once."""
     df = orders(spark)
     out = hg.repartition(df, 4, "k")
     assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
@@ -88,7 +89,7 @@ def test_every_answer_to_a_put_lost_once(
 
 
 def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
-    """One object is gone: the action gives every row once, and one partition was made again."""
+    """When one object is gone, the action gives every row once, and one partition is made again."""
     df = orders(spark)
     out = hg.repartition(df, 4, "k")
     hg._services.store.delete([segments(hg)[0]])
@@ -99,7 +100,7 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
 
 
 def reordered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in an order that no other attempt has."""
+    """Give the rows in an order that no other attempt has."""
     context = TaskContext.get()
     assert context is not None
     rng = np.random.default_rng(context.taskAttemptId())
@@ -114,7 +115,7 @@ def _attempt() -> str:
 
 
 def registered(hg: Headgate) -> ResultRegistered:
-    """The newest result."""
+    """Return the registration of the newest result."""
     bodies = [one.event.body for one in recorded(hg)]
     return [body for body in bodies if isinstance(body, ResultRegistered)][-1]
 
@@ -123,8 +124,8 @@ def registered(hg: Headgate) -> ResultRegistered:
 def test_rows_behind_a_shuffle_are_made_again(
     spark: SparkSession, hg: Headgate, shuffled: str
 ) -> None:
-    """Behind one of Spark's own shuffles rows come in another order the second time: one object is
-    gone, and the action gives every row once."""
+    """A partition behind one of Spark's own shuffles can be made again, although its rows come in
+    another order then."""
     df = orders(spark)
     behind = {
         "grouped": df.groupBy("k").agg(F.sum("v").alias("v"), F.max("v").alias("most")),
@@ -142,8 +143,8 @@ def test_rows_behind_a_shuffle_are_made_again(
 
 
 def test_an_exchange_behind_another_is_made_again(spark: SparkSession, hg: Headgate) -> None:
-    """An object of a result is gone, and one of the result that it was made from: both are made
-    again, because the log knows that the one was read for the other."""
+    """When objects of a result and of its input are gone, both are made again, because the log
+    knows that one was read for the other."""
     first = hg.repartition(orders(spark), 3, "k")
     source, lost = registered(hg), segments(hg)[0]
     grouped = first.groupBy("k").agg(F.sum("v").alias("v"))
@@ -157,7 +158,7 @@ def test_an_exchange_behind_another_is_made_again(spark: SparkSession, hg: Headg
 def test_embedded_broker_that_forgot(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the embedded broker has dropped events, the next exchange says so in one sentence."""
+    """After the embedded broker has dropped events, the next exchange fails with one sentence."""
     assert hg._services.log.oldest(hg.job) == 0
     monkeypatch.setattr(type(hg._services.log), "oldest", lambda log, job: 7)
     with pytest.raises(Invalid, match="the embedded broker is full"):
@@ -165,8 +166,8 @@ def test_embedded_broker_that_forgot(
 
 
 def test_rows_that_are_others_fail_the_job(spark: SparkSession, hg: Headgate) -> None:
-    """A map stage that gives other values the second time was known to be able to; the action
-    fails, and its error says what to do. The last test of its job."""
+    """An action fails when a nondeterministic map stage gives other values the second time, and the
+    error says what to do. It is the last test of its job."""
     attempt = F.udf(_attempt).asNondeterministic()
     out = hg.repartition(orders(spark).withColumn("attempt", attempt()), 4, "k")
     assert not registered(hg).deterministic

@@ -1,4 +1,4 @@
-"""Random queries: Spark's answer and ours, under settings that change from query to query."""
+"""Random queries: Headgate's answer is Spark's, under settings that change from query to query."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ _SHRUNK_MAX = 3
 def test_generated_queries(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row, in the order that was asked for, and every exchange taken. Of what differs the
-    smallest query is shown; what Spark itself cannot run is not asked, and is rare. The queries
-    reach all that the grammar is made for."""
+    """Every random query has Spark's rows in Spark's order, and all its exchanges run here.
+
+    A query that differs is shrunk and shown. Queries that Spark itself cannot run are rare and
+    skipped. Together the queries reach every part of the product that the grammar is made for.
+    """
     tables(spark)
     watched = Watched(monkeypatch)
     wrong: dict[int, str] = {}
@@ -54,7 +56,7 @@ def test_generated_queries(
 @pytest.mark.real
 @pytest.mark.timeout(300 + 5 * len(SEEDS))
 def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
-    """A cache of a random query, filled here, has the rows that Spark finds."""
+    """A cache of a random query that is filled here has Spark's rows."""
     tables(spark)
     filled = 0
     for seed in SEEDS[::10]:

@@ -1,5 +1,4 @@
-"""Functions for groups of rows: what the tasks that read make of them is what Spark makes of them,
-in its order, and the errors are PySpark's."""
+"""Functions for groups of rows: rows, order and errors are those of PySpark."""
 
 from __future__ import annotations
 
@@ -45,13 +44,13 @@ NESTED = ["q", "y", "named_struct('x', x, 's', s)", "array(n, k)", "array(array(
 
 @pytest.mark.parametrize("keys", KEYS)
 def test_keys(hg: Headgate, df: DataFrame, keys: str) -> None:
-    """Groups are Spark's, in its order: nulls first, NaN last, -0.0 with 0.0."""
+    """Groups are Spark's, in Spark's order: nulls first, NaN last, -0.0 with 0.0."""
     same(hg, df.groupBy(*keys.split(",")).applyInArrow(counted, COUNTED))
 
 
 @pytest.mark.parametrize("key", NESTED)
 def test_nested_keys(hg: Headgate, df: DataFrame, key: str) -> None:
-    """By the first value that differs; what is shorter and otherwise the same comes first."""
+    """Nested keys are ordered by the first value that differs, and a prefix comes first."""
     same(hg, df.groupBy(F.expr(key)).applyInArrow(counted, COUNTED))
 
 
@@ -74,7 +73,7 @@ def test_what_spark_encrypts_is_called_there(
 
 
 def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
-    """Spark's plan has them twice, as keys and among the columns."""
+    """A key that Spark's plan has twice, as a key and as a column, is stored once."""
     for keys in (["k"], ["q", "k"]):
         query = df.select("v", "k", "q").groupBy(*keys).applyInArrow(counted, COUNTED)
         (shuffle,) = hg._plans().plan(query).shuffles
@@ -83,7 +82,7 @@ def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_rows_that_are_sorted(hg: Headgate, df: DataFrame) -> None:
-    """Who has sorted the rows of each group gets them so; that is Spark's."""
+    """Spark calls the function for rows that the user has sorted within groups."""
     sorted_rows = df.repartition(4, "k").sortWithinPartitions("k", -df.v)
     same(hg, sorted_rows.groupBy("k").applyInArrow(counted, COUNTED), here=False)
 
@@ -93,7 +92,7 @@ def test_expressions(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_what_a_function_is_given(hg: Headgate, df: DataFrame) -> None:
-    """Every column under its name, in the type and with the values that PySpark gives it."""
+    """A function gets every column under its name, with PySpark's type and values."""
 
     def told(table: pa.Table) -> pa.Table:
         rows = [str(row) for row in table.to_pylist()]
@@ -117,13 +116,14 @@ def nothing(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("function", [swapped, nothing])
 def test_results(hg: Headgate, df: DataFrame, function: Function) -> None:
-    """Columns are taken by name; a function may give none."""
+    """Columns of a result are taken by name, and a result may have no columns."""
     same(hg, df.groupBy("k").applyInArrow(function, "k long, n long"))
     same(hg, df.groupBy("k").applyInArrow(function, "k long not null, n long"))
 
 
 def test_memory_that_is_used_again(hg: Headgate, df: DataFrame) -> None:
-    """Arrow does not copy a numpy array, which a function may fill again for the next group."""
+    """A numpy array that a function fills again for the next group is copied before, as Arrow does
+    not copy it."""
     filled = np.zeros(1, np.int64)
 
     def count(table: pa.Table) -> pa.Table:
@@ -170,13 +170,13 @@ WRONG: dict[str, tuple[Function, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors(hg: Headgate, df: DataFrame, name: str) -> None:
-    """They are PySpark's own, with the user's traceback."""
+    """Errors are PySpark's own, with the user's traceback."""
     query = df.groupBy("k").applyInArrow(*WRONG[name])
     same_error(hg, query, "raising" if name == "an error" else "")
 
 
 def test_a_query_around_it(hg: Headgate, df: DataFrame) -> None:
-    """Its rows go on as any others do."""
+    """A query around a grouped function uses its rows as any others."""
     means = df.groupBy("k").applyInArrow(
         lambda table: pa.table({"k": table["k"][:1], "mean": [pc.mean(table["v"]).as_py()]}),
         "k long, mean double",
@@ -201,7 +201,8 @@ def test_adaptive(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
 
 
 def test_more_rows_than_fit(spark: SparkSession) -> None:
-    """They wait in files; one group has to fit, or its function to take it bit by bit."""
+    """Rows beyond the memory limit wait in files. A group must fit into the limit, unless its
+    function takes it batch by batch."""
     df = spark.range(0, 300_000, 1, 4).selectExpr("id % 1000 k", "0 one", "id v", "string(id) s")
 
     def summed(table: pa.Table) -> pa.Table:
@@ -229,7 +230,7 @@ def test_explained(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_group_by(hg: Headgate, df: DataFrame) -> None:
-    """The front door's own word for it."""
+    """`Headgate.group_by` gives the same rows as PySpark's."""
     expected: list[Any] = df.groupBy("k").applyInArrow(counted, COUNTED).collect()
     assert expected == hg.group_by(df, "k").applyInArrow(counted, COUNTED).collect()
 
@@ -239,7 +240,7 @@ MERGED = "count(*), sum(v), avg(n), min(day), max(s), min(d), max(w), sum(n)"
 
 @pytest.mark.parametrize("keys", ["k", "n", "s, b", "x, d", "t, day, at", "w, i, z, f", "q"])
 def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
-    """Rows are merged before they reach the JVM, and what comes of them is the same."""
+    """Rows that are merged before they reach the JVM give the same aggregates."""
     df.createOrReplaceTempView("given")
     query = df.sparkSession.sql(f"select {MERGED} from given group by {keys}")
     (shuffle,) = hg._plans().plan(query).shuffles
@@ -265,7 +266,7 @@ def test_duplicates(hg: Headgate, df: DataFrame) -> None:
 
 
 def test_a_sum_that_overflows(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
-    """Spark adds what the type might not hold: it says so, or begins again from below."""
+    """A sum that overflows raises Spark's error, or wraps around without ANSI mode."""
     query = df.groupBy("k").agg(F.expr(f"sum(v + {2**62})"))
     with pytest.raises(ArithmeticException):
         hg.offload(query).collect()

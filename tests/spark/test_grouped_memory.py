@@ -1,5 +1,5 @@
-"""A function may change its former results when it is called again. Rows are those of the moment in
-which it returned them, as they are in Spark."""
+"""A function may change its former results at its next call: rows are those of the moment of
+return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Make = Callable[[Memory, int], Any]
 
 @pytest.fixture(scope="module")
 def df(spark: SparkSession) -> DataFrame:
-    """Groups of one row to five, whose sums differ."""
+    """Return groups of one to five rows whose sums differ."""
     return spark.sql("select id v, int(sqrt(id)) k from range(0, 20, 1, 2)")
 
 
@@ -87,13 +87,13 @@ def test_tables(hg: Headgate, df: DataFrame, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*IN_ARROW, *IN_PANDAS])
 def test_ways(hg: Headgate, df: DataFrame, kind: str) -> None:
-    """Wherever a function keeps its memory."""
+    """Rows are right wherever a function keeps its memory."""
     make, schema = (count, "n double") if kind in IN_ARROW else FRAMES["block"]
     same(hg, together([query(df, kind, make, way, schema) for way in WAYS]))
 
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_frames(hg: Headgate, df: DataFrame, name: str) -> None:
-    """Whatever a frame's columns are made of, and whoever copies them."""
+    """Rows are right whatever a frame's columns are made of."""
     make, schema = FRAMES[name]
     same(hg, together([query(df, kind, make, "in_numpy", schema) for kind in IN_PANDAS]))

@@ -1,5 +1,5 @@
-"""Functions that take a group as pandas has it, or its parts one after another: what they are
-given, what becomes of what they return, and the errors are PySpark's."""
+"""Functions for pandas groups, or for parts of groups: arguments, results and errors are
+PySpark's."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ DECIMALS = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 
 @pytest.fixture(scope="module")
 def wide(spark: SparkSession) -> DataFrame:
-    """Every type, also with nulls: in some groups of `k` a few, in one nothing else. In the hours
-    of `clock` clocks were put back."""
+    """Return rows with every type and nulls.
+
+    In some groups of `k` a few values are null, in one group all of them. The hours of `clock`
+    include a change from summer time.
+    """
     more = "tinyint(id) i1, smallint(id) i2, timestamp_seconds(1604206800 + id * 600) clock"
     rows = spark.sql(f"select {ROWS}, {more} from range(0, 60, 1, 3)")
     nulls = (f"if(v % 22 = 0 or k = 3, null, {one}) {one}_null" for one in rows.columns)
@@ -82,8 +85,8 @@ KEYS += ["q_null", "y_null", "td,ta", "struct(n_null) nn", "array(n_null) an"]
 
 
 def test_keys(hg: Headgate, wide: DataFrame) -> None:
-    """A tuple of what pandas has in the first row. Where one column is the key and has nulls, Spark
-    does not keep the rows of a group in the order in which they came."""
+    """A function gets its key as a tuple of the first row's pandas values. A single key column with
+    nulls is compared as well, although Spark does not keep the order of a group's rows then."""
     groups = []
     for given in (wide.selectExpr("v", *one.split(",")) for one in KEYS):
         groups.append(given.groupBy(*given.columns[1:]))
@@ -107,7 +110,7 @@ def test_one_group_of_all(hg: Headgate, df: DataFrame) -> None:
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
 def test_what_it_is_given(hg: Headgate, spark: SparkSession, wide: DataFrame, zone: str) -> None:
-    """Types are those of a group's rows, not of all."""
+    """The types of a frame are those of the group's rows, not those of all rows."""
     with setting(spark, {ZONE: zone}):
         same(hg, wide.groupBy("k").applyInPandas(told, "said string"))
 
@@ -120,7 +123,7 @@ NESTED = [
 
 
 def test_what_it_is_given_beside_nulls(hg: Headgate, wide: DataFrame) -> None:
-    """Nulls of another group, and those inside its values, change no type."""
+    """Nulls in another group, or inside values, do not change a column's type."""
     inner = "array", "map", "struct"
     flat = [name for name, kind in wide.dtypes if not kind.startswith(inner)]
     queries = [wide.select(*flat), *(wide.selectExpr("k", one) for one in NESTED)]
@@ -130,7 +133,7 @@ def test_what_it_is_given_beside_nulls(hg: Headgate, wide: DataFrame) -> None:
 
 @pytest.mark.parametrize("rows", ["4", "-1"])
 def test_parts(hg: Headgate, spark: SparkSession, wide: DataFrame, rows: str) -> None:
-    """Types are those of a part's rows, not of the group's."""
+    """The types of a part are those of the part's rows, not those of the group's."""
     groups = wide.select("v", "k", "n", "t_null", "day_null", "y_null", "td_null").groupBy("k")
     functions = told, told_parts, told_key_of_parts
     queries = [groups.applyInPandas(one, "said string") for one in functions]
@@ -213,7 +216,7 @@ SAME = pd.DataFrame({"k": [0], "n": [0]})
 
 
 def same_again(frame: pd.DataFrame) -> pd.DataFrame:
-    """A function's own frame, changed for each group."""
+    """Return one frame for all groups, changed for each of them."""
     SAME.loc[0, "n"] = int(frame["v"].sum())
     return SAME
 
@@ -272,7 +275,7 @@ def test_by_position(hg: Headgate, spark: SparkSession, df: DataFrame) -> None:
 
 @pytest.mark.parametrize("on", ["True", "TRUE", " true "])
 def test_by_name(hg: Headgate, spark: SparkSession, df: DataFrame, on: str) -> None:
-    """Spark keeps a setting as it was written, and takes all of these for true."""
+    """Every spelling of true that Spark accepts in the setting counts as true."""
     with setting(spark, {BY_NAME: on}):
         same(hg, df.groupBy("k").applyInPandas(total, "k double, n long"))
 
@@ -313,7 +316,7 @@ WRONG: dict[str, tuple[Function, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_errors(hg: Headgate, df: DataFrame, name: str) -> None:
-    """They are PySpark's own, with the user's traceback."""
+    """Errors are PySpark's own, with the user's traceback."""
     groups = df.select("k", "v").groupBy("k")
     apply = groups.applyInArrow if name.startswith("batches") else groups.applyInPandas
     function, schema = WRONG[name]

@@ -1,4 +1,4 @@
-"""Random rows, keys and functions for groups: what Spark makes of them is what Headgate does."""
+"""Random rows, keys and functions for groups give the same rows in Headgate as in Spark."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of some types, the first of which are keys; the last column is the number of a row."""
+    """Rows of random types. The first columns are keys, and the last column is the row's number."""
 
     kinds: tuple[str, ...]
     keys: int
@@ -74,7 +74,7 @@ class Rows:
 
 @st.composite
 def rows(draw: st.DrawFn) -> Rows:
-    """Few values in each column, so that groups have more than one row."""
+    """Draw rows with few values in each column, so that groups have several rows."""
     keys = draw(st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=2))
     others = draw(st.lists(st.sampled_from(list(VALUES)), max_size=3))
     kinds = (*keys, *others)
@@ -85,8 +85,11 @@ def rows(draw: st.DrawFn) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """Every so manieth of a group's first rows, again and again; `way`: where the function keeps
-    memory that its results share, if it does."""
+    """A function's behaviour: it returns every `step`-th of a group's first `most` rows, `times`
+    times.
+
+    `way` names where the function keeps memory that its results share, if it does.
+    """
 
     step: int
     times: int
@@ -95,7 +98,7 @@ class Taking:
 
 
 def function(kind: str, taking: Taking) -> Callable[..., Any]:
-    """PySpark tells kinds of functions by their arguments and by the types that are stated."""
+    """Return a function of one kind; PySpark tells kinds by arguments and annotations."""
     step, times, most = taking.step, taking.times, taking.most
     recall = WAYS[taking.way] if taking.way else None
 

@@ -1,4 +1,4 @@
-"""A session that has run more than Spark remembers."""
+"""A session that has run more jobs than Spark remembers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from .conftest import build_session, real_place
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_what_spark_has_forgotten() -> None:
-    """Spark keeps jobs whose stages it has dropped: they are passed over, by the report and by a
-    session that comes later."""
+    """The report, and a later headgate, skip jobs whose stages Spark has already dropped."""
     few = {"spark.ui.retainedStages": "2", "spark.headgate.sql.enabled": "true"}
     spark = build_session(real_place(), "local[2]", **few)
     try:

@@ -28,7 +28,7 @@ Act = Callable[[DataFrame], Any]
 
 
 def streamed(df: DataFrame, each: Callable[[DataFrame], Any] | None = None) -> None:
-    """A streaming query over a source that has 3 rows, until it has read them."""
+    """Run a streaming query over a source with 3 rows until it has read them."""
     rows = df.sparkSession.readStream.format("rate-micro-batch").option("rowsPerBatch", 3)
     stream = rows.option("numPartitions", 2).load()
     writer = (
@@ -99,7 +99,7 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
 
 @pytest.fixture(params=["true", "false"])
 def df(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[DataFrame]:
-    """A query with one exchange, with adaptive execution and without."""
+    """Return a query with one exchange, with and without adaptive execution."""
     spark.conf.set("spark.sql.adaptive.enabled", request.param)
     query = counted(spark)
     query.createOrReplaceTempView("v")
@@ -110,7 +110,7 @@ def df(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[DataFram
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_native(hg: Headgate, df: DataFrame, name: str) -> None:
-    """It stores nothing here, and the report says where Spark has shuffled by itself."""
+    """An exchange that is left to Spark stores nothing, and the report names the reason."""
     act, reason = NATIVE[name]
     reasons = left(hg, lambda: stored(hg, lambda: act(df)))
     assert 1 == len(reasons)
@@ -126,7 +126,7 @@ def test_no_exchange(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_what_runs_here(hg: Headgate, df: DataFrame) -> None:
-    """It is not counted as Spark's own."""
+    """Exchanges that run here are not counted as Spark's."""
     assert {} == left(hg, lambda: stored(hg, lambda: df.select("*").collect()))
     assert {} == left(hg, lambda: df.write.save(**NOOP))
 
@@ -134,7 +134,8 @@ def test_what_runs_here(hg: Headgate, df: DataFrame) -> None:
 def test_counted_once(
     spark: SparkSession, hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exchange that is refused, and a query that Spark runs for us, have a reason already."""
+    """A refused exchange, and a query that Spark runs in our place, are counted once, by their own
+    reason."""
     spans = spark.range(0, 50, 1, 3).selectExpr("make_interval(0, 0, 0, int(id)) as i")
     refused = spans.distinct().selectExpr("string(i)")
     reasons = left(hg, lambda: stored(hg, refused.collect))

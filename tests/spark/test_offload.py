@@ -1,4 +1,4 @@
-"""Whole queries: the rows, order and schema are Spark's own, and each exchange ran here."""
+"""Whole queries: rows, order and schema are Spark's own, and every exchange runs here."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def runs(context: SparkContext, group: str) -> bool:
 
 
 def exchanges(hg: Headgate, df: DataFrame) -> int:
-    """All of a query's, when none is left to Spark, not even one that Spark adds to a stage."""
+    """Return the number of a query's exchanges; assert that none is left to Spark or added by
+    Spark."""
     done = hg._offloaded[df]
     assert (done.refused, " Exchange " in done.plan) == ((), False)
     return len(done.results) + done.reused
@@ -97,8 +98,8 @@ def exchanges(hg: Headgate, df: DataFrame) -> int:
 def test_order_is_sparks(
     spark: SparkSession, hg: Headgate, views: None, query: str, count: int, adaptive: str
 ) -> None:
-    """Rows that a query puts in order come in that order, through exchanges in its range; without
-    adaptive execution their parts are read by tasks of their own."""
+    """Rows of an ordered query come in that order, through exchanges by range, with adaptive
+    execution and without it."""
     df = spark.sql(query)
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     out = hg.offload(df)
@@ -113,7 +114,8 @@ def test_order_is_sparks(
 def test_rows_are_sparks(
     spark: SparkSession, hg: Headgate, views: None, query: str, count: int
 ) -> None:
-    """The same rows, whatever a query is made of, and every exchange of its plan is accounted."""
+    """A query gives Spark's rows, whatever it is made of, and all exchanges of its plan are
+    counted."""
     df = spark.sql(query)
     out = hg.offload(df)
     assert sorted(told(df)) == sorted(told(out))
@@ -173,7 +175,8 @@ def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: s
 
 
 def test_what_is_said_of_a_column_is_sparks(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """Spark makes one of two subqueries, and names what they give by itself."""
+    """The metadata of columns is Spark's own, even if Spark merges two subqueries and renames their
+    columns."""
     two = "select (select max(k) from few) a, k, v from orders where v >= (select min(k) from few)"
     df = spark.sql(f"select a a, k, v from ({two}) order by a, k, v limit 5")
     out = hg.offload(df)
@@ -183,8 +186,8 @@ def test_what_is_said_of_a_column_is_sparks(spark: SparkSession, hg: Headgate, v
 
 
 def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """Both sides of a join are cut alike, Spark puts no exchange of its own between, and what is
-    handed out does not claim to be hashed in a way in which it is not."""
+    """Small neighbours are read together. Both sides of a join are cut alike, Spark adds no
+    exchange, and the result does not claim a hash partitioning that it does not have."""
     df = spark.sql("select a.k, count(*) c from orders a join orders b on a.v = b.v group by a.k")
     out = hg.offload(df)
     assert sorted(told(df)) == sorted(told(out))
@@ -199,8 +202,8 @@ def test_neighbours_are_read_together(spark: SparkSession, hg: Headgate, views: 
 def test_rows_that_nobody_asks_for_are_not_read(
     spark: SparkSession, hg: Headgate, views: None
 ) -> None:
-    """A join asks for no row where its other side has none; a reader that had begun would be cut
-    off in the middle, and its Python worker with it."""
+    """A side of a join is not read where the other side has no rows. A reader that had begun would
+    be cut off, and its Python worker with it."""
     df = spark.sql(
         "select /*+ merge(b) */ a.k, b.v from (select * from orders where v = 7) a "
         "join orders b on a.v = b.v"
@@ -223,7 +226,7 @@ def test_rows_that_nobody_asks_for_are_not_read(
 def test_partitions_that_were_asked_for(
     spark: SparkSession, hg: Headgate, views: None, adaptive: str
 ) -> None:
-    """Who asks for so many partitions gets them: in turn, by range, by hash."""
+    """A query that asks for a number of partitions gets it: round robin, by range, and by hash."""
     df = spark.table("orders")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     for asked in (df.repartition(5), df.repartition(6, "k"), df.repartitionByRange(7, "name", "v")):
@@ -237,8 +240,8 @@ def test_partitions_that_were_asked_for(
 
 
 def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """An exchange of rows that Arrow does not take runs in Spark and is told; those above it run
-    here."""
+    """An exchange of rows that Arrow does not take runs in Spark and is reported; exchanges above
+    it run here."""
     spans = "select k, make_interval(0, 0, 0, int(v)) as i from orders"
     df = spark.sql(f"select k, count(*) from (select distinct k, i from ({spans})) group by k")
     out = hg.offload(df)
@@ -252,7 +255,8 @@ def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: 
 def test_failures_are_sparks_and_nothing_stays(
     spark: SparkSession, hg: Headgate, views: None
 ) -> None:
-    """An error of the user's own rows surfaces as Spark raises it; what had been stored goes."""
+    """An error in the user's own rows is raised as Spark raises it, and stored results are
+    released."""
     counted = "select k, count(*) as c from orders group by k"
     df = spark.sql(
         f"select c, count(*) from ({counted}) where assert_true(c < 0) is null group by c"
@@ -266,7 +270,7 @@ def test_failures_are_sparks_and_nothing_stays(
 
 @pytest.mark.parametrize("kind", ["row", "pandas", "grouped", "cogrouped", "arrow", "window"])
 def test_python_functions(spark: SparkSession, hg: Headgate, views: None, kind: str) -> None:
-    """Functions of the user run in the stages between exchanges as they do in Spark."""
+    """The user's functions run in the stages between exchanges as they do in Spark."""
     df = spark.table("orders").select("k", "v", "name")
 
     def summed(v: pd.Series) -> int:
@@ -307,8 +311,8 @@ def test_cancelled(
     error: type[BaseException],
     said: str | None,
 ) -> None:
-    """Cancelling the job group of a query, or its driver's key, ends its map stages, and what was
-    stored goes."""
+    """Cancelling a query's job group, or interrupting its driver, ends its map stages and releases
+    its stored results."""
 
     def wait(n: int) -> int:
         SYSTEM_CLOCK.sleep_s(0.5)
@@ -340,8 +344,8 @@ def test_cancelled(
 def test_no_class_is_looked_up_again(
     spark: SparkSession, hg: Headgate, views: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM asked for a package looks through all its jars: what one query has found, the next one
-    does not ask for."""
+    """Classes that one query has looked up are not looked up again by the next query, because the
+    JVM searches all its jars for a package."""
     df = spark.sql("select k, count(*) from orders group by k order by k")
     hg.release(hg.offload(df))
     gateway, asked = spark.sparkContext._gateway, []
@@ -361,7 +365,8 @@ def test_no_class_is_looked_up_again(
 
 
 def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
-    """Before: what would run here. After: what each exchange has stored and what it cost."""
+    """`explain` shows what would run here before a query, and the cost of each exchange after
+    it."""
     df = spark.sql("select k, count(*) from orders group by k order by k")
     assert hg.explain(df).count("runs here") == 2
     out = hg.offload(df)
@@ -373,7 +378,8 @@ def test_explained(spark: SparkSession, hg: Headgate, views: None) -> None:
 
 
 def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
-    """Neither the log nor Spark's pages have literals of a user's expressions: one may be a key."""
+    """Neither the log nor Spark's pages contain literals of the user's expressions, which may be
+    secrets."""
     secret = "MY-SECRET-KEY-16"
     key = F.expr(f"aes_encrypt(string(id), '{secret}')")
     numbers = spark.range(0, 40, 1, 2)

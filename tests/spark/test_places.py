@@ -1,4 +1,4 @@
-"""A plan that was rewritten wrongly gives no row: the check before each stage finds it."""
+"""A wrongly rewritten plan gives no row: the check before each stage finds the fault."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
-    """Put back the fault that TPC-DS found: equal places are cut by the group that each is in."""
+    """Plant the fault that TPC-DS found: equal places are cut by their own groups."""
     patch.setattr(Planner, "alike", lambda self, shuffles: [[one] for one in shuffles])
 
 
@@ -85,7 +85,8 @@ def hg(spark: SparkSession) -> Iterator[Headgate]:
 def test_a_fault_is_found(
     spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch, plant: Plant, query: str
 ) -> None:
-    """No row is given, and nothing stays stored; in an enabled session Spark runs the query."""
+    """A wrongly rewritten plan gives no row and leaves nothing stored; in an enabled session Spark
+    runs the query."""
     df, before = spark.sql(query), len(hg.results())
     with detached(hg, spark):
         expected = df.collect()

@@ -1,4 +1,4 @@
-"""A driver that is killed, and another one that goes on with its job."""
+"""A second driver continues the job of a killed one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def first_driver(conf: dict[str, str], ready: str, snapshot_events: int) -> None:
-    """Two results, one of which nobody needs, and a third one that is never finished."""
+    """Write two results, release one of them, and begin a third one that never ends."""
     often = partial(MasterSettings, snapshot_events=snapshot_events)
     vars(attaching)["MasterSettings"] = often
     spark = build_session(Place("real", conf), "local[2]")
@@ -66,7 +66,7 @@ def place() -> Place:
 
 
 def kill_the_first(place: Place, tmp_path: Path, snapshot_events: int) -> None:
-    """Run the first driver until its results stand, then kill it with its JVM and workers."""
+    """Run the first driver until its results are stored, then kill it with its JVM and workers."""
     ready = tmp_path / "ready"
     given = json.dumps([place.conf, str(ready), snapshot_events])
     code = "import json, sys; from tests.spark.test_reattach import first_driver\n"
@@ -89,9 +89,12 @@ def kill_the_first(place: Place, tmp_path: Path, snapshot_events: int) -> None:
 def test_the_next_driver_reads_what_a_killed_one_wrote(
     place: Place, tmp_path: Path, snapshot_events: int
 ) -> None:
-    """The second driver of a job finds what is complete, from a snapshot or from the log behind it,
-    reads the same rows without producing anything again, makes new results beside it, and its close
-    leaves nothing of either driver."""
+    """The second driver of a job reads the complete result of the first one without producing it
+    again.
+
+    It finds that result in a snapshot, or in the log behind the snapshot. It makes new results
+    beside it, and its close leaves nothing of either driver.
+    """
     kill_the_first(place, tmp_path, snapshot_events)
     with closing(KafkaEventLog(KafkaSettings(place.conf["spark.headgate.broker"]))) as log:
         job = JobId(place.conf["spark.headgate.job.id"])
@@ -123,7 +126,7 @@ def test_the_next_driver_reads_what_a_killed_one_wrote(
 
 
 def assert_nothing_stays(services: JobServices) -> None:
-    """Neither object nor upload; the log explains itself, and so does the last snapshot."""
+    """Assert that neither object nor upload stays, and that log and last snapshot agree."""
     worker = services.worker
     with closing(KafkaEventLog(worker.kafka)) as log:
         with closing(log.follow(worker.job)) as follower:

@@ -1,4 +1,4 @@
-"""A hash exchange through Spark: the same rows where Spark puts them, and the plans above it."""
+"""A hash exchange through Spark: the same rows in the same partitions, and the plans above it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def placed(df: DataFrame) -> list[str]:
-    """Every row with the partition that it is in."""
+    """Return every row with its partition."""
     rows = df.select(F.spark_partition_id(), "*").collect()
     return sorted(str(tuple(row)) for row in rows)
 
@@ -35,7 +35,8 @@ def orders(spark: SparkSession) -> DataFrame:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
 def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: int) -> None:
-    """For any n every row comes back once, in the partition that Spark gives it."""
+    """Every row comes back once, in the partition that Spark gives it, for any number of
+    partitions."""
     df = orders(spark)
     out = hg.repartition(df, n, "k", "s")
     assert out.rdd.getNumPartitions() == n
@@ -45,8 +46,8 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: in
 
 @pytest.mark.real
 def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """Many more partitions than rows in most of them, and a manifest that has to be stored in
-    shards: nothing is lost, nothing is invented, and the shards go with the result."""
+    """An exchange of more partitions than rows, with a manifest in shards, loses and adds no row.
+    The shards are deleted with the result."""
     df = spark.range(0, 3000, 1, 16).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
     out = hg.repartition(df, 2000, "v")
     assert placed(df.repartition(2000, "v")) == placed(out)
@@ -62,7 +63,7 @@ def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_no_exchange_above_a_group(spark: SparkSession, hg: Headgate) -> None:
-    """Spark knows the partitioning: grouping by the key plans no Exchange."""
+    """Grouping by the key of an exchange plans no further Exchange."""
     out = hg.repartition(orders(spark), 4, "k")
     grouped = out.groupBy("k").agg(F.sum("v").alias("total"))
     assert exchanges(grouped) == 0
@@ -71,7 +72,8 @@ def test_no_exchange_above_a_group(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_no_exchange_below_a_join(spark: SparkSession, hg: Headgate) -> None:
-    """Two sides of equal n and key types join without an Exchange; one side saves its own."""
+    """Two sides with equal partitions and key types join without an Exchange; with one side, Spark
+    adds one."""
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     left = hg.repartition(orders(spark), 4, "k")
     right = hg.repartition(orders(spark).select(F.col("k").alias("k2"), "s"), 4, "k2")
@@ -93,7 +95,7 @@ def explained(df: DataFrame) -> str:
 
 
 def test_read_again(spark: SparkSession, hg: Headgate) -> None:
-    """Two actions and a self-join after all readers reported: the rows are still there."""
+    """Two actions and a self-join read the rows again after all readers have reported."""
     df = orders(spark)
     out = hg.repartition(df, 4, "k")
     assert out.count() == out.count() == 5000
@@ -103,7 +105,8 @@ def test_read_again(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_columns_as_expressions(spark: SparkSession, hg: Headgate) -> None:
-    """Keys may be expressions, as for `df.repartition`, and the original columns stay usable."""
+    """Keys may be expressions, as in `df.repartition`, and the original columns can still be
+    used."""
     df = orders(spark)
     out = hg.repartition(df, 5, F.col("v") % 3, df["s"])
     assert placed(df.repartition(5, F.col("v") % 3, df["s"])) == placed(out)
@@ -111,7 +114,8 @@ def test_columns_as_expressions(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
-    """No rows, no partitions, and columns that share a name come back as they were."""
+    """A frame without rows, one without partitions, and one with equal column names come back as
+    they were."""
     none = orders(spark).where("v < 0")
     assert hg.repartition(none, 3, "k").collect() == []
     nothing = spark.createDataFrame([], "k int, v string")
@@ -163,7 +167,7 @@ def test_unknown_column_is_sparks_own_error(spark: SparkSession, hg: Headgate) -
 
 
 def test_failure_of_users_code_is_theirs(spark: SparkSession, hg: Headgate) -> None:
-    """An error in the rows' own computation surfaces as Spark's, and leaves nothing stored."""
+    """An error in the rows' own computation is raised as Spark's, and leaves nothing stored."""
     broken = orders(spark).select("k", F.raise_error(F.lit("mine")).alias("boom"))
     with pytest.raises(Exception, match="mine"):
         hg.repartition(broken, 3, "k")
@@ -171,7 +175,7 @@ def test_failure_of_users_code_is_theirs(spark: SparkSession, hg: Headgate) -> N
 
 
 def test_release(spark: SparkSession, hg: Headgate) -> None:
-    """A released result cannot be read any more, and says so; it cannot be released twice."""
+    """A released result cannot be read or released again, and the errors say so."""
     out = hg.repartition(orders(spark), 2, "k")
     hg.release(out)
     assert hg.results()[-1].released == "asked for"
@@ -191,8 +195,11 @@ def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """They are given what mapInArrow gives, once for each partition, an empty one too, in the
-    session's time zone; what is made of it tells what it was made from."""
+    """A function for partitions gets what `mapInArrow` gives it, once per partition, even an empty
+    one.
+
+    Times are in the session's zone. A result of its rows names the exchange that it was made from.
+    """
     df = spark.range(0, 60, 1, 4).selectExpr(
         "id % 3 k",
         "cast(id as decimal(10, 2)) d",
@@ -228,7 +235,7 @@ def test_functions_for_partitions_that_are_wrong(spark: SparkSession, hg: Headga
 
 
 def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
-    """Each exchange of a query runs here, and its order is the one that was asked for."""
+    """Each exchange of a query runs here, and the query's order is kept."""
     df = orders(spark).groupBy("s").agg(F.sum("v").alias("v")).orderBy(F.desc("v"))
     out = hg.offload(df)
     assert df.collect() == out.collect()

@@ -1,4 +1,4 @@
-"""A Spark session whose exchanges are decided for by session masters, processes of their own."""
+"""A Spark session for whose exchanges session masters decide, in processes of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFIX = f"test-session-{os.urandom(4).hex()}"
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """A topic and a group of masters of these tests alone."""
+    """Return the real stack with a topic and a group of masters of these tests alone."""
     real = real_place()
     own = {"spark.headgate.topic.prefix": PREFIX, "spark.headgate.topic.partitions": "2"}
     yield Place("real", {**real.conf, **own, "spark.headgate.mode": "session"})
@@ -54,8 +54,8 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def test_an_exchange_is_decided_by_the_session(spark: SparkSession, place: Place) -> None:
-    """Without a master attaching says so at its deadline; with one an exchange gives the rows that
-    Spark gives; and with it killed in between, a later one ends the job."""
+    """Attaching without a master fails at its deadline. With a master, an exchange gives Spark's
+    rows, and after that master is killed a later one ends the job."""
     spark.conf.set("spark.headgate.wait.ms", "2000")
     with pytest.raises(Unavailable, match=r"JobRegistered .* no master has answered"):
         attach(spark)
@@ -84,7 +84,7 @@ def test_an_exchange_is_decided_by_the_session(spark: SparkSession, place: Place
 
 
 def test_the_embedded_stack_has_no_session(spark: SparkSession) -> None:
-    """Mode `session` without a broker is one error that names what to set."""
+    """Mode `session` without a broker is refused, and the error names the setting."""
     kept = {name: spark.conf.get(f"spark.headgate.{name}") for name in ("broker", "store")}
     for name in kept:
         spark.conf.unset(f"spark.headgate.{name}")

@@ -1,4 +1,4 @@
-"""The session's settings hold in the tasks below an exchange, as they do in Spark's own actions."""
+"""The session's settings hold in the tasks below an exchange, as in Spark's own actions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWERED = [
 
 @pytest.fixture(scope="module", params=["auto", "off"])
 def by_road(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Headgate]:
-    """The private road, and the one that any PySpark has."""
+    """Attach a headgate with the private transport, and one with the public transport."""
     job = f"{spark.sparkContext.applicationId}-{request.param}"
     conf = {"spark.headgate.catalyst": request.param, "spark.headgate.job.id": job}
     with setting(spark, conf):
@@ -45,7 +45,8 @@ def told(df: DataFrame) -> list[str]:
 def test_below_a_repartition(
     spark: SparkSession, by_road: Headgate, expression: str, conf: dict[str, str]
 ) -> None:
-    """Rows are made under the settings by either road, and so are those that are made again."""
+    """Rows below a repartition are made under the settings by either transport, also when they are
+    made again."""
     with setting(spark, conf):
         df = spark.range(40).selectExpr(f"{expression} x", "id")
         assert told(df) == told(by_road.repartition(df, 3, "x"))
@@ -60,7 +61,7 @@ def test_below_a_repartition(
 def test_below_a_query(
     spark: SparkSession, hg: Headgate, query: str, expression: str, conf: dict[str, str]
 ) -> None:
-    """Rows of a whole query, and the bounds of a range, are made under the settings."""
+    """Rows of a whole query, and the bounds of a range, are computed under the settings."""
     with setting(spark, conf):
         spark.range(40).selectExpr(f"{expression} x", "id").createOrReplaceTempView("t")
         df = spark.sql(query)

@@ -1,5 +1,4 @@
-"""Ten queries of TPC-DS, which have every kind of exchange in them: the answer is Spark's, and
-DuckDB's, both ways through Headgate."""
+"""Ten queries of TPC-DS with every kind of exchange: Headgate, Spark and DuckDB agree."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def spark_answers(
 def test_spark_is_right(
     cases: dict[int, Case], spark_answers: dict[int, list[Row]], number: int
 ) -> None:
-    """Spark and DuckDB give the same rows in the same order, and there are some."""
+    """Spark and DuckDB give the same rows in the same order, and at least one row."""
     assert "" == differs_in_order(cases[number].answer, spark_answers[number], near)
     assert cases[number].answer != []
 
@@ -89,7 +88,7 @@ def test_offloaded(
     spark_answers: dict[int, list[Row]],
     number: int,
 ) -> None:
-    """Every exchange ran here, and the answer is Spark's."""
+    """An offloaded query gives Spark's answer, and every exchange runs here."""
     out = hg.offload(spark.sql(cases[number].text))
     done = hg._offloaded[out]
     assert "" == differs_in_order(spark_answers[number], out.collect())
@@ -107,7 +106,7 @@ def test_actions(
     spark_answers: dict[int, list[Row]],
     number: int,
 ) -> None:
-    """An action of the session gives Spark's answer, and nothing that it stored stays."""
+    """An action of the session gives Spark's answer, and leaves nothing stored."""
     before = len(hg.results())
     with entered(hg, spark):
         given = spark.sql(cases[number].text).collect()

@@ -1,4 +1,4 @@
-"""Every column type comes back exactly, on the private and on the public road."""
+"""Every column type comes back exactly, by the private and by the public transport."""
 
 from __future__ import annotations
 
@@ -63,21 +63,22 @@ NO_KEY = {"variant", "void"}
 
 
 def typed(spark: SparkSession, expression: str) -> DataFrame:
-    """Fifty rows, every fifth one null."""
+    """Return fifty rows, every fifth one null."""
     base = spark.range(0, 50, 1, 3).withColumnRenamed("id", "v")
     value = f"case when v % 5 = 3 then null else {expression} end"
     return base.selectExpr("v % 7 as k", f"{value} as c")
 
 
 def every(spark: SparkSession, names: list[str]) -> DataFrame:
-    """Fifty rows of all these columns, every fifth one null."""
+    """Return fifty rows with all these columns, every fifth one null."""
     base = spark.range(0, 50, 1, 3).withColumnRenamed("id", "v")
     columns = [f"if(v % 5 = 3, null, {SCALARS[name]}) as {name}_" for name in names]
     return base.selectExpr("v % 7 as k", *columns)
 
 
 def rows(df: DataFrame) -> list[str]:
-    """Every row with its partition, in forms that PySpark can collect and that hide nothing."""
+    """Return every row with its partition, as text that PySpark can collect and that hides
+    nothing."""
     columns = []
     for name, kind in df.dtypes:
         column = F.col(name)  # PySpark cannot collect year-month intervals
@@ -87,14 +88,14 @@ def rows(df: DataFrame) -> list[str]:
 
 
 def same(expected: DataFrame, actual: DataFrame) -> None:
-    """The same rows of the same types in the same partitions."""
+    """Assert that both frames have the same rows of the same types in the same partitions."""
     assert expected.schema == actual.schema
     assert rows(expected) == rows(actual)
 
 
 @pytest.fixture(scope="module")
 def public(spark: SparkSession) -> Iterator[Headgate]:
-    """A second job of the same session that keeps to public PySpark."""
+    """Attach a second job of the same session that uses public PySpark only."""
     spark.conf.set("spark.headgate.catalyst", "off")
     spark.conf.set("spark.headgate.job.id", "public-road")
     with attach(spark) as attached:
@@ -118,7 +119,7 @@ def test_any_rows(
     partitions: int,
     n: int,
 ) -> None:
-    """Columns of any types in any number of partitions come back as `df.repartition` has them."""
+    """Columns of any types in any number of partitions come back as from `df.repartition`."""
     base = spark.range(0, size, 1, partitions).withColumnRenamed("id", "v")
     columns = [f"{SCALARS[name]} as {name}_" for name in names]
     df = base.selectExpr("v % 7 as k", *columns)
@@ -127,7 +128,7 @@ def test_any_rows(
 
 
 def test_private_road(spark: SparkSession, hg: Headgate) -> None:
-    """Columns of every type, with nulls, come back exactly and in their place."""
+    """Columns of every type, with nulls, come back exactly and in their partitions."""
     df = every(spark, list(SCALARS))
     same(df.repartition(4, "k"), hg.repartition(df, 4, "k"))
     same(df.repartition(4, "k"), hg.read(hg.results()[-1].result))
@@ -142,7 +143,7 @@ def test_small_decimals_are_whole_numbers(spark: SparkSession, hg: Headgate) -> 
 
 
 def test_public_road(spark: SparkSession, public: Headgate) -> None:
-    """mapInArrow both ways gives the same rows in the same partitions."""
+    """The public transport gives the same rows in the same partitions."""
     df = every(spark, [name for name in SCALARS if name not in PRIVATE_ONLY])
     same(df.repartition(4, "k"), public.repartition(df, 4, "k"))
     same(df.repartition(4, "k"), public.read(public.results()[-1].result))
@@ -151,7 +152,7 @@ def test_public_road(spark: SparkSession, public: Headgate) -> None:
 def test_each_road_reads_what_the_other_wrote(
     spark: SparkSession, hg: Headgate, public: Headgate
 ) -> None:
-    """A result can be read on a session that has another road than the one that wrote it."""
+    """Each transport can read a result that the other one wrote."""
     df = every(spark, [name for name in SCALARS if name not in PRIVATE_ONLY])
     for writer, reader in ((hg, public), (public, hg)):
         writer.repartition(df, 4, "k")
@@ -175,7 +176,7 @@ def test_each_road_reads_what_the_other_wrote(
     ],
 )
 def test_as_key(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """Rows go where Spark's own partitioner puts them for keys of any type that it takes."""
+    """Rows go where Spark's own partitioner puts them, for keys of any type."""
     df = typed(spark, SCALARS[name])
     same(df.repartition(4, "c"), hg.repartition(df, 4, "c"))
 
@@ -190,14 +191,13 @@ def test_public_road_refuses_keys(
 
 
 def test_public_road_refuses_what_it_cannot_carry(spark: SparkSession, public: Headgate) -> None:
-    """A nested year-month interval is refused before the first task, by column and type."""
+    """A nested year-month interval is refused by column and type before the first task."""
     with pytest.raises(Invalid, match="column 'c' holds a year-month interval inside array"):
         public.repartition(typed(spark, SCALARS["nested_interval"]), 4, "k")
 
 
 def test_what_never_holds_anything(spark: SparkSession, hg: Headgate) -> None:
-    """Neither an empty array nor an empty map has a type for what is in it: the one is carried, the
-    other left to Spark."""
+    """Arrays without an element type are carried, and maps without one are refused."""
     arrays = spark.range(5).select("id", F.array().alias("x"), F.array(F.array()).alias("y"))
     expected = sorted(arrays.collect())
     assert expected == sorted(hg.repartition(arrays, 2, "id").collect())
@@ -208,7 +208,8 @@ def test_what_never_holds_anything(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -> None:
-    """Spark estimates next to nothing for a struct that is null; in Arrow it has all its fields."""
+    """Null structs come in small batches: Spark estimates almost no bytes for them, but in Arrow
+    they have all their fields."""
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
     transport = hg._exchanger._transport(df, 1, ("id",))

@@ -1,5 +1,4 @@
-"""Saves of sessions whose actions run through their headgate: rows, files, schemas, errors and
-Spark's rules about what is written while it is read are Spark's own."""
+"""Saves through a session's headgate: rows, files, schemas, errors and rules are Spark's own."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ def into(df: DataFrame, table: str) -> DataFrame:
 
 
 def begun(df: DataFrame, table: str) -> Any:
-    """A table of version 2 with a row of its own, and what writes to it."""
+    """Create a table of version 2 with one row, and return a writer that writes to it."""
     empty = df.sparkSession.createDataFrame([(-1, -1)], df.schema)
     empty.writeTo(table).create()
     return df.writeTo(table)
@@ -130,7 +129,7 @@ def files(folder: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", TO_FILES)
 def test_files(spark: SparkSession, hg: Headgate, name: str, tmp_path: Path) -> None:
-    """As many files as Spark writes, and in each of them the same rows in the same order."""
+    """A save writes as many files as Spark's, and each has the same rows in the same order."""
     save, ours, theirs = TO_FILES[name], tmp_path / "ours", tmp_path / "theirs"
     with detached(hg, spark):
         save(counted(spark), str(theirs))
@@ -144,7 +143,7 @@ def test_files(spark: SparkSession, hg: Headgate, name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", TO_TABLES)
 def test_tables(spark: SparkSession, hg: Headgate, name: str) -> None:
-    """The same rows in tables of the same definition, which Spark made, at save."""
+    """A save to a table gives the same rows and the same definition as Spark's."""
     save, to = TO_TABLES[name], name.replace(" ", "_")
     with detached(hg, spark):
         save(counted(spark), f"{to}_theirs")
@@ -166,14 +165,14 @@ def rows(spark: SparkSession, name: str, table: str) -> list[str]:
 
 
 def test_nowhere(spark: SparkSession, hg: Headgate) -> None:
-    """Writing nothing runs all that is to be written."""
+    """A save to `noop` runs the whole query."""
     df = counted(spark)
     assert 1 == stored(hg, lambda: df.write.format("noop").mode("overwrite").save())
 
 
 @pytest.mark.parametrize("path", ["project:dataset.table", "mongodb://host/db"])
 def test_a_path_that_is_no_folder(spark: SparkSession, hg: Headgate, path: str) -> None:
-    """Many connectors take a name of another kind, which Hadoop cannot open."""
+    """A path that Hadoop cannot open is no obstacle, as many connectors take other names."""
 
     class Forgetting(DataSourceWriter):
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
@@ -201,7 +200,8 @@ def test_a_path_that_is_no_folder(spark: SparkSession, hg: Headgate, path: str) 
     ],
 )
 def test_a_table_that_is_read(spark: SparkSession, hg: Headgate, table: str, save: Save) -> None:
-    """It is not overwritten: Spark's own error comes, its rows are there, nothing of ours is."""
+    """A table that the query reads is not overwritten: Spark's own error is raised, the table keeps
+    its rows, and nothing of ours stays."""
     df = spark.table(table).groupBy("n").agg(F.max("k").alias("k")).select("k", "n")
 
     def act() -> None:
@@ -263,7 +263,7 @@ def test_a_catalog_that_cannot(spark: SparkSession, hg: Headgate) -> None:
 
 
 def test_what_is_there(spark: SparkSession, hg: Headgate, tmp_path: Path, table: str) -> None:
-    """Nothing runs for what Spark would not touch."""
+    """Nothing runs for a save that Spark refuses or skips because its target exists."""
     folder, df = str(tmp_path), counted(spark)
     for act in (
         lambda: df.write.parquet(folder),
@@ -277,7 +277,7 @@ def test_what_is_there(spark: SparkSession, hg: Headgate, tmp_path: Path, table:
 
 
 def test_a_write_that_fails(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
-    """The error is Spark's, no row is there, and what was stored for it goes."""
+    """A save that fails raises Spark's error, writes no row, and leaves nothing stored."""
     df = counted(spark).select("k", F.expr("assert_true(n < 0)").alias("wrong"))
     out = tmp_path / "out"
 
@@ -291,7 +291,7 @@ def test_a_write_that_fails(spark: SparkSession, hg: Headgate, tmp_path: Path) -
 
 
 def test_a_writer_is_the_users(spark: SparkSession, hg: Headgate, tmp_path: Path) -> None:
-    """One that has saved is as it was: it saves again, also when the session is Spark's own."""
+    """A writer that has saved can save again, also when the session's actions are Spark's own."""
     writer = counted(spark).write.mode("append").option("sep", ";")
     assert 1 == stored(hg, lambda: writer.csv(str(tmp_path)))
     with detached(hg, spark):

@@ -29,14 +29,14 @@ LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
 
 
 def lacks(reached: Counter[str], queries: int) -> Iterator[str]:
-    """Give what too few of so many queries have reached."""
+    """Yield a complaint for each part that too few of the queries have reached."""
     for kind, least in LEAST_PERCENT.items():
         if reached[kind] * 100 < least * queries:
             yield f"{reached[kind]} of {queries} queries {kind}"
 
 
 class Watched:
-    """Notes what a query reaches while the product's own functions run."""
+    """Records which parts a query reaches while the product's own functions run."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._seen: set[str] = set()
@@ -47,14 +47,14 @@ class Watched:
         self._watch(patch, planner.Planner, "begin", self._begun)
 
     def end(self) -> frozenset[str]:
-        """Count a query that has been asked, and return what it has reached."""
+        """Count the query that was just asked, and return the parts that it reached."""
         seen = frozenset(self._seen)
         self.reached.update(seen)
         self.forget()
         return seen
 
     def forget(self) -> None:
-        """Leave out what was asked since the last query."""
+        """Discard what was reached since the last counted query."""
         self._seen.clear()
 
     def _watch(

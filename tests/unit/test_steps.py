@@ -217,8 +217,8 @@ def test_a_successors_decision_ends_the_steps() -> None:
 
 
 def test_a_head_that_goes_while_a_master_starts_begins_it_anew() -> None:
-    """A master that is frozen after it has read a snapshot, while the log loses its head, starts
-    over at the newer snapshot and does not report a gap."""
+    """A master gets `Lost` if the log loses its head between the read of a snapshot and the read of
+    the log. When it opens again it starts at the newer snapshot."""
     log, storage = MemoryEventLog(1), OrderedStorage(MemoryEventLog(1))
     settings = replace(SETTINGS, snapshot_events=1)
 

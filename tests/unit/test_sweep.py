@@ -222,8 +222,8 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
     world: World, promoted: tuple[ResultId, ...]
 ) -> None:
     """A driver that closes leaves its promoted results in a snapshot. When all events are gone, the
-    next driver of that name has a new epoch and keeps the results, and a sweep still finds them in
-    time."""
+    next driver of that name has a new epoch and keeps the results, and a sweep deletes them at
+    their time."""
     over_ms = world.clock.at_ms + 1_000
     driver = DriverMaster(world.log, world.storage, SETTINGS, DriverIdentity("first", "0"))
     driver.register_job(Job())
