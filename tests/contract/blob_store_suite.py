@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 
 
 def swept(store: BlobStore) -> None:
-    """Delete all objects, and prove that this leaves nothing."""
+    """Delete all objects, and assert that nothing is left."""
     store.delete([stat.name for stat in store.list("")])
     assert list(store.list("")) == []
     assert list(store.uploads("")) == []
@@ -61,7 +61,7 @@ class BlobStoreSuite:
         store.close()
 
     def test_get_returns_what_put_stored(self, store: BlobStore) -> None:
-        """A whole object comes back byte for byte, an empty one too."""
+        """An object comes back byte for byte, even an empty one."""
         body = bytes(range(256)) * 40
         store.put("job/0a/r/1/1-2/0", body, "w")
         store.put("job/empty", b"", "w")
@@ -72,12 +72,12 @@ class BlobStoreSuite:
     def test_put_takes_any_buffer(
         self, store: BlobStore, kind: Callable[[bytes], bytes | bytearray]
     ) -> None:
-        """Every kind of buffer is stored, Arrow's signed bytes too, and a later change is not."""
+        """Any kind of buffer is stored, including Arrow's signed bytes."""
         store.put("a", memoryview(kind(b"abcdef"))[1:5], "w")
         assert bytes(store.get("a")) == b"bcde"
 
     def test_an_object_does_not_follow_its_buffer(self, store: BlobStore) -> None:
-        """A buffer may be filled again once put has returned."""
+        """A buffer may be reused once put has returned."""
         body = bytearray(b"before")
         store.put("a", body, "w")
         body[:] = b"after!"
@@ -85,7 +85,7 @@ class BlobStoreSuite:
 
     @pytest.mark.parametrize(("start", "length"), [(0, 1), (0, 10), (3, 4), (9, 1), (4, 0)])
     def test_a_range_is_exact(self, store: BlobStore, start: int, length: int) -> None:
-        """A range gives exactly its bytes, at the borders too."""
+        """A range gives exactly its bytes, also at the borders of the object."""
         store.put("a", b"0123456789", "w")
         expected = b"0123456789"[start : start + length]
         assert expected == store.get("a", ByteRange(start, length))
@@ -94,7 +94,7 @@ class BlobStoreSuite:
     def test_a_range_past_the_end_is_corrupt(
         self, store: BlobStore, start: int, length: int
     ) -> None:
-        """A short answer is never returned; the error names object, range, expected and found."""
+        """A range past the end is `Corrupt`; the error names object, range, and both lengths."""
         store.put("a", b"0123456789", "w")
         found = max(0, 10 - start)
         with pytest.raises(Corrupt) as caught:
@@ -103,13 +103,13 @@ class BlobStoreSuite:
             assert part in str(caught.value)
 
     def test_a_missing_object_is_lost(self, store: BlobStore) -> None:
-        """Neither a whole read nor a ranged one of nothing gives an empty answer."""
+        """Reading a missing object, whole or by range, raises `Lost`."""
         for span in (None, ByteRange(0, 4)):
             with pytest.raises(Lost, match="no/such"):
                 store.get("no/such", span)
 
     def test_size_is_known_or_none(self, store: BlobStore) -> None:
-        """The size of what is there, and None for what is not."""
+        """`size_bytes` gives the size of an object, and None for a missing one."""
         store.put("a", b"12345", "w")
         assert store.size_bytes("a") == 5
         assert None is store.size_bytes("b")
@@ -122,7 +122,8 @@ class BlobStoreSuite:
 
     @pytest.mark.parametrize(("body", "write_id"), [(b"67890", "other"), (b"123456", "mine")])
     def test_another_write_conflicts(self, store: BlobStore, body: bytes, write_id: str) -> None:
-        """Another write id, or another size under the same one, never replaces an object."""
+        """Another write id, or another size under the same write id, is a `Conflict` and replaces
+        nothing."""
         store.put("a", b"12345", "mine")
         with pytest.raises(Conflict):
             store.put("a", body, write_id)
@@ -137,12 +138,12 @@ class BlobStoreSuite:
         assert bytes(winners) * 5_000 == store.get("race")
 
     def test_racing_repetitions_all_succeed(self, store: BlobStore) -> None:
-        """Eight writers of one write succeed together."""
+        """Eight writers of the same write all succeed."""
         ends = together(RACERS, lambda n: store.put("race", b"same", "w"))
         assert ends == [None] * RACERS
 
     def test_threads_do_not_mix_objects(self, store: BlobStore) -> None:
-        """Many puts and reads at once each see their own bytes."""
+        """Concurrent puts and reads each see their own bytes."""
 
         def act(number: int) -> None:
             body = bytes([number]) * (1_000 + number)
@@ -153,7 +154,7 @@ class BlobStoreSuite:
         assert together(RACERS, act) == [None] * RACERS
 
     def test_delete_is_idempotent(self, store: BlobStore) -> None:
-        """Deleting what is there and what is not, twice, leaves the rest alone."""
+        """Deleting existing and missing objects twice leaves other objects alone."""
         for name in ("d/1", "d/2", "e"):
             store.put(name, b"x", "w")
         for _ in range(2):
@@ -162,14 +163,15 @@ class BlobStoreSuite:
         assert [BlobStat("e", 1)] == list(store.list(""))
 
     def test_a_deleted_name_can_be_written_again(self, store: BlobStore) -> None:
-        """After a delete the name is free for another write."""
+        """A deleted name is free for another write."""
         store.put("a/b", b"1", "w1")
         store.delete(["a/b"])
         store.put("a/b", b"22", "w2")
         assert bytes(store.get("a/b")) == b"22"
 
     def test_list_gives_every_name_of_a_prefix_in_order(self, store: BlobStore) -> None:
-        """More names than a page holds come whole, sorted, and without their neighbours."""
+        """A prefix with more names than a page is listed completely, sorted, and without
+        neighbours."""
         names = [f"l/{number:04}/x" for number in range(self.listed)]
         with ThreadPoolExecutor(RACERS) as pool:
             list(pool.map(lambda name: store.put(name, b"x", "w"), reversed(names)))
@@ -181,7 +183,7 @@ class BlobStoreSuite:
         assert list(store.list("l/zz/")) == []
 
     def test_names_sort_as_bytes(self, store: BlobStore) -> None:
-        """The separator takes part in the order, as in S3."""
+        """Names are sorted by their bytes, the separator included, as in S3."""
         names = sorted(["p/a", "p/a-b", "p/a.b/c", "p/a0", "p/A", "p/b/c", "p/b=1/d", "p/b_"])
         names.remove("p/a")
         for name in names:
@@ -189,7 +191,8 @@ class BlobStoreSuite:
         assert names == [stat.name for stat in store.list("p")]
 
     def test_a_big_body_makes_the_round_trip(self, store: BlobStore) -> None:
-        """A body above the multipart threshold is stored whole, repeatable, readable by range."""
+        """A body above the multipart threshold is stored whole, and can be repeated and read by
+        range."""
         body = bytes(range(251)) * (BIG_BYTES // 251 + 1)
         big = memoryview(body)[:BIG_BYTES]
         store.put("big", big, "w")
@@ -209,7 +212,7 @@ class BlobStoreSuite:
         "name", ["", "/a", "a/", "a//b", "../a", "a/./b", ".data/x", "a b", "ü", "a%2F", "x" * 1025]
     )
     def test_names_outside_the_common_set_are_refused(self, store: BlobStore, name: str) -> None:
-        """No store is asked for a name that another could not hold."""
+        """A name that some store could not hold is `Invalid` in every store."""
         for act in (
             lambda: store.put(name, b"x", "w"),
             lambda: store.get(name),
@@ -222,12 +225,13 @@ class BlobStoreSuite:
     def test_write_ids_that_cannot_travel_are_refused(
         self, store: BlobStore, write_id: str
     ) -> None:
-        """A write id must fit a header."""
+        """A write id that does not fit a header is `Invalid`."""
         with pytest.raises(Invalid, match="write id"):
             store.put("a", b"x", write_id)
 
     def test_requests_are_counted(self, store: BlobStore) -> None:
-        """The meter knows each request and each byte, and looks only when it had to."""
+        """The meter counts each request and each byte, and a HEAD only after a put that found its
+        name taken."""
         before = store.requests
         store.put("c", b"12345", "w")
         store.put("c", b"12345", "w")
@@ -253,7 +257,7 @@ class BlobStoreSuite:
         other.close()
 
     def test_a_closed_store_says_so(self, make: Callable[[], BlobStore]) -> None:
-        """Use after close is one clear error."""
+        """Every use after close raises `Closed`."""
         store = make()
         store.close()
         store.close()

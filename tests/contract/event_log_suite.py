@@ -47,7 +47,7 @@ def names(events: list[Recorded]) -> list[str]:
 
 
 def read(follower: Follower, number: int) -> list[Recorded]:
-    """The next events, as many as asked for."""
+    """Return the next events, as many as asked for."""
     deadline, found = Deadline.after(LIMIT_S), list[Recorded]()
     while len(found) < number:
         assert not deadline.passed, f"{len(found)} of {number} events came in time"
@@ -56,7 +56,7 @@ def read(follower: Follower, number: int) -> list[Recorded]:
 
 
 def read_to_end(follower: Follower) -> list[Recorded]:
-    """All that is readable now."""
+    """Return all events that can be read now."""
     deadline, found = Deadline.after(LIMIT_S), list[Recorded]()
     while follower.position() < follower.end():
         assert not deadline.passed, f"the reader stands at {follower.position()}"
@@ -65,7 +65,7 @@ def read_to_end(follower: Follower) -> list[Recorded]:
 
 
 def same_partition(job: JobId, partitions: int) -> JobId:
-    """Another job that shares the partition of the first."""
+    """Return another job that shares the partition of the first one."""
     others = (JobId(f"{job}-{number}") for number in count())
     return next(o for o in others if partition_of(o, partitions) == partition_of(job, partitions))
 
@@ -81,11 +81,11 @@ class EventLogBasics:
 
     @pytest.fixture
     def job(self) -> JobId:
-        """A name that no other test of this run uses."""
+        """Return a name that no other test of this run uses."""
         return JobId(f"job-{next(_NUMBERS)}-{SYSTEM_CLOCK.now_ms()}")
 
     def put_garbage(self, log: EventLog, job: JobId, header: str | None, record: bytes) -> None:
-        """Put a record that is no event where the job's events are."""
+        """Put a record that is no event into the job's partition."""
         raise NotImplementedError
 
     def test_events_come_in_the_order_of_appends(self, log: EventLog, job: JobId) -> None:
@@ -107,7 +107,8 @@ class EventLogBasics:
             assert [Recorded(offset, event)] == read(follower, 1)
 
     def test_the_log_says_when_it_took_an_event(self, log: EventLog, job: JobId) -> None:
-        """By its own clock, whatever the author's says; to every reader."""
+        """Every reader gets the time at which the log took an event, by the log's clock and not the
+        author's."""
         append(log, fact(job, "fact"))
         with closing(log.follow(job, None)) as follower:
             found = read(follower, 1)
@@ -116,14 +117,14 @@ class EventLogBasics:
         assert [True, True] == [abs(r.at_ms - there_ms) < 60_000 for r in found]
 
     def test_a_follower_starts_at_a_position(self, log: EventLog, job: JobId) -> None:
-        """A follower from an offset sees the event there and the later ones, none before."""
+        """A follower from an offset sees the event there and all later ones, and no earlier one."""
         offsets = [append(log, fact(job, f"f{n}")) for n in range(3)]
         with closing(log.follow(job, offsets[1])) as follower:
             assert names(read(follower, 2)) == ["f1", "f2"]
             assert offsets[2] + 1 == follower.position()
 
     def test_poll_respects_its_limit(self, log: EventLog, job: JobId) -> None:
-        """`poll` gives at most `limit` events, and the next call goes on behind them."""
+        """`poll` gives at most `limit` events, and the next call continues behind them."""
         offsets = [append(log, fact(job, f"f{n}")) for n in range(5)]
         with closing(log.follow(job, None)) as follower:
             assert names(read(follower, 2)) == ["f0", "f1"]
@@ -131,7 +132,7 @@ class EventLogBasics:
             assert names(read(follower, 3)) == ["f2", "f3", "f4"]
 
     def test_poll_waits_no_longer_than_told(self, log: EventLog, job: JobId) -> None:
-        """With nothing to read, `poll` comes back empty when its time is over."""
+        """A `poll` without events returns an empty list when its time is over."""
         append(log, fact(job, "f"))
         with closing(log.follow(job, None)) as follower:
             read_to_end(follower)
@@ -140,7 +141,7 @@ class EventLogBasics:
             assert 0.15 < SYSTEM_CLOCK.monotonic_s() - before < 2.0
 
     def test_a_waiting_poll_sees_a_new_fact(self, log: EventLog, job: JobId) -> None:
-        """A `poll` that waits returns as soon as a fact has been appended."""
+        """A waiting `poll` returns as soon as a fact is appended."""
         append(log, fact(job, "first"))
         with closing(log.follow(job, None)) as follower, ThreadPoolExecutor(1) as pool:
             read_to_end(follower)
@@ -150,7 +151,7 @@ class EventLogBasics:
             assert names(waiting.result(LIMIT_S)) == ["second"]
 
     def test_other_jobs_are_skipped(self, log: EventLog, job: JobId) -> None:
-        """Events of another job in the partition are not seen, and the position passes them."""
+        """Events of another job in the partition are skipped, and the position passes them."""
         other = same_partition(job, self.PARTITIONS)
         append(log, fact(other, "theirs"))
         mine = append(log, fact(job, "mine"))
@@ -166,7 +167,7 @@ class EventLogBasics:
     def test_garbage_is_counted_and_skipped(
         self, log: EventLog, job: JobId, own: bool, record: bytes
     ) -> None:
-        """A record that is no event is counted, and reading goes on behind it."""
+        """A record that is no event is counted and skipped."""
         append(log, fact(job, "before"))
         with closing(log.follow(job, None)) as follower:
             read_to_end(follower)
@@ -185,7 +186,7 @@ class EventLogBasics:
             assert names(read_to_end(follower)) == ["small"]
 
     def test_threads_append_at_once(self, log: EventLog, job: JobId) -> None:
-        """Facts of concurrent threads are all there once, each thread's own in order."""
+        """Facts of concurrent threads are all there once, in the order of each thread."""
 
         def run(thread: int) -> list[int]:
             return [append(log, fact(job, f"{thread}-{n}")) for n in range(20)]
@@ -200,7 +201,7 @@ class EventLogBasics:
             assert own == seen
 
     def test_read_all_knows_every_job(self, log: EventLog, job: JobId) -> None:
-        """Reading everything gives every job's events, each job's in order."""
+        """`read_all` gives the events of every job, each job's in order."""
         jobs = [JobId(f"{job}-{n}") for n in range(6)]
         for name in ("a", "b"):
             for one in jobs:
@@ -210,20 +211,21 @@ class EventLogBasics:
             assert [event.id for event in found if event.job == one] == ["a", "b"]
 
     def test_prepare_may_be_repeated(self, log: EventLog) -> None:
-        """Preparing a log that exists with the same settings changes nothing and succeeds."""
+        """Preparing an existing log with the same settings succeeds and changes nothing."""
         log.prepare(Deadline.after(LIMIT_S))
 
     def test_the_log_says_how_long_it_keeps_events(self, log: EventLog) -> None:
         assert log.retention_ms(Deadline.after(LIMIT_S)) == self.RETENTION_MS
 
     def test_the_log_has_one_identity(self, log: EventLog, job: JobId) -> None:
-        """Whatever is written: snapshots are compared by it."""
+        """The log's identity does not change when events are written; snapshots are compared by
+        it."""
         before = log.identity(Deadline.after(LIMIT_S))
         log.append(fact(job, "f")).offset(Deadline.after(LIMIT_S))
         assert before == log.identity(Deadline.after(LIMIT_S))
 
     def test_a_closed_log_takes_nothing(self, log: EventLog, job: JobId) -> None:
-        """After `close` every use raises `Closed`."""
+        """Every use after `close` raises `Closed`."""
         log.close()
         uses: list[Callable[[], object]] = [
             lambda: log.append(fact(job, "f")),
@@ -244,7 +246,7 @@ class EventLogSuite(EventLogBasics):
         raise NotImplementedError
 
     def test_a_commit_makes_decisions_visible(self, log: EventLog, job: JobId) -> None:
-        """A step's decisions cannot be seen before its commit, and all of them after it."""
+        """A step's decisions are invisible before its commit, and all visible after it."""
         at = append(log, fact(job, "fact"))
         with (
             closing(log.follow(job, None)) as follower,
@@ -261,7 +263,8 @@ class EventLogSuite(EventLogBasics):
             assert follower.end() == follower.position()
 
     def test_an_open_step_stalls_readers(self, log: EventLog, job: JobId) -> None:
-        """A fact behind an open step stays invisible until the step ends, and `end` says where."""
+        """A fact behind an open step is invisible until the step ends, and `end` stays before
+        it."""
         append(log, fact(job, "before"))
         with (
             closing(log.follow(job, None)) as follower,
@@ -278,10 +281,10 @@ class EventLogSuite(EventLogBasics):
             assert names(read(follower, 1)) == ["behind"]
 
     def await_stall(self, log: EventLog, job: JobId, decisions_first: int) -> None:
-        """Wait until the log itself has the open step's first record."""
+        """Wait until the log holds the open step's first record."""
 
     def test_aborted_decisions_are_never_seen(self, log: EventLog, job: JobId) -> None:
-        """Dropped decisions stay invisible, take offsets, and the next step goes on normally."""
+        """Aborted decisions stay invisible and take offsets, and the next step works as usual."""
         start = append(log, fact(job, "fact"))
         with (
             closing(log.follow(job, None)) as follower,
@@ -300,7 +303,7 @@ class EventLogSuite(EventLogBasics):
             assert read_to_end(follower) == []
 
     def test_an_empty_step_commits(self, log: EventLog, job: JobId) -> None:
-        """A step without decisions takes no offset, and the next one works."""
+        """A step without decisions takes no offset, and the next step works."""
         start = append(log, fact(job, "fact"))
         with (
             closing(log.follow(job, None)) as follower,
@@ -316,7 +319,7 @@ class EventLogSuite(EventLogBasics):
             assert [start, start + 1] == [recorded.offset for recorded in read(follower, 2)]
 
     def test_closing_drops_the_open_step(self, log: EventLog, job: JobId) -> None:
-        """A holder that closes in the middle of a step leaves nothing that is seen or stalls."""
+        """A holder that closes within a step leaves nothing visible and stalls no reader."""
         append(log, fact(job, "before"))
         decisions = log.open_decisions(job)
         decisions.begin()
@@ -330,7 +333,7 @@ class EventLogSuite(EventLogBasics):
     def test_a_successor_fences_the_former_holder(
         self, log: EventLog, job: JobId, begun: bool
     ) -> None:
-        """Once the decisions are opened again, the former holder can commit nothing."""
+        """After the decisions are opened again, the former holder can commit nothing."""
         append(log, fact(job, "fact"))
         former = log.open_decisions(job)
         if begun:
@@ -350,14 +353,15 @@ class EventLogSuite(EventLogBasics):
 
     @staticmethod
     def step(holder: Decisions, job: JobId, begun: bool) -> None:
-        """The rest of a step of somebody who does not know yet that he is fenced."""
+        """Do the rest of a step as a holder that does not know yet that it is fenced."""
         if not begun:
             holder.begin()
         holder.write(decision(job, "too late"))
         holder.commit(1)
 
     def test_a_successor_ends_the_dead_step_at_once(self, log: EventLog, job: JobId) -> None:
-        """A fact behind a dead holder's step is visible as soon as a successor has opened."""
+        """A fact behind a dead holder's step is visible as soon as a successor opens the
+        decisions."""
         append(log, fact(job, "before"))
         former = log.open_decisions(job)
         with closing(log.follow(job, None)) as follower:
@@ -373,7 +377,7 @@ class EventLogSuite(EventLogBasics):
         former.close()
 
     def test_jobs_do_not_fence_each_other(self, log: EventLog, job: JobId) -> None:
-        """Two jobs of one partition have holders of their own."""
+        """Two jobs of one partition have separate holders."""
         other = same_partition(job, self.PARTITIONS)
         with closing(log.open_decisions(job)) as mine, closing(log.open_decisions(other)) as theirs:
             for holder, name in ((mine, job), (theirs, other)):
@@ -409,7 +413,7 @@ class EventLogSuite(EventLogBasics):
                 assert names(read(follower, 1)) == ["kept"]
 
     def test_an_oversized_decision_is_refused(self, log: EventLog, job: JobId) -> None:
-        """A decision over the size limit is `Invalid`, and the step may go on without it."""
+        """A decision over the size limit is `Invalid`, and the step may continue without it."""
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
             with pytest.raises(Invalid, match="over"):
@@ -420,8 +424,8 @@ class EventLogSuite(EventLogBasics):
             assert names(read_to_end(follower)) == ["small"]
 
     def test_an_expired_head_is_lost(self, log: EventLog, job: JobId) -> None:
-        """A follower before the oldest kept offset raises `Lost` naming both, as often as it is
-        asked; one from the oldest kept event reads on."""
+        """A follower before the oldest kept offset raises `Lost` at each call, and the error names
+        both offsets. A follower from the oldest kept event reads on."""
         for n in range(3):
             at = append(log, fact(job, f"f{n}"))
         self.expire(log, job, at)
@@ -434,13 +438,14 @@ class EventLogSuite(EventLogBasics):
             assert names(read_to_end(follower)) == ["f2"]
 
     def test_a_position_behind_the_end_is_lost(self, log: EventLog, job: JobId) -> None:
-        """A follower at an offset that the log never reached raises `Lost`: it is another log."""
+        """A follower at an offset that the log has never reached raises `Lost`: it is another
+        log."""
         at = append(log, fact(job, "f"))
         with closing(log.follow(job, at + 100)) as follower, pytest.raises(Lost):
             read(follower, 1)
 
     def test_read_all_shows_what_followers_see(self, log: EventLog, job: JobId) -> None:
-        """Reading everything shows committed decisions, and no dropped or open ones."""
+        """`read_all` shows committed decisions, and no aborted or open ones."""
         append(log, fact(job, "fact"))
         with closing(log.open_decisions(job)) as decisions:
             for name, end in (("dropped", decisions.abort), ("kept", lambda: decisions.commit(1))):

@@ -30,7 +30,7 @@ POLL_S = 0.1
 
 @dataclass
 class Member:
-    """A member, what it was told, and what it has read of the partitions that it holds."""
+    """A member, the grants and revocations that it got, and the events that it has read."""
 
     log: EventLog
     slot: str
@@ -76,7 +76,7 @@ class Member:
 
 
 def wait_for(done: Callable[[], bool], *members: Member) -> None:
-    """Let members poll until something is true."""
+    """Let members poll until a condition is true."""
     deadline = Deadline.after(4 * LIMIT_S)
     while not done():
         assert not deadline.passed, [member.told for member in members]
@@ -97,7 +97,7 @@ class MasterGroupSuite:
 
     @pytest.fixture
     def jobs(self) -> tuple[JobId, JobId]:
-        """A job in each of the two partitions."""
+        """Return a job in each of the two partitions."""
         found = [JobId(f"job-{number}") for number in range(20)]
         return (
             next(job for job in found if partition_of(job, self.PARTITIONS) == 0),
@@ -115,11 +115,11 @@ class MasterGroupSuite:
         return member
 
     def evict(self, log: EventLog, slot: str) -> None:
-        """Have the group give up a member that does not poll; may take until others poll."""
+        """Make the group give up a member that does not poll. It may take until others poll."""
         raise NotImplementedError
 
     def await_written(self, log: EventLog, job: JobId, beyond: int) -> None:
-        """Wait until the log has the records of an open step behind an offset."""
+        """Wait until the log holds records of an open step behind an offset."""
 
     def test_a_member_reads_every_job(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
@@ -138,7 +138,7 @@ class MasterGroupSuite:
     def test_poll_respects_its_limit(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """`poll` gives at most `limit` events, and leaves none out."""
+        """`poll` gives at most `limit` events, and skips none."""
         for number in range(5):
             append(log, fact(jobs[0], f"f{number}"))
         member = self.member(opened, log, "one")
@@ -151,7 +151,8 @@ class MasterGroupSuite:
     def test_a_step_spans_partitions(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """A step's decisions in several partitions are seen together, or, dropped, never."""
+        """A step's decisions in several partitions become visible together, or never if it is
+        aborted."""
         member = self.member(opened, log, "one")
         wait_for(holds(member, 0, 1), member)
         for name, end in (
@@ -172,7 +173,7 @@ class MasterGroupSuite:
     def test_an_oversized_decision_is_refused(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """A decision over the size limit is `Invalid`, and the step may go on without it."""
+        """A decision over the size limit is `Invalid`, and the step may continue without it."""
         member = self.member(opened, log, "one")
         wait_for(holds(member, 0, 1), member)
         member.membership.begin()
@@ -217,8 +218,9 @@ class MasterGroupSuite:
     def test_partitions_are_shared(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """A second member is granted what the first has been told to forget, not before; what the
-        first keeps it goes on with; and what a member leaves behind goes to the other."""
+        """A second member is granted a partition only after it was revoked from the first. The
+        first member continues with the partitions that it keeps, and the partitions of a leaving
+        member go to the other."""
         for job in jobs:
             append(log, fact(job, f"of {job}"))
         one = self.member(opened, log, "one")
@@ -239,8 +241,8 @@ class MasterGroupSuite:
     def test_a_paused_member_is_fenced(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """A member that the group has given up commits nothing and learns it, and nothing of its
-        step becomes visible. It forgets what it held, and is granted partitions again."""
+        """A member that the group has given up commits nothing and gets `Fenced`, and its step
+        stays invisible. Its partitions are revoked, and it is granted partitions again."""
         append(log, fact(jobs[0], "fact"))
         paused, other = self.member(opened, log, "one"), self.member(opened, log, "two")
         wait_for(lambda: len(paused.read) == 1 and paused.may_decide, paused, other)
@@ -268,8 +270,8 @@ class MasterGroupSuite:
     def test_a_slot_that_is_joined_again_ends_the_dead_step(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """The step that a dead member left open stalls nobody once its slot is joined again; the
-        former member commits nothing, and hears that another has its slot."""
+        """Joining a slot again ends the open step of its dead member, so that no reader waits for
+        it. The former member commits nothing, and learns that its slot is taken."""
         former = self.member(opened, log, "one")
         wait_for(holds(former, 0, 1), former)
         with closing(log.follow(jobs[0])) as follower:
@@ -313,7 +315,7 @@ class MasterGroupSuite:
                 continue
 
     def test_a_closed_log_lets_nobody_join(self, log: EventLog) -> None:
-        """After `close` joining raises `Closed`."""
+        """Joining after `close` raises `Closed`."""
         log.close()
         with pytest.raises(Closed):
             Member(log, "one")

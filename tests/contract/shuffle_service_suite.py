@@ -66,7 +66,7 @@ class Job:
 
 @dataclass
 class Service:
-    """One factory and what was made by it, which is closed at the end."""
+    """One factory, and everything that it made, which is closed at the end."""
 
     factory: StorageFactory
     made: ExitStack
@@ -134,7 +134,7 @@ def write(
     partitions: Collection[int],
     step: int = 1,
 ) -> None:
-    """Write the rows of partitions, with a step of -1 from the last one on."""
+    """Write the rows of partitions; a step of -1 writes them from the last row on."""
     for partition in partitions:
         count = descriptor.subpartitions
         deployment = ResultPartitionDeployment(
@@ -187,8 +187,8 @@ class ShuffleServiceSuite:
         return JobId(f"suite-{SYSTEM_CLOCK.now_ms()}-{next(_numbers)}")
 
     def test_a_job_from_its_registration_to_nothing(self, service: Service, job: JobId) -> None:
-        """Register, write, complete, read twice, release, unregister: every row each time, and
-        nothing is left."""
+        """A job registers, writes, completes, reads twice, releases and unregisters: each read
+        gives every row, and nothing is left."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         assert service.stores(job) == [service.factory.address]
@@ -224,7 +224,7 @@ class ShuffleServiceSuite:
         assert service.objects(other) == []
 
     def test_a_gate_waits_for_what_is_not_written_yet(self, service: Service, job: JobId) -> None:
-        """A reader that begins with one partition known gets the others as they come."""
+        """A reader that starts with one known partition gets the others as they are written."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         descriptor = register(master, job)
@@ -249,8 +249,8 @@ class ShuffleServiceSuite:
         master.unregister_job(job)
 
     def test_a_lost_partition_is_made_again(self, service: Service, job: JobId) -> None:
-        """An object is gone: its reader says so, the master tells the job which partition it has
-        stopped to track, and when that is there again the reader ends with every row."""
+        """A reader reports a missing object, the master tells the job which partition is lost, and
+        after that partition is written again the reader ends with every row."""
         driver, master, environment = Job(job), service.master(), service.environment(job)
         master.register_job(driver)
         descriptor = register(master, job)
@@ -278,9 +278,11 @@ class ShuffleServiceSuite:
     def test_a_partition_comes_again_in_another_order(
         self, service: Service, job: JobId, fetch_bytes: int
     ) -> None:
-        """The last segment of a partition is gone, and its rows come again in another order, which
-        ends up in other segments. A reader that has handed out none of them reads them there; one
-        that has fails rather than mixes them, and has every row when it begins again."""
+        """A lost partition may be written again in another order, and so in other segments.
+
+        A reader that has given none of its rows reads the new segments. A reader that has given
+        some fails instead of mixing them, and gets every row when it begins again.
+        """
         driver, master, environment = Job(job), service.master(), service.environment(job)
         master.register_job(driver)
         descriptor = register(master, job)
@@ -331,9 +333,9 @@ class ShuffleServiceSuite:
     def test_every_consumer_reads_all_of_a_broadcast_result(
         self, service: Service, job: JobId
     ) -> None:
-        """It is written once, and read whole by gates side by side, also by one that misses an
-        object while others are done; it stays as long as a registered consumer is not complete, and
-        goes when it is released."""
+        """A broadcast result is written once, and concurrent gates read all of it, even a gate that
+        misses an object while others are done. It stays until every registered consumer is
+        complete, and is deleted when it is released."""
         driver, master, environment = Job(job), service.master(), service.environment(job)
         master.register_job(driver)
         descriptor = register(master, job, broadcast=True)
@@ -364,7 +366,7 @@ class ShuffleServiceSuite:
         master.unregister_job(job)
 
     def test_a_fatal_error_reaches_the_job(self, service: Service, job: JobId) -> None:
-        """A master that is fenced tells its job, and whoever asks it afterwards."""
+        """A fenced master reports the error to its job, and to every later caller."""
         first, fenced = service.master(), Job(job)
         first.register_job(fenced)
         descriptor = register(first, job)
@@ -377,8 +379,8 @@ class ShuffleServiceSuite:
         second.unregister_job(job)
 
     def test_memory_of_a_task(self, service: Service) -> None:
-        """A task needs three segments for a partition it writes, the fetched bytes for a gate, and
-        the cache once when it reads at all."""
+        """A task needs three segments of memory per written partition, the fetched bytes per gate,
+        and the cache once if it reads at all."""
         master = service.master()
 
         def bytes_of(inputs: int, outputs: int) -> int:
@@ -395,8 +397,8 @@ class ShuffleServiceSuite:
     def test_a_cluster_partition_outlives_its_job(
         self, service: Service, job: JobId, promoted: bool
     ) -> None:
-        """A result that is promoted, or left to somebody else, is listed, stays when its job ends,
-        and is read and released later; all else of the job goes."""
+        """A result that is promoted, or no longer tracked, is listed, outlives its job, and can be
+        read and released later. Everything else of the job is deleted."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         kept, gone = register(master, job), register(master, job, OTHER)
@@ -425,8 +427,8 @@ class ShuffleServiceSuite:
     def test_an_executor_may_go_when_nothing_of_it_is_lost(
         self, service: Service, job: JobId
     ) -> None:
-        """While an attempt runs on a host it may not be released; when it has ended it may, and all
-        that it produced is available."""
+        """An executor may not be released while an attempt runs on its host. It may be released
+        after that, and everything it produced stays available."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         descriptor = register(master, job, partitions=1)
@@ -446,8 +448,8 @@ class ShuffleServiceSuite:
         master.unregister_job(job)
 
     def test_what_is_unused_goes(self, service: Service, job: JobId) -> None:
-        """Complete results that nobody uses are released; one in use and one that is still written
-        stay."""
+        """`remove_unused` releases complete results that are not in use; results in use, and
+        results that are still being written, stay."""
         master, environment = service.master(), service.environment(job)
         master.register_job(Job(job))
         results = [ResultId(f"r{at}") for at in range(3)]

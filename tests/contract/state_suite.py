@@ -1,5 +1,4 @@
-"""The contract of the state that every event log keeps by key: jobs' snapshots and last
-heartbeats."""
+"""The contract of the state that every event log keeps by key: snapshots and heartbeats of jobs."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ def standing(log: EventLog, job: JobId | None) -> dict[str, bytes]:
 
 
 def assert_stands(log: EventLog, job: JobId | None, expected: dict[str, bytes]) -> None:
-    """Soon: a commit is confirmed a moment before its records can be read."""
+    """Wait for the expected state: a commit is confirmed a moment before its records can be
+    read."""
     deadline = Deadline.after(LIMIT_S)
     while standing(log, job) != expected and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.01)
@@ -41,7 +41,7 @@ def assert_stands(log: EventLog, job: JobId | None, expected: dict[str, bytes]) 
 
 class StateBasics(EventLogBasics):
     def test_the_newest_state_stands(self, log: EventLog, job: JobId) -> None:
-        """Each key has what was kept last, and what was taken back is gone."""
+        """Each key has the value that was stored last, and a removed key is gone."""
         assert_stands(log, job, {})
         with closing(log.open_decisions(job)) as decisions:
             self.keep(decisions, {job: b"1", f"{job}/r": b"r1", f"{job}/s": b"s1"})
@@ -51,7 +51,7 @@ class StateBasics(EventLogBasics):
         assert_stands(log, job, {})
 
     def test_state_is_each_jobs_own(self, log: EventLog, job: JobId) -> None:
-        """Another job's state is not seen, wherever it is, except by who asks for all."""
+        """A job's state holds nothing of other jobs; a reader of all jobs gets everything."""
         others = [same_partition(job, self.PARTITIONS), *(JobId(f"{job}{n}") for n in range(4))]
         for one in (job, *others):
             assert partition_of(one, self.PARTITIONS) == log.partition(one)
@@ -63,7 +63,8 @@ class StateBasics(EventLogBasics):
         assert {one: one.encode() for one in (job, *others)}.items() <= everything.items()
 
     def test_a_job_begins_behind_what_others_did(self, log: EventLog, job: JobId) -> None:
-        """Its first driver keeps where that is, once; there its log is read from."""
+        """The first driver of a job stores a start position behind other jobs' events, once, and
+        the job's log is read from there."""
         other = same_partition(job, self.PARTITIONS)
         last = [append(log, fact(other, f"fact {n}")) for n in range(20)][-1]
         begin(log, job, Deadline.after(LIMIT_S))
@@ -79,14 +80,14 @@ class StateBasics(EventLogBasics):
 
     @staticmethod
     def keep(decisions: Decisions, state: dict[str, bytes | None]) -> None:
-        """One step that keeps these."""
+        """Store these records in one step."""
         decisions.begin()
         for key, body in state.items():
             decisions.keep(StateRecord(key, body))
         decisions.commit(0)
 
     def test_beats_tell_who_was_heard_last(self, log: EventLog, job: JobId) -> None:
-        """The newest beat of each job, by a clock that is about ours, and each job's own."""
+        """`read_beats` gives the newest heartbeat of each job, by a clock that is close to ours."""
         others = [same_partition(job, self.PARTITIONS), JobId(f"{job}-else")]
         assert {} == log.read_beats(job, Deadline.after(LIMIT_S))
         before = SYSTEM_CLOCK.now_ms()
@@ -102,7 +103,7 @@ class StateBasics(EventLogBasics):
 
     @staticmethod
     def heard(log: EventLog, job: JobId, after_ms: int) -> int:
-        """When the job was heard, once that is later than told."""
+        """Return the time at which the job was last heard, once that is after `after_ms`."""
         deadline = Deadline.after(LIMIT_S)
         while (found := log.read_beats(job, deadline)).get(job, 0) <= after_ms:
             assert found.keys() <= {job}
@@ -130,8 +131,8 @@ class StateSuite(StateBasics, EventLogSuite):
             assert_stands(log, job, {job: b"3", f"{job}/r": b"r1"})
 
     def test_what_an_open_step_hides_is_waited_for(self, log: EventLog, job: JobId) -> None:
-        """Another job's step is open where ours was committed behind it: who wants the whole state
-        has it when that step has ended."""
+        """A reader of the whole state waits for another job's open step that hides our later
+        commit."""
         other = same_partition(job, self.PARTITIONS)
         with (
             closing(log.open_decisions(other)) as theirs,
@@ -148,7 +149,7 @@ class StateSuite(StateBasics, EventLogSuite):
             assert {job: b"ours"} == found.result(LIMIT_S)
 
     def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
-        """With a step's decisions its state stands too."""
+        """A step's state and its decisions become visible together."""
         append(log, fact(job, "fact"))
         with (
             closing(log.open_decisions(job)) as decisions,
@@ -162,7 +163,7 @@ class StateSuite(StateBasics, EventLogSuite):
             assert_stands(log, job, {job: b"1"})
 
     def test_a_fenced_holder_keeps_nothing(self, log: EventLog, job: JobId) -> None:
-        """The successor's state stands, whatever the former holder still tries."""
+        """The successor's state stays, whatever a fenced holder still tries."""
         former = log.open_decisions(job)
         former.begin()
         former.keep(StateRecord(job, b"old"))
@@ -176,6 +177,6 @@ class StateSuite(StateBasics, EventLogSuite):
 
     @staticmethod
     def keep_on(holder: Decisions, job: JobId) -> None:
-        """The rest of the step of somebody who does not know yet that he is fenced."""
+        """Do the rest of a step as a holder that does not know yet that it is fenced."""
         holder.keep(StateRecord(f"{job}/r", b"old"))
         holder.commit(1)

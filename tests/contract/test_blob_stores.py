@@ -40,7 +40,7 @@ class TestMemory(BlobStoreSuite):
 
 
 class TestFaultless(BlobStoreSuite):
-    """The wrapper with an empty plan changes nothing."""
+    """The suite on the fault wrapper with an empty plan, which must change nothing."""
 
     @pytest.fixture
     def make(self) -> Callable[[], BlobStore]:
@@ -60,14 +60,15 @@ class TestFiles(BlobStoreSuite):
         assert list((tmp_path / "root").iterdir()) == []
 
     def test_an_object_opens_as_a_file(self, store: BlobStore, tmp_path: Path) -> None:
-        """Other tools find the bytes under the object's name, after the root was moved too."""
+        """Other tools find the bytes in a file of the object's name, even after the root was
+        moved."""
         store.put("a/b", b"123", "w")
         (tmp_path / "root").rename(tmp_path / "moved")
         assert (tmp_path / "moved/a/b").read_bytes() == b"123"
         (tmp_path / "moved").rename(tmp_path / "root")
 
     def test_what_a_dead_writer_left_is_an_upload(self, store: BlobStore, tmp_path: Path) -> None:
-        """Bytes that were never published are listed as an upload and can be dropped."""
+        """Bytes that were never published are listed as an upload, and can be aborted."""
         store.put("a/b", b"123", "w")
         (tmp_path / "root/.data/a/b/w~dead").write_bytes(b"12")
         (tmp_path / "root/.data/c").mkdir()
@@ -82,8 +83,8 @@ class TestFiles(BlobStoreSuite):
     def test_an_upload_aborted_under_its_writer(
         self, store: BlobStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A put whose bytes are aborted before they are published writes them again, also where
-        its name is taken by an earlier try."""
+        """A put whose bytes are aborted before they are published writes them again, even if an
+        earlier try has taken its name."""
         write = FileBlobStore._write_body
         pending: list[PendingUpload] = []
 
@@ -104,8 +105,7 @@ class TestFiles(BlobStoreSuite):
     def test_an_abort_while_its_upload_is_published(
         self, store: BlobStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An abort that has found an upload unfinished never takes bytes that are published just
-        then."""
+        """An abort that found an upload unfinished never removes bytes that are being published."""
         publish, links_to = FileBlobStore._publish, FileBlobStore._links_to
         written, may_publish, published = (threading.Event() for _ in range(3))
 
@@ -162,7 +162,7 @@ class S3Suite(BlobStoreSuite):
     def test_an_unfinished_upload_is_listed_and_dropped(
         self, store: BlobStore, client: Any, bucket: str
     ) -> None:
-        """An upload that nobody finished is found by prefix and can be aborted, twice."""
+        """An unfinished upload is found by prefix, and can be aborted twice."""
         begun = client.create_multipart_upload(Bucket=bucket, Key="job/left")
         upload = PendingUpload("job/left", begun["UploadId"])
         assert [upload] == list(store.uploads("job/"))
@@ -174,7 +174,7 @@ class S3Suite(BlobStoreSuite):
     def test_the_write_id_travels_as_metadata(
         self, store: BlobStore, client: Any, bucket: str
     ) -> None:
-        """Small and large objects both carry the write id where any S3 client finds it."""
+        """Small and large objects carry the write id as metadata that any S3 client can read."""
         store.put("small", b"1", "r/0/1-2/0")
         store.put("large", bytes(9 * MIB), "r/0/1-2/1")
         ids = [
@@ -213,7 +213,7 @@ class TestS3OnMinio(S3Suite):
 
 
 def test_sweeping_is_a_check_that_can_fail() -> None:
-    """The suite's own cleanup notices an object that stays."""
+    """The suite's own cleanup notices an object that was not deleted."""
 
     class Keeps(MemoryBlobStore):
         def delete(self, names: object) -> None:

@@ -1,4 +1,4 @@
-"""The event logs against the suite of their port."""
+"""The suite of event logs on every implementation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def place_of(log: KafkaEventLog, job: JobId, partitions: int) -> TopicPartition:
 
 @pytest.fixture(scope="module")
 def settings() -> Iterator[KafkaSettings]:
-    """A log of this run on the real stack, removed at the end."""
+    """Return settings for a log of this run on the real stack, whose topics are deleted at the
+    end."""
     found = stack.status()
     assert found is not None, "no real stack runs: start one first"
     prefix, topic = f"test-{SYSTEM_CLOCK.now_ms()}", TopicSettings(4, 1, 3_600_000)
@@ -84,8 +85,8 @@ class KafkaFaults:
     def test_state_under_no_key_of_ours_is_skipped(
         self, log: EventLog, job: JobId, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Others' records, and those of a job whose place is another one, are no job's: else
-        a master would take them for damaged snapshots, and read all of the log again."""
+        """Foreign records, and records in another partition than their job's, belong to no job.
+        Otherwise a master would take them for damaged snapshots and read the whole log again."""
         assert isinstance(log, KafkaEventLog)
         settings, known = log._settings, log.read_state(None, Deadline.after(LIMIT_S))
         place = place_of(log, job, self.PARTITIONS)
@@ -102,7 +103,8 @@ class KafkaFaults:
     def test_a_beat_is_read_once(
         self, log: EventLog, job: JobId, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """However often somebody asks: else many drivers' beats would be read by each of them."""
+        """Each heartbeat is read once, however often it is asked for, so that drivers do not all
+        read each other's."""
         read: list[int | None] = []
         to_end = kafka_state._to_end
 
@@ -137,7 +139,7 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
             answer.result(LIMIT_S)
 
     def await_stall(self, log: EventLog, job: JobId, decisions_first: int) -> None:
-        """Another fact can only lie behind the step once the broker has the step's record."""
+        """Wait until the broker has the step's record, so that a later fact lies behind it."""
         assert isinstance(log, KafkaEventLog)
         admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
         place = place_of(log, job, self.PARTITIONS)
@@ -151,7 +153,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         return int(admin.list_offsets({place: latest})[place].result(LIMIT_S).offset)
 
     def test_a_topic_made_anew_is_another_log(self, settings: KafkaSettings) -> None:
-        """Else snapshots of the former one would count again once the new one has grown."""
+        """A topic that was deleted and made again has another identity, so that old snapshots do
+        not count."""
         admin, topic = AdminClient({"bootstrap.servers": settings.bootstrap}), settings.events_topic
         with closing(KafkaEventLog(settings)) as log:
             log.prepare(Deadline.after(LIMIT_S))
@@ -163,7 +166,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         assert before != after
 
     def test_other_settings_of_the_topic_are_reported(self, settings: KafkaSettings) -> None:
-        """A topic with other settings is `Invalid`, naming setting, wanted and found."""
+        """A topic with other settings is `Invalid`, and the error names each setting with both
+        values."""
         KafkaEventLog(settings).prepare(Deadline.after(LIMIT_S))
         other = TopicSettings(6, 1, 7_200_000)
         log = KafkaEventLog(KafkaSettings(settings.bootstrap, settings.topic_prefix, other))
@@ -173,7 +177,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         assert "retention.ms is 3600000, not 7200000" in str(caught.value)
 
     def test_a_topic_that_forgets_by_size_is_refused(self, settings: KafkaSettings) -> None:
-        """However long its time is, what jobs of others write would cut a job's events."""
+        """A topic with retention by size is refused, because other jobs' events would push out a
+        job's own."""
         by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-forgets")
         admin = AdminClient({"bootstrap.servers": settings.bootstrap})
         (events, *_), made = by_hand.topics, settings.topic
@@ -187,8 +192,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
     def test_an_older_topic_is_taken(
         self, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Whose records have the time of who wrote them: it is warned of, and what was written
-        there has no time of the log."""
+        """A topic whose records have their authors' time is accepted with a warning, and its events
+        have no time of the log."""
         by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-older")
         admin = AdminClient({"bootstrap.servers": settings.bootstrap})
         (events, *_), made = by_hand.topics, settings.topic
@@ -204,7 +209,7 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
             deleted.result(LIMIT_S)
 
     def test_state_is_compacted(self, settings: KafkaSettings) -> None:
-        """A topic of state that would forget with time, as one made by hand does, is `Invalid`."""
+        """A state topic that is not compacted, such as one made by hand, is `Invalid`."""
         KafkaEventLog(settings).prepare(Deadline.after(LIMIT_S))
         prefix = f"{settings.topic_prefix}-by-hand"
         by_hand = replace(settings, topic_prefix=prefix)
@@ -219,9 +224,11 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
     def test_what_state_replaces_goes_soon(
         self, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The broker compacts closed segments only, and every start of a job reads its partition
-        whole: a segment of the broker's own size holds a week of snapshots, or a gibibyte. A topic
-        of an older version is warned of."""
+        """The state topic has small segments, and an older topic with large ones gives a warning.
+
+        The broker compacts only closed segments, and every start of a job reads its whole
+        partition: a segment of default size holds a week of snapshots, or a gibibyte.
+        """
         log = KafkaEventLog(settings)
         log.prepare(Deadline.after(LIMIT_S))
         (*_, state) = settings.topics
@@ -237,7 +244,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
             deleted.result(LIMIT_S)
 
     def test_the_position_is_kept_with_the_decisions(self, log: EventLog, job: JobId) -> None:
-        """A commit's position stands as the offset of a consumer group, for Kafka's own tools."""
+        """A commit's position is stored as the offset of a consumer group, where Kafka's own tools
+        find it."""
         assert isinstance(log, KafkaEventLog)
         decisions = log.open_decisions(job)
         at = append(log, fact(job, "fact"))
@@ -262,8 +270,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         job: JobId,
         capfd: pytest.CaptureFixture[str],
     ) -> None:
-        """A holder is fenced by one that another log object has opened, as an error and not as
-        words of the client's on stderr."""
+        """A holder that another log object fences gets `Fenced`, and the client prints nothing to
+        stderr."""
         former, other = log.open_decisions(job), KafkaEventLog(settings)
         other.open_decisions(job).close()
         former.begin()
@@ -287,8 +295,8 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
     def test_a_wrong_protocol_is_one_clear_error(
         self, settings: KafkaSettings, options: dict[str, str], capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """A broker that speaks another protocol is one error that names what was tried, in time,
-        without secrets and without a word on stderr."""
+        """A broker with another protocol gives one error in time. It names what was tried, shows no
+        secret, and nothing is printed to stderr."""
         log = KafkaEventLog(KafkaSettings(settings.bootstrap, options=options))
         before = SYSTEM_CLOCK.monotonic_s()
         with pytest.raises((Invalid, Unavailable)) as caught:

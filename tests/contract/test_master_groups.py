@@ -1,4 +1,4 @@
-"""The groups of masters against the suite of their port."""
+"""The suite of master groups on every event log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestMemoryMasterGroup(MasterGroupSuite):
 class TestKafkaMasterGroup(MasterGroupSuite):
     @pytest.fixture
     def log(self) -> Iterator[EventLog]:
-        """A topic and a group of this test alone."""
+        """Prepare a topic and a group for one test, and delete the topics afterwards."""
         found = stack.status()
         assert found is not None, "no real stack runs: start one first"
         prefix, topic = (
@@ -67,7 +67,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
             deleted.result(LIMIT_S)
 
     def evict(self, log: EventLog, slot: str) -> None:
-        """Nothing to do: who does not poll leaves, after a while."""
+        """Do nothing: a member that does not poll leaves after a while."""
 
     def await_written(self, log: EventLog, job: JobId, beyond: int) -> None:
         assert isinstance(log, KafkaEventLog)
@@ -98,8 +98,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         opened: ExitStack,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """A partition without a leader is taken up when it is back. The member reads and decides
-        for the others meanwhile."""
+        """A partition without a leader is taken up when it is back; meanwhile the member reads and
+        decides for the others."""
         monkeypatch.setattr(membership, "_LATER_S", 0.1)
         written_offset = KafkaClients.written_offset
         away, tries = Event(), list[Place]()
@@ -131,7 +131,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     def test_a_decision_of_its_own_is_not_decoded(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """A member reads the very event back that it wrote, also behind a step that was dropped."""
+        """A member reads back the very event that it wrote, even behind an aborted step."""
         member = self.member(opened, log, "one")
         wait_for(holds(member, 0, 1), member)
         dropped, taken = decision(jobs[0], "dropped"), decision(jobs[0], "taken")
@@ -147,8 +147,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     def test_a_record_larger_than_its_topic_takes_is_refused(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:
-        """The step that carries it is dropped as `Invalid`, and at most one more as `Unavailable`:
-        the client has left a gap in its sequence. The member goes on with others."""
+        """A step with a record that is too large is `Invalid`, and at most one more step is
+        `Unavailable`, because the client has left a gap in its sequence. Later steps work."""
         assert isinstance(log, KafkaEventLog)
         self.limit(log, 1_000)
         member = self.member(opened, log, "one")
@@ -160,7 +160,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
 
     @staticmethod
     def keep(member: Member, job: JobId, size: int, *errors: type[HeadgateError]) -> None:
-        """Commit one record of state, which may end with one of these errors."""
+        """Commit one state record, which may end with one of these errors."""
         member.membership.begin()
         with suppress(*errors):
             member.membership.keep(StateRecord(job, bytes(size)))
@@ -169,7 +169,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         member.membership.abort()
 
     def limit(self, log: KafkaEventLog, record_bytes: int) -> None:
-        """Have the topic of state take no larger records."""
+        """Limit the record size of the state topic."""
         resource = ConfigResource(
             ResourceType.TOPIC,
             log._settings.state_topic,
@@ -191,8 +191,8 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         opened: ExitStack,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """The group takes the offsets of a step, and gives its member up before the step ends: the
-        next holder may decide only when the step has ended, and it has read what it decided."""
+        """When the group gives a member up within its commit, the next holder decides only after
+        that step has ended and its decisions are read."""
         monkeypatch.setattr(membership, "_STEP_MS_MAX", 60_000)
         for job in jobs:
             append(log, fact(job, "fact"))

@@ -1,4 +1,4 @@
-"""The shuffle services against the suite of their contract."""
+"""The suite of shuffle services on every service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shuffle_service_suite import LIMITS, WAIT_S, ShuffleServiceSuite
 
 class KeptLog(MemoryEventLog):
     def close(self) -> None:
-        """One broker for many clients."""
+        """Do nothing: many clients share the log."""
 
 
 class TestObjectStoreOnTwins(ShuffleServiceSuite):
@@ -43,7 +43,7 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
     @pytest.fixture(scope="class")
     @classmethod
     def settings(cls) -> Iterator[KafkaSettings]:
-        """A topic of this run, removed at the end."""
+        """Prepare a topic of this run, and delete it at the end."""
         found = stack.status()
         assert found is not None, "no real stack runs: start one first"
         prefix = f"test-services-{SYSTEM_CLOCK.now_ms()}"

@@ -1,8 +1,9 @@
-"""Many damaged inputs for everything that reads bytes: `python -m tests.property.fuzz`.
+"""Feed many damaged inputs to everything that reads bytes: `python -m tests.property.fuzz`.
 
-Each input is what a writer of ours made, damaged in a way that a seed chooses. A reader gives a
-value or an error of ours, soon, and within memory that is given here: Python gets no more. Prints
-inputs a second for each reader; ends with 1 at the first input that does otherwise, and prints it.
+Each input is a sound output of a writer of ours, damaged as a seed chooses. A reader must give a
+value or an error of ours, soon, and within the memory that the process is limited to. The command
+prints inputs a second for each reader. At the first input that breaks the rule it prints the input
+and ends with 1.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def readers() -> Iterator[Reader]:
 
 
 def _snapshot_readers() -> Iterator[Reader]:
-    """Each record of a snapshot, beside the others as they were written; and what its checksum
-    vouches for, as somebody else may have written that."""
+    """Yield readers of each snapshot record beside its sound neighbours, and of the records'
+    content behind a right checksum, as a foreign writer may make it."""
     state = run(list(OPENING))[0]
     records, _ = snapshots.write(Snapshot(state, (), 9, 1), Standing())
     stored = {one.key: one.body for one in records if one.body is not None}
@@ -102,7 +103,7 @@ def _snapshot_readers() -> Iterator[Reader]:
 
 
 def damaged(dice: Random, whole: bytes, other: bytes) -> bytes:
-    """One to four things done to sound bytes."""
+    """Damage sound bytes in one to four ways."""
     raw = bytearray(whole)
     for _ in range(dice.choice((1, 1, 1, 2, 4))):
         at, size = dice.randrange(len(raw) + 1), dice.choice((1, 1, 2, 4, 8, 100))
@@ -151,7 +152,7 @@ def fuzz(reader: Reader, inputs: int, seed: int) -> tuple[int, str]:
 
 
 def confine() -> None:
-    """From here on this process gets only so much more memory."""
+    """Limit the further memory of this process."""
     with open("/proc/self/statm") as pages:
         held_bytes = int(pages.read().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]

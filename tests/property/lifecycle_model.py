@@ -1,4 +1,4 @@
-"""Any facts about few partitions, and who wins them, told by the rules alone."""
+"""Draw any facts about few partitions, and compute the winners by the rules alone."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Told:
 
 
 class Naive:
-    """Who wins, told by the rules alone: mutable, decision by decision, with no code of ours."""
+    """A mutable model that follows the rules fact by fact, and uses no code of the product."""
 
     def __init__(self) -> None:
         self.epoch = 0

@@ -1,4 +1,4 @@
-"""Events in Avro's binary form, against another implementation of it; values made quickly."""
+"""Events in Avro's binary form, compared with fastavro; and the fast construction of values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_number_makes_the_round_trip(number: int) -> None:
 
 @pytest.mark.parametrize("record", [b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x00"])
 def test_a_number_has_64_bits(record: bytes) -> None:
-    """One that has more, or takes more bytes than that, is `Corrupt`."""
+    """A number of more than 64 bits, or of more bytes than those need, is `Corrupt`."""
     with pytest.raises(Corrupt, match="64 bits"):
         avro.read_long(record, 0)
 
@@ -107,14 +107,14 @@ def test_a_record_of_fewer_fields_takes_defaults() -> None:
 
 
 def test_an_array_may_come_in_sized_blocks() -> None:
-    """Other writers may say how long a block is."""
+    """An array in blocks that state their length, as other writers make it, can be read."""
     read = avro.reader({"type": "array", "items": "long"}, {})
     record = b"\x01\x02\x0e" + b"\x04\x10\x12" + b"\x00"
     assert ((7, 8, 9), len(record)) == read(record, 0)
 
 
 def test_a_quickly_made_value_is_like_any_other() -> None:
-    """It is equal, of the same class, hashed alike, and frozen."""
+    """A quickly made value equals a normal one, has its class and hash, and is frozen."""
     attempt = AttemptId(PartitionId(ResultId("r"), 1), 2, 3)
     made = maker(AttemptId)(attempt.partition, 2, 3)
     assert (attempt, hash(attempt), AttemptId) == (made, hash(made), type(made))
@@ -124,7 +124,7 @@ def test_a_quickly_made_value_is_like_any_other() -> None:
 
 @given(st.integers(), st.none() | st.text())
 def test_a_changed_value_is_what_replace_gives(epoch: int, closed: str | None) -> None:
-    """The value itself stays as it was."""
+    """`changed` gives the same value as `replace`, and does not change the original."""
     before = JobState(JobId("job"), 7)
     after = changed(before, epoch=epoch, closed=closed)
     assert replace(before, epoch=epoch, closed=closed) == after
@@ -134,6 +134,6 @@ def test_a_changed_value_is_what_replace_gives(epoch: int, closed: str | None) -
 
 
 def test_a_part_that_is_not_there_is_refused() -> None:
-    """A misspelt name is an error, as with `replace`."""
+    """A misspelt field name is an error in `changed`, as in `replace`."""
     with pytest.raises(AttributeError):
         changed(JobState(JobId("job")), epok=1)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Damaged, missing and foreign bytes: an error that says where, never wrong rows or fewer."""
+"""Damaged, missing and foreign bytes give an error that says where, never wrong or fewer rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JOINED = Limits(segment_bytes=600, join_bytes=1 << 20)
 
 
 def part(partition: int, salt: int = 0) -> Part:
-    """Rows of one partition, in several batches; the last subpartition stays empty."""
+    """Return rows of one partition, in several batches; the last subpartition is empty."""
     numbers = np.arange(40) + partition * 100 + salt
     rows = pa.record_batch(
         [
@@ -65,7 +65,7 @@ PARTS = [part(partition) for partition in range(PARTITIONS)]
 
 
 class Sound:
-    """A result as it was written, what it holds, and where."""
+    """A sound result: its objects, its manifest, and the rows of each subpartition."""
 
     def __init__(self, codec: str) -> None:
         with exchange(SCHEMA, PARTS, SUBPARTITIONS, codec, LIMITS) as written:
@@ -80,7 +80,7 @@ class Sound:
         return {**self.objects, name: (body, "w")}
 
     def touched(self, name: str, hit: range) -> set[int]:
-        """The subpartitions whose bytes in an object meet a range."""
+        """Return the subpartitions whose bytes in an object overlap a range."""
         (source,) = [s for s in self.manifest.sources if s.name == name]
         spans = [source.range_of(at, 1) for at in range(SUBPARTITIONS)]
         return {at for at, s in enumerate(spans) if max(s.start, hit.start) < min(s.end, hit.stop)}
@@ -93,7 +93,7 @@ sound = cache(Sound)
 def opened(
     whole: Sound, store: BlobStore, state: ResultState | None = None, limits: Limits = LIMITS
 ) -> Iterator[Written]:
-    """The result as readers find it in another bucket or log."""
+    """Open the result for readers, over another bucket or another state."""
     environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits)
     try:
         yield Written(SCHEMA, whole.descriptor, state or whole.state, {}, store, environment)
@@ -104,7 +104,8 @@ def opened(
 def read_all(
     whole: Sound, objects: Objects, manifest: Manifest | None = None, limits: Limits = LIMITS
 ) -> dict[int, HeadgateError]:
-    """Read every subpartition: whoever gets no error gets exactly its rows. The errors."""
+    """Read every subpartition, and return the errors; assert that each other one has exactly its
+    rows."""
     errors: dict[int, HeadgateError] = {}
     with opened(whole, MemoryBlobStore(objects), limits=limits) as written:
         for at in range(SUBPARTITIONS):
@@ -125,7 +126,7 @@ def names_range(error: HeadgateError, name: str, hit: range) -> bool:
 
 
 def without_indexes(state: ResultState) -> ResultState:
-    """The same result, had its indexes been too large for its events."""
+    """Return the same result without the indexes in its events, as if they had been too large."""
     attempts = {
         attempt: produced
         and replace(produced, segments=tuple(replace(s, index=b"") for s in produced.segments))
@@ -145,7 +146,8 @@ BOTH_LIMITS = st.sampled_from([LIMITS, JOINED])
 def test_a_flipped_byte_is_found_by_whoever_reads_it(
     codec: str, which: int, place: float, mask: int, limits: Limits
 ) -> None:
-    """A flip in a slice is `Corrupt` for its reader, naming object and range; others read on."""
+    """A flipped byte in a slice is `Corrupt` for the slice's reader, with object and range in the
+    error; other readers are not affected."""
     whole = sound(codec)
     name = whole.names[which % len(whole.names)]
     body = bytearray(whole.objects[name][0])
@@ -171,7 +173,8 @@ def test_a_truncated_object_is_found(codec: str, which: int, place: float, limit
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_missing_object_is_lost(codec: str) -> None:
-    """Readers of a missing object get `Lost`, naming object and partition; others read on."""
+    """Readers of a missing object get `Lost`, which names object and partition; other readers are
+    not affected."""
     whole = sound(codec)
     for source in whole.manifest.sources:
         objects = {name: body for name, body in whole.objects.items() if name != source.name}
@@ -185,7 +188,7 @@ def test_a_missing_object_is_lost(codec: str) -> None:
 
 @given(CODEC, NAMES, NAMES, BOTH_LIMITS)
 def test_swapped_objects_are_found(codec: str, one: int, other: int, limits: Limits) -> None:
-    """Two objects under each other's names are `Corrupt` for every reader of either."""
+    """Two objects with swapped names are `Corrupt` for every reader of either."""
     whole = sound(codec)
     names = whole.names
     first, second = names[one % len(names)], names[other % len(names)]
@@ -213,7 +216,7 @@ def foreign(codec: str, salt: int, task: int, partition: int = 0) -> Objects:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_object_of_another_attempt_is_found(codec: str) -> None:
-    """Other rows under an attempt's name are `Corrupt`, naming the object."""
+    """Other rows under an attempt's name are `Corrupt`, and the error names the object."""
     whole = sound(codec)
     others = foreign(codec, 1000, 999)
     for name, other in zip(whole.names, sorted(others), strict=False):
@@ -224,7 +227,8 @@ def test_the_object_of_another_attempt_is_found(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_footer_of_another_attempt_is_refused(codec: str) -> None:
-    """An index is taken only from an object of the attempt that announced it, whatever its rows."""
+    """An index is taken only from an object of the attempt that announced it, even if the rows are
+    equal."""
     whole = sound(codec)
     state = without_indexes(whole.state)
     mine = sorted(name for name in whole.names if f"/{RESULT}/0/" in name)
@@ -237,7 +241,7 @@ def test_a_footer_of_another_attempt_is_refused(codec: str) -> None:
 
 
 def check_footer(whole: Sound, name: str, body: bytes) -> None:
-    """From a damaged object comes the right index or an error that names the object."""
+    """Assert that a damaged object gives the right index, or an error that names the object."""
     store = MemoryBlobStore(whole.damaged(name, body))
     error = ""
     with opened(whole, store, without_indexes(whole.state)) as written:
@@ -260,7 +264,8 @@ def same(one: Source, other: Source) -> bool:
 
 
 def test_a_flip_anywhere_in_a_footer_is_harmless_or_found() -> None:
-    """Every byte from the last batch to the end may flip: the index is right, or `Corrupt`."""
+    """A flipped bit anywhere behind the last batch leaves the index right, or makes it
+    `Corrupt`."""
     whole = sound("none")
     name = whole.names[0]
     body = whole.objects[name][0]
@@ -275,7 +280,8 @@ def test_a_flip_anywhere_in_a_footer_is_harmless_or_found() -> None:
 def test_any_bytes_in_a_footer_are_harmless_or_found(
     codec: str, which: int, other: bytes, place: float
 ) -> None:
-    """Any bytes over a part of an object, or in place of all: the index is right, or `Corrupt`."""
+    """Any bytes over a part of an object, or in place of it, leave the index right or make it
+    `Corrupt`."""
     whole = sound(codec)
     name = whole.names[which % len(whole.names)]
     body = whole.objects[name][0]
@@ -287,7 +293,7 @@ def test_any_bytes_in_a_footer_are_harmless_or_found(
 
 @given(st.data())
 def test_a_damaged_index_of_an_event_is_harmless_or_found(data: st.DataObject) -> None:
-    """An event's index with any byte changed, or cut off, is right or `Corrupt`."""
+    """An event's index with a changed byte, or cut short, is right or `Corrupt`."""
     whole = sound("lz4")
     produced = whole.state.produced(0)
     packed = bytearray(produced.segments[0].index)
@@ -318,7 +324,7 @@ WRONG_INDEXES: dict[str, Change] = {
 
 @pytest.mark.parametrize("wrong", WRONG_INDEXES)
 def test_a_wrong_index_is_found(wrong: str) -> None:
-    """An index that is not its segment's is `Corrupt`, for the driver or for every reader."""
+    """An index of another segment is `Corrupt`, for the driver or for every reader."""
     whole = sound("zstd")
     produced = whole.state.produced(0)
     changed = Produced(produced.attempt, WRONG_INDEXES[wrong](produced.segments))
@@ -361,7 +367,7 @@ def test_a_shifted_window_is_found(at: int, shift: int, which: int) -> None:
 
 
 def test_rows_without_bytes_are_found() -> None:
-    """A subpartition of which rows are stated, but no bytes, is not taken for an empty one."""
+    """A subpartition with rows but without bytes is an error, and not read as an empty one."""
     whole = sound("lz4")
     first, *others = whole.manifest.sources
     at = int(np.flatnonzero(first.rows)[0])
@@ -373,7 +379,8 @@ def test_rows_without_bytes_are_found() -> None:
 
 
 def test_another_schema_is_found() -> None:
-    """Sound bytes read as another schema are `Corrupt`, naming object and range."""
+    """Sound bytes that are read with another schema are `Corrupt`, and the error names object and
+    range."""
     whole = sound("none")
     with opened(whole, MemoryBlobStore(dict(whole.objects))) as written:
         wider = replace(written, schema=SCHEMA.append(pa.field("more", pa.int64())))
@@ -399,7 +406,8 @@ def test_one_bad_answer_does_not_stay(effect: Effect, limits: Limits, nth: int) 
 
 
 def test_a_missing_footer_is_lost() -> None:
-    """An index that is to be fetched from a missing object is `Lost`, naming it."""
+    """An index that must be fetched from a missing object is `Lost`, and the error names the
+    object."""
     whole = sound("none")
     name = whole.names[0]
     objects = {other: body for other, body in whole.objects.items() if other != name}
@@ -411,7 +419,7 @@ def test_a_missing_footer_is_lost() -> None:
 
 
 def test_a_name_is_never_written_twice() -> None:
-    """A second attempt under the same id is a `Conflict`, and the first one's rows stay."""
+    """A second attempt under the same id is a `Conflict`, and the first attempt's rows stay."""
     objects: Objects = {}
     environment = ObjectStoreEnvironment(
         JOB, MemoryEventLog(), MemoryBlobStore(objects), "root", LIMITS
@@ -426,7 +434,8 @@ def test_a_name_is_never_written_twice() -> None:
 
 
 def test_bytes_cut_short_are_never_fewer_rows() -> None:
-    """Bytes that end too early are `Corrupt` wherever they end, copied or not."""
+    """Bytes that end too early are `Corrupt`, wherever they end, and whether or not they are
+    copied."""
     numbers = pa.record_batch({"a": np.arange(50), "b": pa.array(map(str, range(50)))})
     schema = numbers.schema.serialize().to_pybytes()
     pieces = [numbers.slice(at, 10).serialize().to_pybytes() for at in range(0, 50, 10)]

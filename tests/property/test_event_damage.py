@@ -1,4 +1,5 @@
-"""Damaged event records: another event or `Corrupt`, never another error, and the log goes on."""
+"""A damaged event record is another event or `Corrupt`, never another error, and the log
+continues."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ JOB = JobId("job-1")
 
 @cache
 def stored() -> tuple[bytes, ...]:
-    """One record of every type, as every published version wrote it."""
+    """Return one record of every type, as each published version wrote it."""
     texts = [path.read_text() for path in sorted(GOLDEN.glob("event.*.json"))]
     return tuple(bytes.fromhex(record) for text in texts for record in json.loads(text).values())
 
@@ -45,7 +46,7 @@ PLACES = st.floats(0, 1, exclude_max=True)
 
 
 def at(record: bytes, place: float) -> int:
-    """A place behind the marker and the schema: damage there is found before anything is read."""
+    """Return a place behind the marker and the schema, where damage is not found at once."""
     return HEADER_BYTES + int(place * (len(record) - HEADER_BYTES))
 
 
@@ -86,7 +87,7 @@ def _edited(record: bytes, edits: list[Edit]) -> bytes:
 
 
 def sound(event: Event) -> bool:
-    """An event whose every value is of its type: it is written and read again as it is."""
+    """Return True if every value of the event is of its type: the event survives a round trip."""
     return event == codec.decode(codec.encode(event))
 
 
@@ -94,7 +95,8 @@ def sound(event: Event) -> bool:
 @settings(max_examples=100)
 @example(stored()[0][:HEADER_BYTES] + b"\xff" * 9 + b"\x01")
 def test_damage_is_another_event_or_corrupt(record: bytes) -> None:
-    """Bytes overwritten, inserted, removed and repeated: `Corrupt`, or an event that is sound."""
+    """A record with overwritten, inserted, removed or repeated bytes is `Corrupt` or a sound
+    event."""
     try:
         found = codec.decode(record)
     except Corrupt:
@@ -107,7 +109,7 @@ def test_damage_is_another_event_or_corrupt(record: bytes) -> None:
 def test_halves_of_two_records_are_another_event_or_corrupt(
     one: bytes, other: bytes, first: float, second: float
 ) -> None:
-    """The head of one record before the tail of another, of any types and versions."""
+    """The head of one record before the tail of another one is `Corrupt` or a sound event."""
     try:
         found = codec.decode(one[: at(one, first)] + other[at(other, second) :])
     except Corrupt:
@@ -116,7 +118,8 @@ def test_halves_of_two_records_are_another_event_or_corrupt(
 
 
 def test_every_byte_may_have_every_value() -> None:
-    """Each byte of each stored record, set to each value, is an event or `Corrupt`."""
+    """A stored record with any byte set to an extreme or nearby value is `Corrupt` or a sound
+    event."""
     for record in stored():
         for place in range(len(record)):
             for value in (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, record[place] ^ 1, record[place] ^ 0x80):
@@ -130,8 +133,8 @@ def test_every_byte_may_have_every_value() -> None:
 
 @given(st.lists(DAMAGED, min_size=1, max_size=5))
 def test_a_log_with_damaged_records_goes_on(records: list[bytes]) -> None:
-    """A reader passes damaged records, counts those that are no events of its job, and finds the
-    next one."""
+    """A reader skips damaged records, counts those that are no events of its job, and finds the
+    next event."""
     log = MemoryEventLog(1)
     last = Event("id", JOB, "", 1, "driver", None, JobUnregistered("end"))
     for record in records:

@@ -43,7 +43,7 @@ NAMES = tuple(ResultId(name) for name in "abcde")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One result of a graph; its inputs come before it."""
+    """One result of a graph. Its inputs come before it."""
 
     name: ResultId
     inputs: tuple[ResultId, ...]
@@ -64,7 +64,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
 
 
 class Job:
-    """Feeds the core with facts and keeps what it decides."""
+    """A job that feeds facts to the core and keeps its decisions."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = {node.name: node for node in nodes}
@@ -121,7 +121,8 @@ def again(decisions: tuple[Decision, ...]) -> dict[ResultId, set[int]]:
 
 
 def expected(job: Job, name: ResultId, index: int) -> dict[ResultId, set[int]]:
-    """The region rule, as a fixpoint over pairs; every result is whole but for what is lost."""
+    """Return the partitions to be reproduced, by the rule of regions applied until nothing
+    changes."""
     found = {(name, index)}
     while True:
         more = set(found)
@@ -141,7 +142,8 @@ def expected(job: Job, name: ResultId, index: int) -> dict[ResultId, set[int]]:
 
 @given(graphs(), st.data())
 def test_the_smallest_set_is_made_again(nodes: list[Node], data: st.DataObject) -> None:
-    """A lost partition, and beyond a blocking edge only what may differ now, upstream first."""
+    """A loss orders the lost partition, and beyond a blocking edge only partitions that may differ
+    now; inputs come first."""
     job = Job(nodes)
     job.run_all()
     node = data.draw(st.sampled_from(nodes))
@@ -155,7 +157,8 @@ def test_the_smallest_set_is_made_again(nodes: list[Node], data: st.DataObject) 
 
 @given(graphs(), st.data())
 def test_what_was_ordered_makes_all_complete(nodes: list[Node], data: st.DataObject) -> None:
-    """Whatever is lost, in any number: running just what was ordered completes every result."""
+    """Running exactly the ordered partitions completes every result, whatever is lost, in any
+    number."""
     job = Job(nodes)
     job.run_all()
     missing: dict[ResultId, set[int]] = {}
@@ -185,7 +188,7 @@ def test_what_was_ordered_makes_all_complete(nodes: list[Node], data: st.DataObj
 def test_nobody_at_work_in_a_region_counts_after_its_restart(
     nodes: list[Node], data: st.DataObject
 ) -> None:
-    """An attempt that may have read what is gone never becomes consumable."""
+    """An attempt that may have read a lost partition never becomes consumable."""
     job = Job(nodes)
     job.run_all()
     node = data.draw(st.sampled_from(nodes))
@@ -201,7 +204,7 @@ def test_nobody_at_work_in_a_region_counts_after_its_restart(
 
 
 def test_a_lost_input_is_made_before_what_reads_it() -> None:
-    """With its input lost as well, a partition waits for the input's."""
+    """A lost partition whose input is lost too is ordered only once, after its input."""
     job = Job([Node(NAMES[0], (), 2), Node(NAMES[1], (NAMES[0],), 2)])
     job.run_all()
     first = job.take(Lost(job.winner(NAMES[0], 1), "object", "404"))
@@ -211,7 +214,7 @@ def test_a_lost_input_is_made_before_what_reads_it() -> None:
 
 
 def test_what_cannot_be_made_again_fails_the_job() -> None:
-    """A partition whose input was released cannot come back: the job fails and names both."""
+    """A lost partition whose input was released fails the job, and the reason names both."""
     job = Job([Node(NAMES[0], (), 1), Node(NAMES[1], (NAMES[0],), 1)])
     job.run_all()
     job.take(ReleaseRequested(NAMES[0], "asked"))
@@ -253,7 +256,8 @@ def test_a_replaced_driver_ends_nothing() -> None:
 
 
 def test_an_attempt_that_was_slow_takes_the_place_of_the_lost_one() -> None:
-    """A late one of the current epoch is a candidate until the repaired one comes."""
+    """A slow attempt of the current epoch takes the place of a lost one, and the rerun's is
+    superseded."""
     job = Job([Node(NAMES[0], (), 1)])
     slow = job.start(NAMES[0], 0)
     job.run_all()
@@ -269,7 +273,8 @@ def test_an_attempt_that_was_slow_takes_the_place_of_the_lost_one() -> None:
 
 
 def test_the_first_to_announce_a_segment_is_read() -> None:
-    """Another attempt's segments are superseded, also when it ends first."""
+    """The first attempt to announce a segment is read; another attempt is superseded, even if it
+    ends first."""
     job = Job([Node(NAMES[0], (), 1, pipelined=True)])
     first, second = job.start(NAMES[0], 0), job.start(NAMES[0], 0)
     assert (Consumable(first),) == job.take(SegmentProduced(first, SEGMENT))
@@ -282,7 +287,8 @@ def test_the_first_to_announce_a_segment_is_read() -> None:
 
 
 def test_an_end_that_contradicts_the_stream_is_a_loss() -> None:
-    """Readers have what was announced: an attempt that ends with other segments starts anew."""
+    """An attempt that ends with other segments than it announced is lost, because readers have
+    those."""
     job = Job([Node(NAMES[0], (), 1, pipelined=True)])
     attempt = job.start(NAMES[0], 0)
     job.take(SegmentProduced(attempt, SEGMENT))
@@ -293,7 +299,8 @@ def test_an_end_that_contradicts_the_stream_is_a_loss() -> None:
 
 
 def test_a_stream_that_fails_restarts_its_readers() -> None:
-    """The attempt that readers follow fails, or its host is lost: the whole region starts anew."""
+    """A whole region starts again when the attempt that its readers follow fails or loses its
+    host."""
     reader = Node(NAMES[1], (NAMES[0],), 2)
     for fact in (AttemptFailed, ExecutorLost):
         job = Job([Node(NAMES[0], (), 1, pipelined=True), reader])

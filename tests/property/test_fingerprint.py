@@ -1,4 +1,5 @@
-"""A partition's fingerprint: the same for the same rows in any order, another one for others."""
+"""A partition's fingerprint is the same for the same rows in any order, and differs for other
+rows."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def rows_of(schema: pa.Schema, part: Part) -> pa.RecordBatch:
 
 @given(SCHEMAS.flatmap(lambda s: st.tuples(st.just(s), parts(s, SUBPARTITIONS))), st.data())
 def test_any_order_of_the_same_rows(found: tuple[pa.Schema, Part], data: st.DataObject) -> None:
-    """However rows are ordered and cut, their fingerprint is the same."""
+    """Rows have the same fingerprint however they are ordered and cut."""
     rows, targets = rows_of(*found), found[1].targets
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     order = rng.permutation(len(targets))
@@ -44,8 +45,8 @@ def test_any_order_of_the_same_rows(found: tuple[pa.Schema, Part], data: st.Data
 
 @given(SCHEMAS.flatmap(lambda s: st.tuples(st.just(s), parts(s, SUBPARTITIONS))), st.data())
 def test_other_rows(found: tuple[pa.Schema, Part], data: st.DataObject) -> None:
-    """A row that is missing, there twice, or in another subpartition changes the fingerprint, and
-    so does a row in the place of one that it differs from."""
+    """A row that is missing, repeated, replaced, or in another subpartition changes the
+    fingerprint."""
     rows, targets = rows_of(*found), found[1].targets
     size = len(targets)
     assume(size)
@@ -72,7 +73,7 @@ TEXTS = st.lists(st.none() | st.binary(max_size=20) | st.binary(min_size=120, ma
 
 @given(TEXTS, TEXTS, st.integers(0, 5))
 def test_a_hash_is_of_the_value_alone(left: list[bytes], right: list[bytes], skip: int) -> None:
-    """Values have equal hashes when they are equal, whatever stands around them."""
+    """Values have equal hashes exactly when they are equal, whatever their neighbours are."""
     both = pa.array([*left, *right], pa.binary())
     apart = [pa.array(half, pa.binary()) for half in (left, right)]
     whole = row_hashes(pa.record_batch({"a": both}).slice(skip)).tolist()
@@ -104,7 +105,8 @@ PAIRS = [
 def test_rows_that_are_easily_mixed_up(
     kind: pa.DataType, one: list[object], other: list[object]
 ) -> None:
-    """Two columns whose values are exchanged, cut elsewhere, empty or null are another row."""
+    """Rows differ if two columns swap values, cut them elsewhere, or swap an empty value for a
+    null."""
     rows = [
         pa.record_batch([pa.array([value], kind) for value in row], names=["a", "b"])
         for row in (one, other)
@@ -113,7 +115,7 @@ def test_rows_that_are_easily_mixed_up(
 
 
 def test_maps_have_no_order() -> None:
-    """The entries of a map in another order are the same map."""
+    """A map has the same hash with its entries in another order."""
     kind = pa.map_(pa.int64(), pa.string())
     maps = pa.array([[(1, "a"), (2, "b")], [(2, "b"), (1, "a")]], kind)
     first, second = row_hashes(pa.record_batch({"a": maps}))
@@ -121,7 +123,8 @@ def test_maps_have_no_order() -> None:
 
 
 def test_what_has_no_hash_has_no_fingerprint() -> None:
-    """A type that nobody has thought of is not compared, rather than compared in part."""
+    """Rows with a type that has no hash have no fingerprint, so that they are not compared in
+    part."""
     kind = pa.dense_union([pa.field("a", pa.int64())])
     rows = pa.record_batch({"a": pa.array([None], pa.null())})
     union = pa.UnionArray.from_dense(

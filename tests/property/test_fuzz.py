@@ -1,4 +1,4 @@
-"""Damaged inputs for everything that reads bytes; many more by `make fuzz`."""
+"""Damaged inputs for everything that reads bytes; `make fuzz` tries many more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NULLS = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "null"}
 
 @pytest.mark.parametrize("item", ["null", NOTHING, NULLS], ids=["null", "nothing", "nulls"])
 def test_a_few_bytes_never_say_much(item: object) -> None:
-    """A list of a billion things that take no byte is refused before it is read."""
+    """A list of half a billion items that take no bytes is refused before it is read."""
     listed = {"name": "l", "type": {"type": "array", "items": item}}
     schema = {"type": "record", "name": "Index", "fields": [listed]}
     out = io.BytesIO()
@@ -51,7 +51,7 @@ FORMS = [("deflate", 1, "compressed"), ("null", 60, "hold each other")]
 
 @pytest.mark.parametrize(("codec", "depth", "why"), FORMS)
 def test_foreign_forms_are_refused(codec: str, depth: int, why: str) -> None:
-    """Compressed bytes grow, and records that hold each other exhaust a reader's stack."""
+    """Compressed blocks and deeply nested records are refused: they may exhaust memory or stack."""
     kind: Any = "long"
     for level in range(depth):
         kind = {"type": "record", "name": f"N{level}", "fields": [{"name": "f", "type": kind}]}

@@ -1,4 +1,4 @@
-"""Groups come whole and in order, however little memory there is for them."""
+"""Groups come whole and in order, however little memory there is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def place(key: tuple[int | None, str]) -> tuple[Any, ...]:
 
 
 def told(groups: Iterator[Groups]) -> list[tuple[Any, list[list[int]]]]:
-    """The key of each group, and its rows on each side."""
+    """Return the key of each group, and its rows on each side."""
     found = []
     for held in groups:
         keys = list(zip(*(key.to_pylist() for key in held.keys), strict=True))
@@ -63,7 +63,8 @@ def expected(sides: Sequence[Rows]) -> list[tuple[Any, list[list[int]]]]:
 
 @given(st.lists(st.lists(KEYS, max_size=40), min_size=1, max_size=2), st.integers(1, 9))
 def test_what_does_not_fit_is_merged(sides: list[Rows], batch_rows: int) -> None:
-    """As much as needed is held for one group to be whole, and no order is lost."""
+    """Groups that do not fit are merged from files in order, and no more is held than one group
+    needs."""
     for most_bytes in (0, 100, 400, 1 << 20):
         given_sides = [side(rows, batch_rows) for rows in sides]
         largest = max((len(rows) for _, each in expected(sides) for rows in each), default=0)
@@ -84,7 +85,7 @@ def test_a_group_that_does_not_fit_is_streamed(
 
 
 def test_one_group_that_does_not_fit() -> None:
-    """The error names the group, the limit, and what to do."""
+    """A group that does not fit is an error that names the group and the limit."""
     rows: Rows = [(1, "a")] * 100 + [(0, "b")]
     with pytest.raises(Invalid, match=r"the group of \(1, a\) takes more than 500 bytes"):
         told(gathered([side(rows, 10)], 500, streams=False))
@@ -98,7 +99,7 @@ def test_rows_without_keys() -> None:
 
 
 def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:
-    """Wide rows behind narrow ones are read back a few at a time."""
+    """Wide rows behind narrow ones are read from disk a few at a time."""
     rows = side([(at // 500, "x" * (1 if at < 4_500 else 5_000)) for at in range(5_000)], 5_000)
     batches = list(rows.batches)
     with ExitStack() as files:

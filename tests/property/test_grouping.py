@@ -1,4 +1,4 @@
-"""Groups are those that a plain loop over rows finds, in the order in which Spark sorts them."""
+"""Groups are those that a plain loop over rows finds, in Spark's order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def columns(draw: st.DrawFn) -> list[tuple[pa.DataType, list[Any]]]:
 
 @given(columns(), st.integers(0, 2))
 def test_groups(keys: list[tuple[pa.DataType, list[Any]]], offset: int) -> None:
-    """The order is stable, and holds for a slice as for a whole array."""
+    """The order of groups is stable, and holds for a slice as for a whole array."""
     arrays = [pa.array(values, kind)[offset:] for kind, values in keys]
     places = list(
         zip(*([place(value) for value in values[offset:]] for _, values in keys), strict=True)
@@ -79,7 +79,7 @@ def test_many_values_in_lists() -> None:
 
 
 def test_nothing_and_a_struct_of_nothing() -> None:
-    """Whatever stands in the fields of a null is none of its."""
+    """A null struct differs from a struct of nulls, whatever values lie under the null."""
     null = pa.array([True, False, True, False])
     structs = pa.StructArray.from_arrays([pa.array([2, None, 1, 0])], ["a"], mask=null)
     order, starts = groups([structs], len(structs))

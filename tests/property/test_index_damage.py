@@ -1,4 +1,4 @@
-"""Indexes that no writer of ours makes: sound or `Corrupt`, and never larger than they may be."""
+"""Indexes of foreign writers are sound or `Corrupt`, and never larger than they may be."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def stated(start: int, entries: list[tuple[int, int, int, int]]) -> bytes:
-    """An index as stored, of any content, whose own checksum is right."""
+    """Return a stored index of any content with a right checksum."""
     packed = b"".join(struct.pack("<IIIQ", *entry) for entry in entries)
     body = start.to_bytes(8, "little") + packed
     return xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
@@ -38,8 +38,8 @@ ENTRIES = st.lists(st.tuples(SMALL, SMALL | U32, SMALL | U32, U64), max_size=SUB
 def test_an_index_of_any_content_is_sound_or_corrupt(
     start: int, entries: list[tuple[int, int, int, int]]
 ) -> None:
-    """Whatever a foreign writer puts under a right checksum: each subpartition stands once, with
-    rows and bytes or with neither, and one after the other; or it is `Corrupt`."""
+    """A foreign index with a right checksum is sound or `Corrupt`. In a sound one each subpartition
+    has rows and bytes or neither, and the slices follow each other."""
     try:
         index = segment.SegmentIndex.from_entries(stated(start, entries), SUBPARTITIONS)
     except Corrupt:
@@ -69,7 +69,7 @@ def test_an_index_is_never_larger_than_its_subpartitions(size: int) -> None:
 
 
 def test_an_index_with_something_behind_it_is_corrupt() -> None:
-    """Neither half of a compressed index nor one with more bytes behind it is taken."""
+    """A compressed index that is cut short, or has more bytes behind it, is `Corrupt`."""
     packed = sound("none").state.produced(0).segments[0].index
     segment.SegmentIndex.unpacked(packed, SUBPARTITIONS)
     for wrong in (packed[:-1], packed + b"\0", packed + packed):

@@ -1,4 +1,4 @@
-"""The life of partitions under any facts, against a naive model."""
+"""The life of partitions under any facts, compared with a naive model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NEW_LIFE = (PartitionAccepted, ResultComplete, Reproduce, TrackingStopped, Promo
 
 
 def orders(decision: Decision) -> tuple[AttemptId, ...]:
-    """The attempts whose objects a decision orders to go."""
+    """Return the attempts whose objects a decision orders to be deleted."""
     if isinstance(decision, Superseded):
         return (decision.attempt,)
     return decision.attempts if isinstance(decision, Released) else ()
@@ -64,7 +64,7 @@ def orders(decision: Decision) -> tuple[AttemptId, ...]:
 @MANY
 @given(HISTORIES)
 def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
-    """Exactly the first valid `Produced` of each partition becomes consumable, and stays it."""
+    """Exactly the first valid `Produced` of each partition becomes and stays consumable."""
     state, steps = run(facts)
     model = naive(facts)
     assert model.consumable == [d.attempt for d in said(steps) if isinstance(d, Consumable)]
@@ -86,7 +86,8 @@ def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
 @MANY
 @given(HISTORIES)
 def test_a_winner_goes_only_with_its_result(facts: list[Fact]) -> None:
-    """A winner's objects are not ordered to go before `Released`, unless it no longer counts."""
+    """A winner's objects are not ordered to be deleted before `Released`, unless it no longer
+    counts."""
     won: set[AttemptId] = set()
     released: set[ResultId] = set()
     for decision in said(run(facts)[1]):
@@ -103,7 +104,7 @@ def test_a_winner_goes_only_with_its_result(facts: list[Fact]) -> None:
 @MANY
 @given(HISTORIES)
 def test_an_attempt_is_superseded_once_until_it_is_deleted(facts: list[Fact]) -> None:
-    """Its objects are not ordered to go again while the first order stands."""
+    """An attempt is not superseded again while its first order to delete stands."""
     standing: set[AttemptId] = set()
     state = JobState(JOB)
     for fact in facts:
@@ -119,7 +120,8 @@ def test_an_attempt_is_superseded_once_until_it_is_deleted(facts: list[Fact]) ->
 @MANY
 @given(HISTORIES)
 def test_nothing_lives_after_release(facts: list[Fact]) -> None:
-    """After `Released` nothing of it is accepted, consumable, complete or released again."""
+    """After `Released` nothing of the result is accepted, consumable, complete or released
+    again."""
     released: set[ResultId] = set()
     for decision in said(run(facts)[1]):
         if isinstance(decision, Consumable):
@@ -133,8 +135,8 @@ def test_nothing_lives_after_release(facts: list[Fact]) -> None:
 @MANY
 @given(HISTORIES)
 def test_a_result_completes_when_all_is_consumable(facts: list[Fact]) -> None:
-    """`ResultComplete` comes with the last `Consumable`, or once for no partitions, and again only
-    after one of them was lost."""
+    """`ResultComplete` comes with the last `Consumable`, or at once for no partitions. It comes
+    again only after a partition was lost."""
     left: dict[ResultId, set[int]] = {}
     complete: list[ResultId] = []
     for fact, decisions in run(facts)[1]:
@@ -167,7 +169,8 @@ def test_a_result_without_partitions_completes_once() -> None:
 def test_whatever_was_written_is_ordered_to_go_at_the_end(
     facts: list[Fact], late: list[Fact]
 ) -> None:
-    """After the job's end all that ever started or produced is ordered to go, or deleted."""
+    """After the job's end every attempt that ever started or produced is ordered to be deleted, or
+    deleted."""
     late = [fact for fact in late if not isinstance(fact, JobRegistered)]
     everything = [*facts, JobUnregistered("closed"), *late]
     state = JobState(JOB)
@@ -200,7 +203,7 @@ def gone(fact: Deleted) -> set[AttemptId]:
 @MANY
 @given(HISTORIES)
 def test_only_what_was_ordered_to_go_counts_as_gone(facts: list[Fact]) -> None:
-    """A `Deleted` that nobody ordered forgets nothing; one that was ordered ends the order."""
+    """A `Deleted` without an order has no effect; a `Deleted` with one ends the order."""
     state = JobState(JOB)
     for fact in facts:
         before = doomed(state)

@@ -1,4 +1,4 @@
-"""The in-memory event log against a model that is nothing but a list."""
+"""The event log in memory, compared with a model that is only a list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOBS = [JobId("a"), JobId("b")]
 
 @dataclass(eq=False)
 class Holder:
-    """One that opened a job's decisions: the log's object, and what the model knows of it."""
+    """A holder of a job's decisions: the log's object, and the model's view of it."""
 
     job: JobId
     decisions: Decisions
@@ -32,7 +32,8 @@ class Holder:
 
 @dataclass
 class Model:
-    """Records as (job, name, step); a marker has no job. Steps are numbered, and end once."""
+    """A list of records (job, name, step), where a marker has no job. A step has a number and ends
+    once."""
 
     records: list[tuple[JobId | None, str, int | None]] = field(default_factory=list)
     fates: dict[int, str] = field(default_factory=dict)
@@ -112,7 +113,8 @@ class MemoryLogMachine(RuleBasedStateMachine):
 
     @rule(job=st.sampled_from(JOBS))
     def go_on(self, job: JobId) -> None:
-        """The newest holder begins a step if it has none, and writes: so steps of both overlap."""
+        """Let the newest holder write, in a new step if none is open, so that steps of several jobs
+        overlap."""
         if (holder := self.newest.get(job)) is not None:
             self.begin(holder)
             self.write(holder)

@@ -1,4 +1,4 @@
-"""`fsck --repair` on any history and bucket: what is to go goes, and nothing else is touched."""
+"""`fsck --repair` on any history and bucket deletes everything that must go, and nothing else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ATTEMPTS = [
 
 
 class Bucket(MemoryBlobStore):
-    """A bucket with unfinished uploads."""
+    """A bucket that also has unfinished uploads."""
 
     def __init__(self, objects: Objects, pending: set[PendingUpload]) -> None:
         super().__init__(objects)
@@ -109,7 +109,7 @@ FOREIGN = [
 
 @dataclass
 class World:
-    """A job's history, its bucket, and what else lies in it."""
+    """A job's history, its bucket, and the foreign objects in that bucket."""
 
     facts: tuple[Fact, ...]
     names: Collection[str] = ()
@@ -184,8 +184,8 @@ WORLDS = st.builds(
 @given(WORLDS, st.sampled_from([JOB, None]))
 @settings(max_examples=100)
 def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId | None) -> None:
-    """Whatever happened and whatever lies there: what is needed, what may still be written and what
-    is another's stays; when the job is over, all the rest has gone."""
+    """A repair keeps objects that are needed, that may still be written, or that belong to others.
+    After the job's end nothing else is left."""
     state, before = world.state, set(world.objects)
     found = check(world.store, ROOT, world.states, job).found
     assert {one.name for one in found if one.job == JOB}.isdisjoint(FOREIGN)
@@ -209,8 +209,8 @@ def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId 
 
 @given(WORLDS)
 def test_a_repair_ends(world: World) -> None:
-    """The first one states all that is lost, the second deletes what that leaves behind, and the
-    third finds nothing to do."""
+    """The first repair states all losses, the second deletes what those leave behind, and the third
+    finds nothing to do."""
     world.repair()
     assert world.repair().lost == 0
     third = world.repair()
@@ -218,7 +218,7 @@ def test_a_repair_ends(world: World) -> None:
 
 
 def test_an_upload_beside_its_object_is_found_once() -> None:
-    """An upload that nobody finished does not make the object of the same name wrong."""
+    """An unfinished upload is one finding, and does not make the object of the same name wrong."""
     world = World(WON, [FIRST, SECOND], [FIRST])
     found = check(world.store, ROOT, world.states, JOB)
     assert [(one.kind, one.name) for one in found.found] == [(Kind.UPLOAD, FIRST)]
@@ -233,8 +233,8 @@ FIRST, SECOND = (LAYOUT.segment(ATTEMPTS[0], number) for number in range(2))
 
 
 def test_what_is_missing_is_stated_with_its_evidence() -> None:
-    """An attempt is stated once, with an object that is gone; the state that follows orders it to
-    be made again."""
+    """An attempt with missing objects is stated as lost once, with one of those objects, and is
+    ordered again."""
     world = World(WON, [FIRST])
     assert world.repair() == Repaired(0, 0, 1, ())
     assert world.stated() == [Lost(ATTEMPTS[0], SECOND, "404, found by fsck")]
@@ -243,7 +243,7 @@ def test_what_is_missing_is_stated_with_its_evidence() -> None:
 
 @pytest.mark.parametrize(("body", "says"), [(BODY[:3], "3 bytes"), (BODY[::-1], "checksum")])
 def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
-    """Another size, or another checksum read twice, is evidence."""
+    """An object with another size, or with another checksum at two reads, is stated as lost."""
     world = World(WON, [FIRST])
     world.objects[SECOND] = (body, "w")
     assert world.repair().lost == 1
@@ -251,7 +251,7 @@ def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
 
 
 def test_what_has_come_back_is_not_lost() -> None:
-    """An object that is there when it is looked at once more is not stated."""
+    """An object that is there at a second look is not stated as lost."""
     world = World(WON, [FIRST])
     found = check(world.store, ROOT, world.states, JOB)
     world.objects[SECOND] = (BODY, "w")
@@ -261,7 +261,7 @@ def test_what_has_come_back_is_not_lost() -> None:
 
 
 def test_an_empty_store_is_taken_for_another_one() -> None:
-    """When nothing of a job is there, nothing is stated: a wrong address must not lose a job."""
+    """Nothing is stated when no object of a job is there: a wrong address must not lose a job."""
     world = World(WON)
     mended = world.repair()
     assert [one.name for one in mended.left] == [FIRST, SECOND]
@@ -269,7 +269,7 @@ def test_an_empty_store_is_taken_for_another_one() -> None:
 
 
 def test_a_name_outside_of_its_job_is_never_touched() -> None:
-    """Whatever a finding says, a repair goes by the job's prefix."""
+    """A repair touches only names below the job's prefix, whatever a finding says."""
     world = World(WON, [FIRST, SECOND])
     forged = [
         Finding(Kind.ORPHAN, name, 1, "", upload, Remedy.DELETE, JOB)
@@ -285,7 +285,7 @@ def test_a_name_outside_of_its_job_is_never_touched() -> None:
 
 
 def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
-    """Nothing is deleted, aborted or stated for a job that nobody vouches for."""
+    """Nothing is deleted, aborted or stated for a job whose log is not sound."""
     world = World((*WON, ReleaseRequested(RESULTS[0], "asked")), NAMES, NAMES)
     before = dict(world.objects), set(world.store.pending)
     mended = world.repair(sound=[])
@@ -295,7 +295,7 @@ def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
 
 
 def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
-    """A job is sound when its log is whole, explains itself, and names no other store."""
+    """A job is sound if its log is whole, explains itself, and names no other store."""
 
     def recorded(job: str, *bodies: Body) -> list[Recorded]:
         events = [Event(f"{at}", JobId(job), "", 0, "t", None, b) for at, b in enumerate(bodies)]
@@ -317,7 +317,8 @@ def test_only_sound_jobs_of_this_store_are_vouched_for() -> None:
 
 
 def test_the_store_of_a_job_is_known_from_its_snapshot() -> None:
-    """A log that is read from a snapshot on does not show the job's registration again."""
+    """The store of a job is known from its snapshot when the log no longer shows the
+    registration."""
     registered = {
         JobId(name): JobRegistered("per-job", "0", "t", store=store)
         for name, store in (("here", "s3://a"), ("away", "s3://b"))
@@ -334,7 +335,7 @@ def test_the_store_of_a_job_is_known_from_its_snapshot() -> None:
 
 
 def test_a_stream_of_a_running_attempt_is_no_finding() -> None:
-    """Segments of a pipelined winner that still writes are in flight, announced or not; one that it
+    """Segments of a running pipelined winner are in flight, announced or not. A segment that it
     announced and that is gone is lost."""
     stream = ATTEMPTS[4]
     facts = (AttemptStarted(stream, "h"), SegmentProduced(stream, summary(0)))

@@ -52,7 +52,7 @@ def batches(rows: list[Any]) -> list[pa.RecordBatch]:
 
 
 def merge(rows: list[Any]) -> dict[Any, tuple[Any, ...]]:
-    """As Spark does, which skips nulls."""
+    """Merge rows as Spark does: nulls are skipped."""
     found: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
         found[row[:2]].append(row[2:])
@@ -88,7 +88,7 @@ def test_many_become_few(rows: list[Any]) -> None:
     [(2, 2**62), (2, -(2**62)), (3, 2.0**52), (3, 0.1), (3, math.inf), (3, math.nan)],
 )
 def test_what_would_not_be_exact(column: int, value: float) -> None:
-    """Sums that could overflow or be rounded are left to Spark, every row of them."""
+    """Rows whose sums could overflow or be rounded are left to Spark."""
     row: list[Any] = ["a", 1, 1, 1.0, 1, "a"]
     row[column] = value
     given_batches = batches([tuple(row)] * 20)
@@ -101,7 +101,7 @@ def test_what_gains_nothing() -> None:
 
 
 def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are held until they are merged are bounded by their bytes too."""
+    """The rows that are held until they are merged are bounded by their bytes too."""
     monkeypatch.setattr(partial_aggregates, "_ROWS_AT_ONCE", 1_000)
     given_batches = batches([(str(at) * 100, 1, 1, 1.0, 1, "a") for at in range(40)])
     waiting = iter(given_batches)
@@ -111,7 +111,7 @@ def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_partitions_that_are_merged() -> None:
-    """Nothing is gained where no more than the rows of one partition, or of two, come together."""
+    """Rows are not merged where only the rows of one or two partitions come together."""
     window = partial_aggregates._ROWS_AT_ONCE
     assert partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=3)
     assert not partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=2)

@@ -1,4 +1,4 @@
-"""Gates over partitions that become known while they are read: every row once, or an error."""
+"""Gates over partitions that become known while they are read give every row once, or an error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def numbers(partition: int, task: int) -> list[int]:
 
 @cache
 def written() -> tuple[Objects, dict[AttemptId, Produced]]:
-    """Two attempts at every partition, each of several segments."""
+    """Write two attempts at every partition, each in several segments."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
     environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Runtime(5.0))
@@ -74,7 +74,7 @@ def written() -> tuple[Objects, dict[AttemptId, Produced]]:
 
 @dataclass
 class Told:
-    """Tells a gate the next thing whenever it waits; says so when nothing is left."""
+    """A source of updates that gives a waiting gate the next one, and nothing when none is left."""
 
     infos: list[PartitionInfo]
     closed: int = 0
@@ -88,7 +88,7 @@ class Told:
 
 @dataclass
 class Reader:
-    """One gate over the result, of which some partitions are in its manifest from the start."""
+    """A reader of the result; some partitions are in its manifest from the start."""
 
     environment: ObjectStoreEnvironment
     consumed: list[Consumed] = field(default_factory=list)
@@ -146,7 +146,7 @@ def rows(gate: SegmentGate) -> list[int]:
 
 
 def streamed(gate: SegmentGate) -> tuple[list[int], HeadgateError | None]:
-    """The rows that came, and the error that ended them."""
+    """Return the rows that a gate gives, and the error that ends them."""
     found: list[int] = []
     try:
         for batch in gate:
@@ -206,8 +206,8 @@ def test_every_row_comes_once_however_it_is_told(
     span: tuple[int, int],
     pushes: list[int],
 ) -> None:
-    """Segments told one by one, in any order, twice, while it waits or while it streams: a gate
-    hands out each row of each partition once, and states all of them as consumed."""
+    """A gate gives each row of each partition once, and states all of them as consumed. Updates may
+    come in any order, repeatedly, while the gate waits or while it streams."""
     early, told, tasks = story
     with reading() as reader:
         gate = reader.gate(early, told, *span)
@@ -222,7 +222,8 @@ def test_every_row_comes_once_however_it_is_told(
 
 @given(st.sets(st.integers(0, PARTITIONS - 1), min_size=1), st.data())
 def test_unknown_is_never_empty(unknown: set[int], data: st.DataObject) -> None:
-    """A gate that is not told all of a partition streams the rest, waits, and names what for."""
+    """A gate without all of a partition streams the rest, waits, and names the missing
+    partition."""
     early = set(range(PARTITIONS)) - unknown
     missing = data.draw(st.sampled_from(sorted(unknown)))
     told = [whole(at) for at in sorted(unknown - {missing})] + pieces(missing)
@@ -240,8 +241,8 @@ def test_unknown_is_never_empty(unknown: set[int], data: st.DataObject) -> None:
 
 @given(st.data())
 def test_attempts_are_never_mixed(data: st.DataObject) -> None:
-    """Whatever two attempts announce before one of them is the partition, a gate hands out the rows
-    of the one that is, or ends with an error."""
+    """A gate gives the rows of the winning attempt or an error, whatever both attempts announce
+    before."""
     winner = data.draw(st.integers(0, 1))
     lines = [data.draw(st.lists(st.sampled_from(pieces(0, task)))) for task in range(2)]
     failed = PartitionInfo(attempt(0, 1 - winner), failed="another was first")
@@ -271,7 +272,7 @@ def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
 
 
 def test_an_attempt_that_failed_unread_is_forgotten() -> None:
-    """An attempt of which this reader has read no byte may fail, or be overtaken by another."""
+    """An attempt of which a reader has read nothing may fail, or lose to another attempt."""
     failed = PartitionInfo(attempt(0, 0), failed="killed")
     for told in (
         [failed, *pieces(0), whole(0, 1)],
@@ -284,7 +285,7 @@ def test_an_attempt_that_failed_unread_is_forgotten() -> None:
 
 
 def test_a_whole_attempt_that_is_read_may_go() -> None:
-    """Who has read a partition to its end needs it no more."""
+    """A reader that has read a partition to its end does not need the attempt any more."""
     gone = PartitionInfo(attempt(0, 0), failed="its executor is lost")
     with reading() as reader:
         told = [whole(0), gone, whole(0, 1), *OTHERS]
@@ -305,14 +306,15 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("what", CONTRADICTIONS)
 def test_an_attempt_that_contradicts_itself_is_corrupt(what: str) -> None:
-    """Announcements that do not fit each other are an error for the reader that meets them."""
+    """An attempt whose announcements contradict each other is `Corrupt` for its reader."""
     told = CONTRADICTIONS[what](pieces(0))
     with reading() as reader, pytest.raises(Corrupt, match=f"{RESULT}/0"):
         rows(reader.gate(set(), [*told, *OTHERS]))
 
 
 def test_every_open_gate_is_told() -> None:
-    """`update_partition_infos` reaches all gates that wait, from another thread, and those only."""
+    """`update_partition_infos`, called from another thread, reaches all waiting gates, and no
+    others."""
     with reading() as reader:
         shuffle = reader.environment
         deployment = reader.deployment({1, 2, 3}, 0, SUBPARTITIONS)
@@ -334,7 +336,8 @@ def test_every_open_gate_is_told() -> None:
 
 
 def test_a_gate_is_read_once() -> None:
-    """A second reading would find nothing left, and must not look like an empty partition."""
+    """Reading a gate a second time raises `Closed`, so that it does not look like an empty
+    partition."""
     with reading() as reader:
         gate = reader.gate(set(range(PARTITIONS)), [])
         assert rows(gate) == expected(dict.fromkeys(range(PARTITIONS), 0))
@@ -343,7 +346,7 @@ def test_a_gate_is_read_once() -> None:
 
 
 def test_a_result_of_unknown_partitions_only_names_a_few() -> None:
-    """An error names ten partitions and counts the others."""
+    """An error about many unknown partitions names ten of them and counts the others."""
     with reading() as reader:
         deployment = reader.deployment(set(), 0, 1)
         many = tuple(

@@ -29,7 +29,7 @@ PARTITIONS = 4
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[list[list[int]], list[dict[int, list[range]]]]:
-    """The sizes of two exchanges, and how some of their subpartitions are cut at partitions."""
+    """Draw the sizes of two exchanges, and cuts of some of their subpartitions."""
     one = draw(SIZES)
     sizes = [one, [draw(st.integers(0, 300)) for _ in one]]
     cuts: list[dict[int, list[range]]] = [{}, {}]
@@ -45,8 +45,8 @@ def pairs(draw: st.DrawFn) -> tuple[list[list[int]], list[dict[int, list[range]]
 def test_rows_meet_once(
     given_pairs: tuple[list[list[int]], list[dict[int, list[range]]]], coalesce: bool
 ) -> None:
-    """Each partition's rows of a subpartition meet those of each partition on the other side in
-    exactly one task; nothing that is cut is read together with its neighbours."""
+    """Rows of a subpartition meet each partition of the other side in exactly one task, and a cut
+    subpartition is not read together with its neighbours."""
     sizes, cuts = given_pairs
     adapting = replace(ADAPTING, coalesce=coalesce)
     parts = parts_of([np.array(each) for each in sizes], adapting, cuts)
@@ -90,7 +90,8 @@ def test_parts_that_do_not_meet_once_are_found(
 
 @given(SIZES)
 def test_neighbours_stay_under_the_target(sizes: list[int]) -> None:
-    """Subpartitions in order, together hardly larger than asked for, if several have rows."""
+    """Parts cover all subpartitions in order, and a part with several filled ones hardly exceeds
+    the target."""
     (parts,) = parts_of([np.array(sizes)], ADAPTING, [{}])
     read = [part.subpartitions for part in parts]
     assert not read or [at for part in read for at in part] == list(range(len(sizes)))
@@ -101,8 +102,8 @@ def test_neighbours_stay_under_the_target(sizes: list[int]) -> None:
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 4))
 def test_parts_are_even(sizes: list[int], slots: int) -> None:
-    """There are hardly more parts than fill all slots, and no other cuts into as many leave less in
-    the largest."""
+    """There are hardly more parts than fill all slots, and no other cuts into as many parts make
+    the largest one smaller."""
     adapting = replace(ADAPTING, least_parts=slots)
     (parts,) = parts_of([np.array(sizes)], adapting, [{}])
     read = [part.subpartitions for part in parts] or [range(at, at + 1) for at in range(len(sizes))]
@@ -116,7 +117,8 @@ def test_parts_are_even(sizes: list[int], slots: int) -> None:
 
 
 def test_a_skewed_one_is_cut() -> None:
-    """Only what is both large and many times the median, into pieces as large as the others."""
+    """Only a subpartition that is large and many times the median is cut, into pieces of the usual
+    size."""
     adapting = replace(ADAPTING, skewed_bytes=1_000)
     sizes = np.array([200, 9_000, 300, 1_100, 250])
     assert skewed(sizes, adapting) == [1]

@@ -1,4 +1,4 @@
-"""The mapping and the set of a job's state against Python's own."""
+"""The mapping and the set of a job's state, compared with Python's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CHANGES = st.lists(st.tuples(st.booleans(), KEYS, st.none() | st.integers()), ma
 def test_a_mapping_is_the_dict_that_the_same_changes_make(
     start: dict[int, int | None], changes: list[tuple[bool, int, int | None]]
 ) -> None:
-    """Content, order and length are those of a dict, and no earlier mapping ever changes."""
+    """A mapping has the content, order and length of a dict, and no earlier mapping ever
+    changes."""
     ours, theirs = PersistentMap(start), dict(start)
     history = [(ours, dict(theirs))]
     for adds, key, value in changes:
@@ -43,7 +44,7 @@ def test_a_mapping_is_the_dict_that_the_same_changes_make(
 def test_a_set_is_the_frozenset_that_the_same_changes_make(
     start: frozenset[int], changes: list[tuple[bool, list[int]]]
 ) -> None:
-    """Content and length are those of a frozenset, and no earlier set ever changes."""
+    """A set has the content and length of a frozenset, and no earlier set ever changes."""
     ours, theirs = PersistentSet(start), start
     history: list[tuple[Set[int], Set[int]]] = [(ours, theirs)]
     for adds, members in changes:

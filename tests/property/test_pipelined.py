@@ -1,4 +1,4 @@
-"""Gates that read while writers write, over one log: every row once, or an error, never mixed."""
+"""Gates that read while writers write, over one log, give every row once or an error."""
 
 from __future__ import annotations
 
@@ -66,14 +66,15 @@ TURNS_MAX = 2_000
 
 
 def rows_of(attempt: AttemptId) -> list[int]:
-    """No two attempts write the same, so that mixed ones are seen."""
+    """Return the rows of an attempt. No two attempts share a row, so that mixed attempts are
+    noticed."""
     first = attempt.partition.index * 1_000_000 + attempt.task * 1_000
     return list(range(first, first + 10 * BATCHES))
 
 
 @dataclass
 class Task:
-    """A map task that writes one batch, which is one segment, at each turn."""
+    """A map task that writes one batch, and so one segment, at each turn."""
 
     attempt: AttemptId
     writer: SegmentWriter
@@ -98,8 +99,8 @@ class Task:
 
 @dataclass
 class World:
-    """One log, one bucket; tasks and a master that take turns as drawn. Whoever polls the log lets
-    them go on, so that a reader that waits is not alone."""
+    """One log and one bucket, with tasks and a master that take turns as drawn. Each poll of the
+    log lets them take a turn, so that they go on while a reader waits."""
 
     choices: list[int]
     deaths: list[int | None]
@@ -143,7 +144,7 @@ class World:
         self.tasks.append(Task(attempt, writer, dies_at))
 
     def turn(self) -> None:
-        """One task's turn or the master's."""
+        """Let one task or the master take its turn."""
         self.turns += 1
         assert self.turns < TURNS_MAX, "the world does not come to an end"
         running = [task for task in self.tasks if not task.ended]
@@ -155,7 +156,8 @@ class World:
             self.decide()
 
     def decide(self) -> None:
-        """The master takes in what there is, and the driver starts what it orders again."""
+        """Let the master decide on all facts, and let the driver start the partitions ordered
+        again."""
         while records := self.follower.poll(100, 0.0):
             derived = [one for record in records for one in self.replay.observe(record)]
             if not derived:
@@ -204,8 +206,8 @@ class World:
 
 @dataclass
 class Watched:
-    """The world's log for its executors. What they write again has one fingerprint: attempts are
-    taken for equal, and mixing them is what must not happen all the same."""
+    """The world's log for its executors. All attempts get one fingerprint, so that the master takes
+    them for equal; readers must not mix their rows all the same."""
 
     world: World
 
@@ -259,7 +261,7 @@ class Watched:
         raise AssertionError("no executor takes a job up")
 
     def close(self) -> None:
-        """The world goes on with it."""
+        """Do nothing: the world still uses its log."""
 
 
 @dataclass
@@ -305,8 +307,8 @@ WORLDS = st.builds(
 @given(st.data(), st.integers(0, 12), st.sampled_from([1, SUBPARTITIONS]))
 @settings(max_examples=80)
 def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count: int) -> None:
-    """Tasks write, die and are tried again, the master decides, a reader begins anywhere in that:
-    what it gets is what the partitions hold in the end, or an error after which it reads again."""
+    """A reader that starts at any time gets the final rows of its partitions, or an error after
+    which it reads again, while tasks write, die and are retried and the master decides."""
     with living(data.draw(WORLDS)) as world:
         for _ in range(head):
             world.turn()
@@ -325,7 +327,8 @@ def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count:
 
 @contextmanager
 def half_written(deaths: list[int | None]) -> Iterator[World]:
-    """The first partition has two segments, the second one is whole, and the master knows it."""
+    """Yield a world in which the first partition has two segments, the second one is whole, and the
+    master knows that."""
     with living(World([], deaths, True)) as world:
         first, second = world.tasks
         for _ in range(2):
@@ -337,8 +340,8 @@ def half_written(deaths: list[int | None]) -> Iterator[World]:
 
 
 def test_what_is_announced_is_read_at_once() -> None:
-    """A reader that comes in the middle has what is there, and each segment as it is announced,
-    before the partition is whole."""
+    """A reader that starts in the middle gets all announced segments, and each later one as soon as
+    it is announced."""
     with half_written([]) as world:
         first, second = world.tasks
         batches = iter(world.gate(1))
@@ -353,7 +356,8 @@ def test_what_is_announced_is_read_at_once() -> None:
 
 
 def test_a_half_read_attempt_that_dies_ends_its_readers() -> None:
-    """They end when the master says so, and wait for no other attempt."""
+    """Readers of an attempt that dies end with `Lost` as soon as the master decides, and wait for
+    no other attempt."""
     with living(World([], [1], True)) as world:
         first = world.tasks[0]
         first.turn(world)
@@ -367,7 +371,7 @@ def test_a_half_read_attempt_that_dies_ends_its_readers() -> None:
 
 
 def test_a_reader_of_a_restarted_region_begins_again() -> None:
-    """Who took a partition for whole hears when it is made again with another's rows."""
+    """A reader that took a partition for whole gets an error when its region is restarted."""
     with half_written([2]) as world:
         second = world.tasks[1].attempt
         gate = world.gate(1)
@@ -385,8 +389,8 @@ def end_all(world: World) -> None:
 
 
 def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
-    """A reader that has read all of one partition hears in one go that the result was whole, and
-    that its region was restarted: it does not read the other one from what was made again."""
+    """A reader that learns at once that its result was complete and that its region was restarted
+    gets an error, and does not read a partition that was made again."""
     with living(World([], [], True)) as world:
         first, second = world.tasks
         for _ in range(BATCHES):
@@ -407,8 +411,8 @@ def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
 
 
 def test_an_empty_partition_that_is_restarted_is_heard_of() -> None:
-    """A gate that has a partition whole starts anew with it, also where there was nothing to read:
-    what is made again in its place may have rows."""
+    """A gate gets an error for a restarted partition even if that was empty, because it may have
+    rows now."""
     manifest = Manifest(JOB, RESULT, 1, 0, SUBPARTITIONS, ())
     other = UnknownShuffleDescriptor(JOB, PartitionId(RESULT, 1), SUBPARTITIONS, True)
     fold = Fold(InputGateDeployment(manifest, SCHEMA, 0, 1, 7, (other,)))
@@ -419,9 +423,11 @@ def test_an_empty_partition_that_is_restarted_is_heard_of() -> None:
 
 
 def test_what_is_announced_behind_the_basis_is_not_part_of_what_was_whole() -> None:
-    """A result is complete at the fact that its decision follows from. Another attempt may be whole
-    in the log before that decision is, because the region was restarted meanwhile: it counts when
-    the result is complete for the next time."""
+    """A result is complete at the fact that its decision follows from.
+
+    After a restart of the region, another attempt may be whole in the log before that decision. It
+    counts when the result is complete for the next time.
+    """
     log: list[Recorded] = []
 
     def say(body: Body, basis: int | None = None) -> list[PartitionInfo]:

@@ -1,4 +1,4 @@
-"""A log explains its decisions, wherever they lie in it; tampering is found."""
+"""A log explains its decisions, wherever they lie in it, and tampering is found."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ from .lifecycle_model import (
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Recorded]:
-    """Facts, and each step's decisions at any later place, in their order; some not yet there."""
+    """Draw facts, with their decisions in order at any later places; some decisions may be
+    missing."""
     replay = Replay(JOB)
     records: list[Recorded] = []
     offset = 0
@@ -71,7 +72,8 @@ def places(records: list[Recorded]) -> list[int]:
 @MANY
 @given(logs())
 def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) -> None:
-    """Wherever its decisions lie, a log gives the state of its facts, and what is still due."""
+    """A replay gives the state of the facts and the due decisions, wherever recorded decisions
+    lie."""
     facts = [r.event.body for r in records if r.event.basis is None]
     state, steps = run(facts)  # type: ignore[arg-type]
     replay = replayed(records)
@@ -84,7 +86,8 @@ def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) ->
 @MANY
 @given(logs(), st.data())
 def test_a_dropped_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
-    """Without one of its decisions a log is `Corrupt` at the next one, or has it still due."""
+    """A log without one of its decisions is `Corrupt` at the next one, or the decision is still
+    due."""
     where = places(records)
     if not where:
         return
@@ -100,7 +103,8 @@ def test_a_dropped_decision_is_found(records: list[Recorded], data: st.DataObjec
 @MANY
 @given(logs(), st.data())
 def test_an_altered_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
-    """A decision of another content, basis, cause or id is `Corrupt`, naming its place."""
+    """A decision with another content, basis, cause or id is `Corrupt`, and the error names its
+    offset."""
     where = places(records)
     if not where:
         return
@@ -142,7 +146,7 @@ EXTRA = AttemptId(PartitionId(RESULTS[0], 0), 9, 9)
 @MANY
 @given(logs(), st.data())
 def test_swapped_decisions_are_found(records: list[Recorded], data: st.DataObject) -> None:
-    """Two decisions in each other's places are `Corrupt`."""
+    """Two swapped decisions are `Corrupt`."""
     where = places(records)
     if len(where) < 2:
         return
@@ -157,7 +161,7 @@ def test_swapped_decisions_are_found(records: list[Recorded], data: st.DataObjec
 @MANY
 @given(logs(), st.data())
 def test_an_added_decision_is_found(records: list[Recorded], data: st.DataObject) -> None:
-    """A decision twice, or one that follows from nothing, is `Corrupt`."""
+    """A repeated decision, or one that does not follow, is `Corrupt`."""
     where = places(records)
     made = Event("1.7", JOB, "f0", 0, "master", 1, Consumable(EXTRA))
     added = data.draw(st.sampled_from([made, *(records[at].event for at in where)]))
@@ -179,7 +183,8 @@ BODIES: tuple[Decision, ...] = (
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
 def test_a_decision_stated_as_a_fact_is_found(body: Decision) -> None:
-    """Only the master decides: a decision without a basis is `Corrupt`, naming its place."""
+    """A decision without a basis is `Corrupt`, and the error names its offset: only the master
+    decides."""
     records = [
         Recorded(at, Event(f"f{at}", JOB, "", 0, "", None, f)) for at, f in enumerate(OPENING)
     ]
@@ -189,6 +194,6 @@ def test_a_decision_stated_as_a_fact_is_found(body: Decision) -> None:
 
 
 def test_a_fact_with_a_basis_is_found() -> None:
-    """A fact that claims to follow from another one is `Corrupt`."""
+    """A fact with a basis is `Corrupt`."""
     with pytest.raises(Corrupt):
         replayed([Recorded(0, Event("x", JOB, "", 0, "task", 0, OPENING[0]))])

@@ -1,4 +1,4 @@
-"""Segments of rows that differ in width: the room for a file, and the size of its batches."""
+"""Segments of rows with different widths: the room for a file, and the size of its batches."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ BYTE = pa.struct([("a", pa.int8())])
 
 
 def segment(columns: list[pa.Array], codec: str = "none", subpartitions: int = 1) -> Segment:
-    """Each column is a run's only one."""
+    """Encode a segment with one run for each of these columns."""
     batches = [pa.record_batch([column], ["c"]) for column in columns]
     runs = [sort([one], [np.arange(len(one)) % subpartitions], subpartitions) for one in batches]
     return encode(runs, codec, ATTEMPT)
 
 
 def read(made: Segment, kind: pa.DataType) -> list[pa.RecordBatch]:
-    """The batches of the first subpartition."""
+    """Return the batches of the first subpartition."""
     schema, start = pa.schema([("c", kind)]), made.index.start
     part = made.body[start : start + int(made.index.sizes[0])]
     return list(decode(part, schema.serialize().to_pybytes()))
 
 
 def filled(kind: pa.DataType, rows: int) -> pa.Array:
-    """Values without any null, as far as the type has them."""
+    """Return values without any null, as far as the type has such values."""
     if pa.types.is_null(kind):
         return pa.nulls(rows)
     if isinstance(kind, pa.StructType):
@@ -73,7 +73,8 @@ def filled(kind: pa.DataType, rows: int) -> pa.Array:
 def test_there_is_room_for_what_tells_nulls(
     kind: pa.DataType, nulls: list[bool], codec: str
 ) -> None:
-    """Also in structs, and in runs without any null beside one that has them."""
+    """A segment has room for validity bitmaps, also in structs, and in runs without nulls beside a
+    run with nulls."""
     columns = []
     for is_null in nulls:
         column = filled(kind, MANY)
@@ -87,7 +88,8 @@ def test_there_is_room_for_what_tells_nulls(
 
 @pytest.mark.parametrize("columns", [3_000])
 def test_there_is_room_for_many_columns(columns: int) -> None:
-    """A schema of thousands of columns takes more than its rows."""
+    """A segment has room for a schema of thousands of columns, which takes more bytes than its
+    rows."""
     names = [f"c{at}" for at in range(columns)]
     rows = pa.record_batch([pa.array([at, None], pa.int32()) for at in range(columns)], names)
     made = encode([sort([rows], [np.array([0, 1])], 2)], "none", ATTEMPT)
@@ -103,7 +105,8 @@ WIDTHS = [[8 << 20, *[1] * MANY], [*[1] * MANY, *[1 << 20] * 20], [0, 5 << 20, 0
 @pytest.mark.parametrize("widths", WIDTHS, ids=["wide first", "wide last", "mixed"])
 @pytest.mark.parametrize("runs", [1, 2])
 def test_batches_are_cut_by_their_own_bytes(widths: list[int], runs: int) -> None:
-    """Batches are neither large nor many, whatever rows come first; a row is never cut."""
+    """Batches are neither too large nor too many, whatever rows come first, and a row is never
+    cut."""
     rows = pa.array(["x" * width for width in widths])
     columns = [rows] if runs == 1 else [rows.slice(0, 1), rows.slice(1)]
     batches = read(segment(columns), pa.string())
@@ -116,7 +119,8 @@ def test_batches_are_cut_by_their_own_bytes(widths: list[int], runs: int) -> Non
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @pytest.mark.parametrize("value", ["abc", [1]], ids=str)
 def test_empty_lists_take_no_room(codec: str, value: object) -> None:
-    """Subpartitions whose lists are all empty are written without what others have in theirs."""
+    """A subpartition whose lists are all empty is stored without the values of other
+    subpartitions."""
     subpartitions = 1_000
     lists = pa.array([[value] if at % subpartitions < 100 else [] for at in range(MANY)])
     rows = pa.record_batch([lists], ["c"])

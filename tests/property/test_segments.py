@@ -1,4 +1,4 @@
-"""Whatever a writer takes a gate gives back: every row once, in order, bit by bit."""
+"""A gate gives back what a writer was given: every row once, in order, bit by bit."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ SCHEMAS = st.lists(FIELDS, max_size=4).map(pa.schema)
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type of the same layout whose values are plain bits."""
+    """Return the type of the same layout whose values are plain bits."""
     if pa.types.is_list(kind):
         return pa.list_(_plain_field(kind.value_field))
     if pa.types.is_large_list(kind):
@@ -124,13 +124,13 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def reinterpret(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same memory under another schema of the same layout."""
+    """Return the same memory under another schema of the same layout."""
     _, array = batch.__arrow_c_array__()
     return pa.RecordBatch._import_from_c_capsule(schema.__arrow_c_schema__(), array)
 
 
 def values(kind: pa.DataType, nullable: bool = True) -> st.SearchStrategy[Any]:
-    """Python values of a plain type."""
+    """Return a strategy for Python values of a plain type."""
     found = _values(kind)
     return st.none() | found if nullable else found
 
@@ -172,7 +172,7 @@ class Part:
 
 @st.composite
 def parts(draw: st.DrawFn, schema: pa.Schema, subpartitions: int) -> Part:
-    """Rows picked from a few drawn ones, for subpartitions even, skewed or all the same."""
+    """Draw rows from a few values, for subpartitions that are even, skewed or all the same."""
     size = draw(st.integers(0, 4) | st.integers(0, 300))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     columns = []
@@ -189,7 +189,7 @@ def parts(draw: st.DrawFn, schema: pa.Schema, subpartitions: int) -> Part:
 
 
 def rowless(size: int) -> pa.RecordBatch:
-    """Rows without a column."""
+    """Return rows without columns."""
     return pa.record_batch({"gone": pa.nulls(size)}).select([])
 
 
@@ -228,7 +228,7 @@ class Written:
 
 
 def tabled(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """One table; rows without columns become rows of nulls, which a table can count."""
+    """Return one table. Rows without columns become rows of nulls, which a table can count."""
     if len(schema):
         return pa.Table.from_batches(batches, plain_schema(schema))
     return pa.table({"rows": pa.nulls(sum(batch.num_rows for batch in batches))})
@@ -242,7 +242,7 @@ def attempt_of(partition: int) -> AttemptId:
 def exchange(
     schema: pa.Schema, all_parts: list[Part], subpartitions: int, codec: str, limits: Limits
 ) -> Iterator[Written]:
-    """A result whose partitions were written by one attempt each."""
+    """Write a result with one attempt per partition, and yield it."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
     environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits)
@@ -284,7 +284,7 @@ def produce(
 
 
 def expected(schema: pa.Schema, all_parts: list[Part], first: int, count: int) -> pa.Table:
-    """The rows of neighbouring subpartitions, by subpartition, partition and place."""
+    """Return the rows of neighbouring subpartitions, by subpartition, partition and place."""
     table = tabled([part.rows for part in all_parts], schema)
     targets = np.concatenate([part.targets for part in all_parts])
     order = np.argsort(targets, kind="stable")
@@ -293,7 +293,7 @@ def expected(schema: pa.Schema, all_parts: list[Part], first: int, count: int) -
 
 
 def ranges(subpartitions: int, borders: list[int]) -> list[tuple[int, int]]:
-    """All subpartitions, cut into neighbouring ranges."""
+    """Return all subpartitions, cut into neighbouring ranges."""
     cuts = sorted({0, subpartitions, *(border % (subpartitions + 1) for border in borders)})
     return [(first, last - first) for first, last in itertools.pairwise(cuts)]
 
@@ -325,7 +325,7 @@ def test_every_row_comes_back_once_in_its_subpartition(
 def test_a_range_is_the_concatenation_of_its_subpartitions(
     data: st.DataObject, schema: pa.Schema, subpartitions: int, limits: Limits
 ) -> None:
-    """Reading neighbours together gives what reading them one after the other gives."""
+    """Reading neighbours together gives the same rows as reading them one after the other."""
     all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
     with exchange(schema, all_parts, subpartitions, "lz4", limits) as written:
         whole = written.manifest()
@@ -338,7 +338,7 @@ def test_a_range_is_the_concatenation_of_its_subpartitions(
 def test_a_segment_is_an_arrow_file(
     data: st.DataObject, schema: pa.Schema, subpartitions: int, codec: str, limits: Limits
 ) -> None:
-    """Any Arrow reader finds the rows in the objects, and format, attempt and index beside them."""
+    """Any Arrow reader finds the rows in an object, and format, attempt and index in its footer."""
     part = data.draw(parts(schema, subpartitions))
     with exchange(schema, [part], subpartitions, codec, limits) as written:
         produced = written.state.produced(0)
@@ -360,7 +360,7 @@ def test_a_segment_is_an_arrow_file(
 def check_footer(
     footer: dict[bytes, bytes], name: str, attempt: AttemptId, packed: bytes, subpartitions: int
 ) -> None:
-    """The footer says what the event says."""
+    """Assert that the footer agrees with the event."""
     assert footer[b"headgate.format"] == b"1"
     assert str(attempt).encode() == footer[b"headgate.attempt"]
     stated, found = (
@@ -373,7 +373,7 @@ def check_footer(
 
 
 def ordered(table: pa.Table) -> list[str]:
-    """The rows whatever their order."""
+    """Return the rows in an order of their own."""
     return sorted(map(repr, table.to_pylist(maps_as_pydicts=None))) if table.num_columns else []
 
 
@@ -407,7 +407,7 @@ _POLARS_TYPES = st.recursive(
 
 @given(st.data(), st.lists(_POLARS_TYPES, min_size=1, max_size=3), st.sampled_from(CODECS))
 def test_polars_reads_a_segment(data: st.DataObject, kinds: list[pa.DataType], codec: str) -> None:
-    """A reader that shares no code with ours finds the same rows."""
+    """Polars, which shares no code with our reader, finds the same rows."""
     schema = pa.schema([(f"c{at}", kind) for at, kind in enumerate(kinds)])
     part = data.draw(parts(schema, 5))
     assume(len(part.targets) > 0)
@@ -455,7 +455,7 @@ def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
 @given(st.integers(1, 2_000), st.sampled_from([-1, 0, 65_535, 65_536, 1 << 32]))
 @example(1, 65_535)
 def test_a_row_for_no_subpartition_is_refused(subpartitions: int, beyond: int) -> None:
-    """A row outside the result is `Invalid`, never put into another subpartition."""
+    """A row with a subpartition that the result does not have is `Invalid`."""
     schema = pa.schema([("a", pa.int64())])
     target = beyond if beyond < 0 else subpartitions + beyond
     part = Part(pa.record_batch([pa.array([1])], schema=schema), np.array([target]), ())
@@ -467,7 +467,7 @@ def test_a_row_for_no_subpartition_is_refused(subpartitions: int, beyond: int) -
 
 
 def test_a_batch_of_another_schema_is_refused() -> None:
-    """A batch that is not of the result's schema is `Invalid`."""
+    """A batch with another schema than the result's is `Invalid`."""
     part = Part(pa.record_batch({"a": pa.array([1])}), np.array([0]), ())
     other = Part(pa.record_batch({"b": pa.array([1])}), np.array([0]), ())
     with exchange(part.rows.schema, [part], 1, "none", Limits()) as written:
@@ -483,7 +483,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def test_the_same_rows_have_the_same_fingerprint() -> None:
-    """Another attempt at the same rows is recognised; one row more or moved is not."""
+    """Two attempts at the same rows have one fingerprint; a missing or moved row changes it."""
     schema = pa.schema([("a", pa.int64())])
     rows = pa.record_batch([pa.array(np.arange(100))], schema=schema)
     moved = np.arange(100) % 3

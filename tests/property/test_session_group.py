@@ -1,4 +1,4 @@
-"""Session masters that come, go, are given up and wake again: every fact is decided once."""
+"""Session masters that join, leave, are evicted and wake again decide every fact once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NEXT: tuple[Fact, ...] = (
 
 
 class Interrupted(FaultyLog):
-    """A log of one master, in whose commits something happens first."""
+    """A log of one master, before whose commits a test can act."""
 
     def __init__(self, inner: MemoryEventLog) -> None:
         super().__init__(inner)
@@ -53,7 +53,7 @@ class Interrupted(FaultyLog):
 
 @dataclass
 class World:
-    """One log, the masters that joined it, the newest of each slot, and the jobs' next facts."""
+    """One log, its masters, the newest master of each slot, and the jobs' next facts."""
 
     log: MemoryEventLog = field(default_factory=lambda: MemoryEventLog(2))
     storage: Storage = field(default_factory=Storage)
@@ -83,7 +83,7 @@ class World:
             self.log.end_step(slot)
 
     def step(self, number: int, steps: int = 1) -> None:
-        """Any master that ever joined may take steps, also one that was replaced."""
+        """Let any master that ever joined take steps, also a replaced one."""
         master, _ = self.steps[number % len(self.steps)]
         if master not in self.stepping:
             self.stepping.append(master)
@@ -92,13 +92,13 @@ class World:
             self.stepping.remove(master)
 
     def move(self, slot: str) -> None:
-        """A member is given up, and the others have the time to take over what it held."""
+        """Evict a member, and let the others take over its partitions."""
         self.evict(slot)
         for number in range(len(self.steps)):
             self.step(number, TAKE_OVER_STEPS)
 
     def interrupt(self, slot: str, action: tuple[str, int]) -> None:
-        """In the next commit of a slot's master something else happens first."""
+        """Do something else first in the next commit of a slot's master."""
         if slot in self.of_slot:
             self.of_slot[slot][1].before_commit.append(lambda: self.do(action))
 
@@ -130,9 +130,12 @@ ACTIONS = st.tuples(
 def test_every_fact_is_decided_once(
     actions: list[tuple[tuple[str, int], list[tuple[str, int]]]],
 ) -> None:
-    """In whatever order masters join, step, are given up, replaced or woken, also inside each
-    other's commits: a last one begins at snapshots, has what the log tells, which explains itself,
-    brings every job to its end, and leaves nothing to delete."""
+    """Masters may join, step, be evicted, replaced or woken in any order, also inside each other's
+    commits.
+
+    A last master starts at snapshots, agrees with the log, which explains itself, ends every job,
+    and leaves nothing to delete.
+    """
     world = World()
     for slot in SLOTS[:2]:
         world.join(slot)

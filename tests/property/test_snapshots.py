@@ -1,4 +1,4 @@
-"""Snapshots against the whole log: any state survives, any cut is as good as none."""
+"""Snapshots compared with the whole log: any state survives, and any cut gives the same state."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def survives(snapshot: Snapshot) -> Snapshot:
 
 
 def log_of(facts: Sequence[Fact], late: Sequence[int]) -> list[Recorded]:
-    """A log in which up to `late` facts lie between a fact and its decisions, and the last ones
-    may be missing."""
+    """Return a log with up to `late` facts between a fact and its decisions. The last decisions may
+    be missing."""
     replay, unrecorded, records = Replay(JOB), deque[tuple[int, Derived]](), list[Recorded]()
 
     def record(body: Fact | Decision, name: str, cause: str, basis: int | None) -> Recorded:
@@ -87,8 +87,8 @@ def test_any_state_survives(facts: list[Fact]) -> None:
 @MANY
 @given(HISTORIES, LATE)
 def test_a_snapshot_and_the_rest_is_the_whole(facts: list[Fact], late: list[int]) -> None:
-    """At every cut, also between a fact and its decisions: the same state, the same dues, and the
-    rest of the decisions match."""
+    """A snapshot and the log behind it give the state, the due decisions and the checks of the
+    whole log, at every cut, also between a fact and its decisions."""
     log = log_of(facts, late)
     whole = followed(Replay(JOB), log)
     for cut in range(len(log) + 1):
@@ -103,8 +103,8 @@ def test_a_snapshot_and_the_rest_is_the_whole(facts: list[Fact], late: list[int]
 @MANY
 @given(HISTORIES, st.integers(1, 4))
 def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
-    """Snapshot after snapshot over the last: each is read back whole, a result that did not change
-    is not written, and at the end nothing stands."""
+    """Each of several snapshots is read back whole, without writing unchanged results again. At the
+    end no record is left."""
     replay, stored, standing = Replay(JOB), dict[str, bytes](), NOTHING
     before: JobState = replay.state
     for number, record in enumerate(log_of(facts, [0])):
@@ -122,8 +122,8 @@ def test_only_what_changed_is_written(facts: list[Fact], stride: int) -> None:
 
 
 def test_large_results_are_cut() -> None:
-    """A result over the size of a record stands in several, shrinks again, and a part that is
-    missing or of another time is noticed."""
+    """A result over the size of a record is stored in several parts and may shrink again. A missing
+    or old part is noticed."""
     state = run(OPENING)[0]
     result, attempt = state.results[RESULTS[0]], AttemptId(PartitionId(RESULTS[0], 0), 1, 1)
     body = Produced(attempt, (SegmentSummary(0, 1, 1, 0, shake_128(b"").digest(1_200_000)),))
@@ -147,7 +147,8 @@ def test_large_results_are_cut() -> None:
 @MANY
 @given(HISTORIES, st.data())
 def test_damage_is_noticed(facts: list[Fact], data: st.DataObject) -> None:
-    """A record with another byte, or cut off anywhere, is `Corrupt`: never another state."""
+    """A snapshot record with a changed byte, or cut short anywhere, is `Corrupt`, never another
+    state."""
     snapshot = Snapshot(run(facts)[0], (), 7, 3)
     stored = kept(snapshots.write(snapshot, NOTHING)[0])
     key = data.draw(st.sampled_from(sorted(stored)))
@@ -162,7 +163,7 @@ def test_damage_is_noticed(facts: list[Fact], data: st.DataObject) -> None:
 
 
 def test_newer_and_foreign_records_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot of a newer format, of a newer vocabulary, or of another job is `Corrupt`."""
+    """A snapshot with a newer format, with newer events, or of another job is `Corrupt`."""
     stored = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
     other = JobId("other")
     moved = {key.replace(JOB, other): body for key, body in stored.items()}
@@ -179,8 +180,8 @@ def test_newer_and_foreign_records_are_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_shape_that_has_grown_takes_old_values() -> None:
-    """A field that a stored value lacks takes its default, one that is gone is left out, and one
-    without a default makes the value unreadable."""
+    """A field that a stored value lacks takes its default, and a stored field that is gone is
+    dropped. A missing field without a default makes the value unreadable."""
 
     @dataclass(frozen=True, slots=True)
     class Before:
@@ -224,7 +225,7 @@ _OLDER = [*get_type_hints(Outer).items()][:-1]
 
 
 def wrong(name: str, kind: Any, value: object) -> object:
-    """A record with one field of `Outer`, of another type."""
+    """Return a record with one field of `Outer` in another type."""
     return make_dataclass("Wrong", [(name, kind)], frozen=True, slots=True)(value)
 
 
@@ -253,7 +254,7 @@ def wrong(name: str, kind: Any, value: object) -> object:
     ids=repr,
 )
 def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
-    """A number where a text belongs is found when it is read, and not when it is used."""
+    """A value of a wrong type is found when it is read, not when it is used."""
     outer = Outer(7, "7", {7: "7"}, {7}, (Inner(7), None), Inner(7), {7: "7"})
     older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
     assert outer == container.unpack(container.pack(older, {}), Outer, lambda notes: None)
@@ -263,7 +264,8 @@ def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
 
 @pytest.mark.parametrize(("first", "needed"), [(8, 0), (-1, 0), (3, 8), (3, -1)])
 def test_offsets_that_no_snapshot_has_are_corrupt(first: int, needed: int) -> None:
-    """The first event, and what other jobs need, lie before the position."""
+    """A snapshot whose first event, or whose needed offset, lies behind its position is
+    `Corrupt`."""
     snapshot = Snapshot(run(OPENING)[0], (), 7, first, needed=needed)
     with pytest.raises(Corrupt, match="offsets"):
         snapshots.read(JOB, kept(snapshots.write(snapshot, NOTHING)[0]))

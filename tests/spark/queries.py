@@ -82,10 +82,9 @@ def session() -> Iterator[tuple[SparkSession, Headgate]]:
 def find(
     spark: SparkSession, hg: Headgate, plants: Sequence[Plant], seeds: Iterable[int]
 ) -> Sequence[Plant]:
-    """Print, for each planted bug, the first seed that gives wrong rows with it and right ones
-    without it.
+    """Print the first seed that finds each planted bug, and return the bugs that no seed finds.
 
-    Return the bugs that no seed has found.
+    A seed finds a bug if its rows are wrong with the bug and right without it.
     """
     sought, reached = list(plants), Counter[str]()
     for tried, seed in enumerate(seeds, 1):

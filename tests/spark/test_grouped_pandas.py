@@ -85,8 +85,8 @@ KEYS += ["q_null", "y_null", "td,ta", "struct(n_null) nn", "array(n_null) an"]
 
 
 def test_keys(hg: Headgate, wide: DataFrame) -> None:
-    """A function gets its key as a tuple of the first row's pandas values. A single key column with
-    nulls is compared as well, although Spark does not keep the order of a group's rows then."""
+    """A function gets its key as a tuple of the first row's pandas values. With a single key column
+    that has nulls, Spark does not keep the order of a group's rows."""
     groups = []
     for given in (wide.selectExpr("v", *one.split(",")) for one in KEYS):
         groups.append(given.groupBy(*given.columns[1:]))

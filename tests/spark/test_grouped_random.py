@@ -85,8 +85,7 @@ def rows(draw: st.DrawFn) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """A function's behaviour: it returns every `step`-th of a group's first `most` rows, `times`
-    times.
+    """A function's behaviour: it takes every `step`-th of the first `most` rows, `times` times.
 
     `way` names where the function keeps memory that its results share, if it does.
     """

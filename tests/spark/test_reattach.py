@@ -89,8 +89,7 @@ def kill_the_first(place: Place, tmp_path: Path, snapshot_events: int) -> None:
 def test_the_next_driver_reads_what_a_killed_one_wrote(
     place: Place, tmp_path: Path, snapshot_events: int
 ) -> None:
-    """The second driver of a job reads the complete result of the first one without producing it
-    again.
+    """A job's second driver reads the complete result of the first one, and produces nothing again.
 
     It finds that result in a snapshot, or in the log behind the snapshot. It makes new results
     beside it, and its close leaves nothing of either driver.

@@ -195,10 +195,10 @@ def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def test_functions_for_partitions(spark: SparkSession, hg: Headgate) -> None:
-    """A function for partitions gets what `mapInArrow` gives it, once per partition, even an empty
-    one.
+    """A function for partitions gets what `mapInArrow` gives it, once per partition.
 
-    Times are in the session's zone. A result of its rows names the exchange that it was made from.
+    That holds for an empty partition too, and times are in the session's zone. A result of its rows
+    names the exchange that it was made from.
     """
     df = spark.range(0, 60, 1, 4).selectExpr(
         "id % 3 k",
