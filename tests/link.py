@@ -11,8 +11,11 @@ _LIMIT_S = 30.0
 
 
 class Link:
-    """While it is cut nothing passes, and no connection ends, as where a cable is drawn. `here` is
-    as long as the nodes' own address, so that no answer changes its size."""
+    """A proxy that passes nothing while it is cut, and ends no connection, as when a cable is
+    unplugged.
+
+    `here` is as long as the nodes' own address, so that no answer changes its size.
+    """
 
     def __init__(self, nodes: str, here: str) -> None:
         assert len(here) == len(THERE)

@@ -1,4 +1,4 @@
-"""Processes under a process; any of them may end while it is looked at."""
+"""The processes under a process; any of them may end while it is inspected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """Those under it, each behind the one that started it."""
+    """Return all processes under a process, each behind its parent."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -20,7 +20,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def command(pid: int) -> bytes:
-    """Its command line; empty when it has ended."""
+    """Return the command line of a process, or nothing if it has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

@@ -43,7 +43,7 @@ LIMIT_S = 3_600.0
 
 
 class Context:
-    """A job that is registered and asks for nothing more; by default named by its application."""
+    """A job that is registered and does nothing more; by default its application names it."""
 
     def __init__(self, job: JobId, application: str = "") -> None:
         self.job_id = job
@@ -57,7 +57,7 @@ class Context:
 
 
 class Untouched:
-    """There are no objects."""
+    """A storage without objects."""
 
     def delete(self, job: JobId, result: ResultState, attempts: object) -> int:
         return 0
@@ -92,7 +92,7 @@ def run(events: int) -> Table:
 
 
 def fill(log: KafkaEventLog, events: int) -> None:
-    """Each job's events in a row, then its snapshot."""
+    """Write each job's events in a row, followed by its snapshot."""
     producer, each = log._clients.producer(), events // OTHERS
     for number in range(OTHERS):
         job = JobId(f"other-{number}")
@@ -124,7 +124,7 @@ def _handed_over(hand_over: partial[None]) -> bool:
 
 
 def measured(settings: KafkaSettings, name: str) -> dict[str, float]:
-    """Each by clients of its own, as it is in a process that begins."""
+    """Measure each act with clients of its own, as in a new process."""
     job, took_s = JobId(name), dict[str, float]()
     wide = MasterSettings(wait_ms=int(LIMIT_S * 1000))
     with closing(KafkaEventLog(settings)) as log:

@@ -1,4 +1,4 @@
-"""Two answers to one query, held against each other: the rows, their order, the last digits."""
+"""Compare two answers to one query: the rows, their order, and their last digits."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def near(duckdb: Sequence[Any], spark: Sequence[Any]) -> bool:
-    """Compare a row of DuckDB's, where an average or quotient of decimals is a double, with one of
-    Spark's, where that is a decimal, rounded to its scale; and a sum of them is rounded often."""
+    """Compare a row of DuckDB with a row of Spark, within the rounding of averages and quotients.
+
+    DuckDB gives doubles for averages and quotients of decimals. Spark gives decimals that are
+    rounded to their scale, and a sum of them is rounded many times.
+    """
     return all(map(_near, duckdb, spark))
 
 
@@ -64,7 +67,7 @@ def differs_in_order(
     given: Sequence[Sequence[Any]],
     alike: Callable[[Sequence[Any], Sequence[Any]], bool] = same,
 ) -> str:
-    """Say how two answers differ whose query leaves no order to chance."""
+    """Return how two answers to a query with a total order differ, or an empty text."""
     if len(expected) != len(given):
         return f"{len(given)} rows, not {len(expected)}"
     for at, (row, other) in enumerate(zip(expected, given, strict=True)):

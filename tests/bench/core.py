@@ -43,7 +43,7 @@ _JOB = JobId("job-0")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """So many events, and what they took."""
+    """A number of events, and the time that they took."""
 
     events: int
     took_s: float
@@ -80,7 +80,7 @@ def facts(exchanges: int, maps: int, reducers: int) -> Iterator[Fact]:
 
 
 class Core:
-    """One job's ledger, fed with records; the CPU that each type of event took."""
+    """The ledger of one job, fed with records, and the CPU time of each type of event."""
 
     def __init__(self, job: JobId) -> None:
         self.ledger = Ledger(job)
@@ -90,7 +90,7 @@ class Core:
         self._announcer = Announcer(job, "master")
 
     def take(self, record: bytes) -> None:
-        """A fact, and then what is decided on it, as the log brings it back."""
+        """Take a fact and then each decision on it, as the log would bring them back."""
         began_s = time.thread_time()
         event = codec.decode(record)
         self._observe(event, began_s)
@@ -132,7 +132,8 @@ def fed(bodies: list[Fact]) -> Core:
 
 
 def partition_bytes(maps: int) -> int:
-    """Without the records themselves, with the index that is kept of each."""
+    """Return the memory per partition, with each partition's index and without the records
+    themselves."""
     records = records_of(_JOB, list(facts(1, maps, 0)))
     gc.collect()
     tracemalloc.start()

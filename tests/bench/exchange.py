@@ -1,4 +1,4 @@
-"""Repartition of 10M rows x 4 columns against Spark's own shuffle on local disk, in turn."""
+"""Repartition 10M rows x 4 columns, in turn with Spark's own shuffle on local disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def run(spark: SparkSession, rounds: int, places: list[str], counts: list[int]) 
 def compare(
     hg: Headgate, meter: Meter, df: DataFrame, n: int, rounds: int
 ) -> tuple[Cost, Cost, Cost]:
-    """Medians of Spark's own, of ours, and of our writing; the first rounds only warm up."""
+    """Return the medians of Spark's own shuffle, of ours, and of our writing; first rounds only
+    warm up."""
     own, ours, writes = [], [], []
     for _ in range(rounds + _WARM_UP):
         own.append(meter.measure(lambda: consume(df.repartition(n, "k"))))

@@ -55,7 +55,7 @@ _NAME = ResultId("1-0001")
 
 
 class _Nothing:
-    """A store whose deletions take no time."""
+    """A storage whose deletions take no time."""
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
         return len(attempts)
@@ -84,7 +84,7 @@ def run(rounds: int, places: list[str]) -> Table:
 
 
 def small_jobs(rounds: int) -> Table:
-    """Jobs at once, each from its registration until nothing of it is left; none is forgotten."""
+    """Run many jobs at once, each from its registration until nothing of it is left."""
     table = Table("jobs", "seconds", "events", "events/s", "decisions", "decisions/s")
     table.title = f"small jobs on one master; load average before {os.getloadavg()[0]:.1f}"
     ended = [on_kafka([list(life()) for _ in range(JOBS)], _ended) for _ in range(rounds)]
@@ -121,7 +121,8 @@ def life() -> Iterator[Fact]:
 def on_kafka(
     bodies: list[list[Fact]], measure: Callable[[KafkaEventLog, Callable[[], int]], Taken]
 ) -> Taken:
-    """`measure` gets a log, and what fills it with the facts of every job."""
+    """Call `measure` with a log, and with a function that fills the log with the facts of every
+    job."""
     found = stack.status()
     assert found is not None, "start the stack first: make stack"
     prefix, topic = f"bench-{time.time_ns()}", TopicSettings(PARTITIONS, 1, 86_400_000)
@@ -167,7 +168,7 @@ def _decided(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
 
 
 def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
-    """Deletions run beside the steps, as a master's do."""
+    """Drive the jobs to their end, with deletions beside the steps, as in a master."""
     with closing(_steps(log)) as steps, ThreadPoolExecutor(DELETERS) as deleter:
         expected = fill() + JOBS
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -182,7 +183,7 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
 
 
 def _steps(log: KafkaEventLog) -> GroupSteps:
-    """Those of a master that may decide in every partition."""
+    """Return the steps of a master that may decide in every partition."""
     settings = MasterSettings(step_events_max=group_master.STEP_EVENTS_MAX)
     steps = GroupSteps(log, MasterIdentity("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
@@ -192,7 +193,8 @@ def _steps(log: KafkaEventLog) -> GroupSteps:
 
 
 def _rests(steps: GroupSteps, facts: int) -> bool:
-    """So many facts are read, and every decision on them is committed and read back."""
+    """Return True if this many facts are read, and every decision on them is committed and read
+    back."""
     replays = _replays(steps)
     return sum(one.facts for one in replays) == facts and not any(one.due for one in replays)
 
@@ -208,7 +210,7 @@ def _taken(steps: GroupSteps, began_s: float, began_cpu_s: float) -> Taken:
 
 
 def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
-    """One record produced for every second one that is no copy, as there are decisions on facts."""
+    """Copy every second record, so that there are as many copies as there would be decisions."""
     settings, group = log._settings, "bench-bare"
     place = TopicPartition(settings.events_topic, partition_of(JobId("job-0"), PARTITIONS), 0)
     with closing(Consumer(settings.reading(group))) as consumer:

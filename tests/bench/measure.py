@@ -24,7 +24,7 @@ class Cost:
 
     @property
     def cpu_s(self) -> float:
-        """Spark's side and ours, without the services."""
+        """Return the CPU time of Spark's and our processes, without the services."""
         return self.jvm_s + self.python_s
 
     def __sub__(self, other: Cost) -> Cost:
@@ -39,7 +39,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Whose processes count as what."""
+    """The processes whose CPU time counts, by group."""
 
     jvm: int
     stores: tuple[int, ...]
@@ -62,7 +62,7 @@ class Meter:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process and of its children that have ended."""
+    """Return the user and system time of a process and of its ended children."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -71,7 +71,7 @@ def cpu_s(pid: int) -> float:
 
 
 def peak_bytes(pid: int) -> int:
-    """The largest resident size that a process has had."""
+    """Return the largest resident size that a process has had."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
@@ -79,7 +79,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def middle(costs: list[Cost]) -> Cost:
-    """The median of each figure."""
+    """Return the median of each figure."""
     return Cost(
         median(c.wall_s for c in costs),
         median(c.jvm_s for c in costs),

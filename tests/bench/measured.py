@@ -1,4 +1,4 @@
-"""Queries that are measured on both sides: what is noted of each of them, and their table."""
+"""The measurements of queries on both sides, and their table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _DELETED_S = 20
 
 @dataclass(slots=True)
 class Measured:
-    """One query: its seconds each round, what ran here and what did not, bytes, what is wrong."""
+    """One query: its seconds in each round, its exchanges here and in Spark, its bytes and its
+    error."""
 
     spark_s: list[float]
     ours_s: list[float]
@@ -31,7 +32,7 @@ class Measured:
 
 
 def total(measured: Mapping[int, Measured]) -> Measured:
-    """Add up the queries; as what is wrong stands how many are."""
+    """Add up the queries; `wrong` becomes the number of wrong ones."""
     added = Measured([0.0], [0.0])
     for one in measured.values():
         added.spark_s[0] += median(one.spark_s)
@@ -60,7 +61,7 @@ def _cells(one: Measured) -> list[str]:
 
 
 def left(hg: Headgate) -> str:
-    """Say what the store still has of queries that were released."""
+    """Return what the store still holds of released queries, or an empty text."""
     services, deadline = hg._services, Deadline.after(_DELETED_S)
     prefix = f"{services.worker.root}/{hg.job}/"
     while objects := [stat.name for stat in services.store.list(prefix)]:

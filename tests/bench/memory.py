@@ -1,7 +1,7 @@
 """The peak memory of a map task and of a reduce task, and whether the settings bound it.
 
-What is counted is the resident size of a Python worker above what it takes when it is idle, after
-it has run a small exchange. Every figure is of a worker that has done nothing larger before.
+The figure is the resident size of a Python worker above its idle size after a small exchange. Each
+figure comes from a worker that has done nothing larger before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """Measures the workers under a JVM."""
+    """A gauge of the Python workers under a JVM."""
 
     spark: SparkSession
     hg: Headgate
@@ -46,7 +46,8 @@ class Gauge:
         return max(peak_bytes(pid) - idle.get(pid, least) for pid in self._workers())
 
     def _idle_bytes(self) -> dict[int, int]:
-        """Start workers that have loaded all they need, and forget their peaks."""
+        """Start workers, let them load everything they need, and return their sizes with their
+        peaks reset."""
         made = self.hg.repartition(self.spark.range(0, 100, 1, 2), 2, "id")
         consume(made)
         self.hg.release(made)
@@ -55,7 +56,7 @@ class Gauge:
         return {pid: peak_bytes(pid) for pid in self._workers()}
 
     def _end_workers(self) -> None:
-        """A worker keeps what it frees, so that a used one would seem to need less."""
+        """End all workers: a used worker keeps freed memory, and would seem to need less."""
         for pid in self._workers():
             os.kill(pid, signal.SIGTERM)
         deadline_s = time.monotonic() + END_WAIT_S
@@ -64,7 +65,7 @@ class Gauge:
             time.sleep(0.05)
 
     def _workers(self) -> list[int]:
-        """Those whom the daemon under the JVM has made."""
+        """Return the workers that daemons under the JVM have forked."""
         daemons = descendants(self.jvm)
         return [pid for daemon in daemons for pid in descendants(daemon)]
 
@@ -90,7 +91,7 @@ def run(spark: SparkSession) -> Table:
 
 
 def map_bytes(gauge: Gauge, count: int) -> int:
-    """One task writes every row."""
+    """Return the peak of one task that writes every row."""
     one = rows(gauge.spark, count).coalesce(1)
     made = []
     peak = gauge.above_idle_bytes(lambda: made.append(gauge.hg.repartition(one, 200, "k")))
@@ -99,7 +100,7 @@ def map_bytes(gauge: Gauge, count: int) -> int:
 
 
 def reduce_bytes(gauge: Gauge, count: int) -> int:
-    """One task reads every row."""
+    """Return the peak of one task that reads every row."""
     made = gauge.hg.repartition(rows(gauge.spark, count), 1, "k")
     peak = gauge.above_idle_bytes(lambda: consume(made))
     gauge.hg.release(made)

@@ -1,4 +1,4 @@
-"""Functions for groups of rows: Spark's own way and Headgate's, in turn, in one warm session."""
+"""Functions for groups of rows, in Spark and in Headgate, in turn, in one warm session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FEW, _MANY, _MOST = 1_000, 200_000, 1_000_000
 
 
 def in_arrow(table: pa.Table) -> pa.Table:
-    """About the least that one would write."""
+    """Compute about the least that a user's function would."""
     return pa.table({"k": [table["k"][0].as_py()], "mean": [pc.mean(table["x"]).as_py()]})
 
 
@@ -48,7 +48,8 @@ def of_two(left: pa.Table, right: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A query over so many groups; its function, if it is not Spark's, and what that is given."""
+    """A query over a number of groups; the user's function with its arguments, if it is not Spark's
+    own."""
 
     name: str
     groups: int
@@ -59,7 +60,7 @@ class Case:
 
 @dataclass(slots=True)
 class Side:
-    """Seconds, and the peak of any of its own Python workers, of one side of a comparison."""
+    """One side of a comparison: its seconds, and the peak of any of its Python workers."""
 
     name: str
     took_s: list[float] = field(default_factory=list)
@@ -114,7 +115,8 @@ def _table(count: int) -> pa.Table:
 
 
 def run(spark: SparkSession, rounds: int, only: Sequence[str]) -> Table:
-    """The first case is the warm-up as well, and what one takes with hardly a group."""
+    """Run the cases. The first one also warms up, and gives the cost of a query with hardly any
+    group."""
     chosen = [
         decider for decider in cases(spark) if any(part in decider.name for part in only or [""])
     ]
@@ -176,7 +178,8 @@ def _compare(hg: Headgate, jvm: int, decider: Case, rounds: int) -> tuple[Side, 
 
 
 def _use_workers(spark: SparkSession, side: str) -> None:
-    """Spark keeps Python workers apart that have another environment."""
+    """Give each side Python workers of its own: Spark does not share workers between
+    environments."""
     spark.sparkContext.environment[_SIDE] = side
 
 

@@ -22,7 +22,7 @@ DATA = Path(".bench")
 
 
 def session() -> SparkSession:
-    """Both sides of every comparison run in this session, warm."""
+    """Open the session in which both sides of every comparison run."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     found = stack.status()
     if found is not None:
@@ -46,7 +46,8 @@ def session() -> SparkSession:
 
 
 def rows(spark: SparkSession, count: int = ROWS) -> DataFrame:
-    """Four columns in eight files: a key of 100,000 values, a number, a float, a short string."""
+    """Return four columns in eight files: a key of 100,000 values, a number, a float, a short
+    string."""
     path = DATA / f"rows-{count}.parquet"
     if not path.exists():
         made = spark.range(0, count, 1, 8).select(
@@ -61,7 +62,8 @@ def rows(spark: SparkSession, count: int = ROWS) -> DataFrame:
 
 @contextmanager
 def attached(spark: SparkSession, place: str) -> Iterator[tuple[Headgate, Meter]]:
-    """A headgate on the embedded or the real stack, and a meter that knows its processes."""
+    """Attach to the embedded or the real stack; yield the headgate and a meter of all its
+    processes."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     if place == "real":
         found = stack.status()
@@ -84,5 +86,5 @@ def attached(spark: SparkSession, place: str) -> Iterator[tuple[Headgate, Meter]
 
 
 def consume(df: DataFrame) -> None:
-    """Read every row of every column, and keep none."""
+    """Read every row of every column, and drop it."""
     df.write.format("noop").mode("overwrite").save()

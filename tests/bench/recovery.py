@@ -54,7 +54,7 @@ JOB = JobId("recovery")
 
 
 class Forgetful(KafkaEventLog):
-    """The same log for a master that finds no snapshot."""
+    """A log in which a master finds no snapshot."""
 
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False
@@ -86,7 +86,7 @@ def facts(noise: random.Random) -> Iterator[Fact]:
 
 
 class Scribe:
-    """Writes what a driver, its tasks and its master would have written."""
+    """A writer of everything that a driver, its tasks and its master would have written."""
 
     def __init__(self, log: KafkaEventLog) -> None:
         self._log = log

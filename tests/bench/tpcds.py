@@ -1,8 +1,9 @@
-"""TPC-DS: each of the 99 queries by Spark alone, through `offload` and by an action of a session
-with `spark.headgate.sql.enabled`, in turn, in one session. Their answers and DuckDB's must be one.
+"""TPC-DS: each of the 99 queries in Spark, through `offload`, and as an action, in turn.
 
-Eight runs: both ways through Headgate, with and without adaptive execution, with and without
-broadcast joins. Spark's own answer is made once for both ways, under the same configuration.
+All run in one session, and actions run with `spark.headgate.sql.enabled`. All answers and DuckDB's
+must be the same. There are eight runs: both ways through Headgate, with and without adaptive
+execution, with and without broadcast joins. Spark's own answer is made once for both ways, under
+the same configuration.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _SIDES: dict[str, Collected] = {_SPARK: _by_spark, "offload": _by_offload, "sql"
 
 @dataclass(slots=True)
 class Run:
-    """One of the eight: its queries, and how many findings fsck had behind the last one."""
+    """One of the eight runs: its queries, and the number of fsck's findings after the last
+    query."""
 
     name: str
     measured: dict[int, Measured]
@@ -82,7 +84,8 @@ class Run:
 
 @dataclass(slots=True)
 class _Answered:
-    """The rows of one side, or its error; seconds without the release, and what ran in Headgate."""
+    """The answer of one side: its rows or its error, its seconds without the release, and its
+    exchanges."""
 
     rows: list[Row] = field(default_factory=list)
     took_s: float = 0.0
@@ -95,7 +98,7 @@ class _Answered:
 def run(
     spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int], named: Sequence[str]
 ) -> Iterator[Run]:
-    """Give each run as it ends; `named` are parts of the names of those that are asked for."""
+    """Yield each run as it ends; `named` selects runs by parts of their names."""
     folder = tables(scale)
     views(spark, folder)
     texts = {number: text for number, text in queries().items() if not chosen or number in chosen}
@@ -122,7 +125,8 @@ def run(
 
 @contextmanager
 def _attached(spark: SparkSession, name: str, conf: Mapping[str, str]) -> Iterator[Headgate]:
-    """A headgate whose job has the queries of one setting alone, and a session that is its own."""
+    """Attach a job that has the queries of one setting alone, and leave the session's actions to
+    Spark."""
     headgate = {
         "spark.headgate.sql.enabled": "true",
         "spark.headgate.job.id": f"{spark.sparkContext.applicationId}-{name}",
@@ -140,7 +144,7 @@ def _measure(
     notes: Mapping[str, Measured],
     turn: int,
 ) -> None:
-    """Let each side answer, another one first each turn, and hold the answers together."""
+    """Let each side answer, starting with another side in each turn, and compare the answers."""
     sides = [_SPARK, *notes]
     first = turn % len(sides)
     given = {
@@ -176,7 +180,7 @@ def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str
 
 
 def summary(runs: Sequence[Run]) -> Table:
-    """Lay out the runs, a line for each."""
+    """Lay out the runs, one per line."""
     made = Table(title="TPC-DS")
     for column in ("run", "right", "Spark s", "Headgate s", "ratio", "worst ratio", "findings"):
         made.add_column(column, justify="right")

@@ -1,9 +1,9 @@
-"""TPC-DS as DuckDB has it: the tables, the texts of the 99 queries, and DuckDB's own answers.
+"""TPC-DS from DuckDB: the tables, the texts of the 99 queries, and DuckDB's answers.
 
-Texts are changed by rule, never one by one. For both engines the order of a query becomes total:
-every column of its answer is a further key, so that rows which tie, also where a limit cuts through
-them, come in one order only. Spark gets back-ticks for double quotes. DuckDB puts nulls where Spark
-puts them.
+Texts are changed by rules, never one by one. The order of a query becomes total for both engines:
+every column of its answer is a further key, so that tied rows come in one order only, even where a
+limit cuts through them. Spark gets back-ticks for double quotes, and DuckDB puts nulls where Spark
+does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END = re.compile(r"(\s+limit\s+\d+)?[\s;]*$", re.IGNORECASE)
 
 
 def tables(scale: float) -> Path:
-    """Return the folder of the tables of a scale, made once."""
+    """Return the folder with the tables of a scale, which is made once."""
     folder = DATA / f"tpcds-{scale:g}"
     if not folder.exists():
         unfinished = folder.with_suffix(".unfinished")
@@ -43,7 +43,7 @@ def tables(scale: float) -> Path:
 
 
 def generate(folder: Path, scale: float) -> None:
-    """Write every table as a file of Parquet."""
+    """Write every table as a Parquet file."""
     folder.mkdir(parents=True)
     with _duckdb() as door:
         door.execute(f"call dsdgen(sf = {scale})")
@@ -65,7 +65,7 @@ def queries() -> dict[int, str]:
 
 
 def totally_ordered(text: str, columns: int) -> str:
-    """Make every column a further key of the order that the whole query asks for, if any."""
+    """Make every column a further key of the whole query's order, if it has an order."""
     depth, ordered = 0, False
     for found in _PARENTHESES_AND_ORDERS.findall(text):
         depth += {"(": 1, ")": -1}.get(found, 0)
@@ -79,7 +79,7 @@ def in_spark(text: str) -> str:
 
 
 def answers(folder: Path, asked: Mapping[int, str]) -> dict[int, Answer]:
-    """Return DuckDB's answers on the tables in a folder; each is made once and stays there."""
+    """Return DuckDB's answers on the tables in a folder; each is made once and kept there."""
     path = folder / "answers.pickle"
     known: dict[str, Answer] = pickle.loads(path.read_bytes()) if path.exists() else {}
     if missing := [text for text in asked.values() if text not in known]:

@@ -1,4 +1,4 @@
-"""TPC-H: every query's answer by Spark and through Headgate, in turn, in one warm session."""
+"""TPC-H: every query in Spark and through Headgate, in turn, in one warm session."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUERIES = Path(__file__).with_name("tpch.sql")
 
 
 def views(spark: SparkSession, scale: float) -> None:
-    """The tables, made once."""
+    """Create views of the tables, which are generated once."""
     folder = DATA / f"tpch-{scale:g}"
     if not folder.exists():
         tool = str(Path(sys.executable).with_name("tpchgen-cli"))

@@ -1,10 +1,11 @@
-"""Bytes a second of writer and gate, less their kernels, against a bare loop on the same store.
+"""Bytes a second of writer and gate without their kernels, compared with a bare loop on the same
+store.
 
-A kernel is what has to be computed whatever carries the bytes: sort and encode, or checksum and
-decode. It is measured alone, without I/O, and what ours took beyond it is held against a loop that
-moves the same bytes in the same requests with as many threads and the same client. Where I/O goes
-on behind the kernel, ours can be the faster one. The rows come in order, as those of `exchange` do:
-nothing is computed to know them again.
+A kernel is the computation that is needed whatever carries the bytes: sort and encode, or checksum
+and decode. It is measured alone, without I/O. The further time of writer and gate is compared with
+a loop that moves the same bytes in the same requests, with as many threads and the same client.
+Writer and gate can be faster than that, because their I/O goes on during the kernel. The rows come
+in order, as those of `exchange` do, so that no fingerprint is computed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ Batches = list[tuple[pa.RecordBatch, Longs]]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One round: seconds of the kernel, of the bare loop, and of ours."""
+    """One round: the seconds of the kernel, of the bare loop, and of ours."""
 
     kernel_s: float
     bare_s: float
@@ -84,7 +85,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job on the real stack, and the bare client beside it."""
+    """A job on the real stack, and a bare client of the same store."""
 
     id: JobId
     master: DriverMaster
@@ -106,7 +107,7 @@ class _Context:
 
 
 def run(rounds: int, counts: tuple[int, ...] = (32, 200)) -> Table:
-    """The medians of the rounds; the first round only warms up."""
+    """Return the medians of the rounds; the first round only warms up."""
     table = Table("side", "n", "requests", "MiB", "kernel s", "bare s", "ours s", "bare / ours")
     table.title = f"{PARTITIONS * ROWS:,} rows to the store and back, target {TARGET:.0%}"
     keep_memory()
@@ -137,7 +138,7 @@ def _figures(times: list[Times], mib: float) -> list[str]:
 
 
 class Lane:
-    """The same rows into `n` subpartitions, again and again."""
+    """A writer of the same rows into `n` subpartitions, again and again."""
 
     def __init__(self, job: Job, n: int, rows: list[Batches]) -> None:
         self._job = job
@@ -147,8 +148,8 @@ class Lane:
         self.gets = 0
 
     def turn(self, number: int) -> tuple[Times, Times, Times]:
-        """Writing, then reading by a gate for each subpartition and by one for all; who comes first
-        changes from turn to turn, and for writing from partition to partition."""
+        """Write, then read by a gate for each subpartition, and by one gate for all. The order
+        changes from turn to turn, and in writing also from partition to partition."""
         descriptor = self._register(ResultId(f"{self._n}-{number}"))
         names = [f"{ROOT}/{self._job.id}/bare-{number}-{at}" for at in range(PARTITIONS)]
         write = Times(0, 0, 0)
@@ -230,7 +231,7 @@ class Lane:
 
 @contextmanager
 def opened() -> Iterator[Job]:
-    """A job of its own; everything that it stored is deleted at the end."""
+    """Open a job of its own, and delete everything that it stored at the end."""
     found = stack.status()
     if found is None or not found.is_up():
         raise Invalid("start the stack first: make stack")
@@ -255,7 +256,7 @@ def opened() -> Iterator[Job]:
 
 
 def _batches(number: int, n: int) -> Batches:
-    """Rows like those of `places.rows`, and the subpartition of each."""
+    """Return rows like those of `places.rows`, and the subpartition of each."""
     drawn = np.random.default_rng(number)
     keys = drawn.integers(-100_000, 100_000, ROWS)
     values = np.arange(ROWS) + number * ROWS
@@ -279,7 +280,7 @@ def _encoded(batches: Batches, n: int) -> Segment:
 
 
 def _in_turn(number: int, *works: Callable[[], object]) -> Times:
-    """Kernel, bare loop and ours, starting with another one each time."""
+    """Time kernel, bare loop and ours, starting with another one each time."""
     spent_s = [0.0] * len(works)
     for step in range(len(works)):
         at = (number + step) % len(works)

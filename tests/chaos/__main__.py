@@ -1,7 +1,7 @@
-"""Rounds of chaos on services of its own: `python -m tests.chaos --rounds 15 --seed 1`.
+"""Run rounds of chaos on services of its own: `python -m tests.chaos --rounds 15 --seed 1`.
 
-Prints what was done to whom in each round, and what came of it; ends with 1 when a round went
-wrong, and then keeps the folder with what everybody said.
+Prints the faults and the outcome of each round. Ends with 1 if a round went wrong, and then keeps
+the folder with all output.
 """
 
 from __future__ import annotations

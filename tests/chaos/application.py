@@ -1,6 +1,6 @@
-"""Applications of rounds, each a process of its own: what they tell, and the session they run in.
+"""The applications of rounds, each a process of its own: their messages and their session.
 
-An application tells each phase that it enters as a line of JSON.
+An application prints each phase that it enters as a line of JSON.
 """
 
 from __future__ import annotations

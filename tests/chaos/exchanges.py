@@ -1,7 +1,7 @@
 """An application of two exchanges by hand: `python -m tests.chaos.exchanges`.
 
-The first exchange feeds the second one; an application under the same job goes on with what is
-complete.
+The first exchange feeds the second one. A later application of the same job continues with the
+complete results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def orders(spark: SparkSession) -> DataFrame:
 
 
 def slowly(df: DataFrame) -> DataFrame:
-    """The same rows, so slowly that something can happen meanwhile."""
+    """Return the same rows, so slowly that faults can strike meanwhile."""
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -75,7 +75,7 @@ def disturbed(spark: SparkSession) -> None:
 
 
 def complete(hg: Headgate) -> dict[int, str]:
-    """The results that can be read, by the number of their subpartitions."""
+    """Return the results that can be read, by the number of their subpartitions."""
     return {
         one.subpartitions: one.result
         for one in hg.results()

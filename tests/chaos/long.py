@@ -1,7 +1,7 @@
-"""An application of many small exchanges whose rows are known: `python -m tests.chaos.long`.
+"""An application of many small exchanges with known rows: `python -m tests.chaos.long`.
 
-Some of its results are promoted, for ever or until soon. An application under the same job looks
-for those first, and goes on with the exchanges that the one before has not told.
+Some of its results are promoted, for ever or for a short time. A later application of the same job
+looks for those first, and continues with the exchanges that were not reported as done.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def read(df: DataFrame) -> Rows:
 
 
 def exchange(spark: SparkSession, hg: Headgate, number: int) -> dict[str, Any]:
-    """Run an exchange, and tell whether its rows are right."""
+    """Run an exchange, and report whether its rows are right."""
     promoted = number % PROMOTED_EVERY == 0
     kind = hashed if promoted else KINDS[number % len(KINDS)]
     out, right = kind(spark, hg, 100 + 37 * number % 5_000)
@@ -103,7 +103,7 @@ def exchange(spark: SparkSession, hg: Headgate, number: int) -> dict[str, Any]:
 
 
 def look_for(hg: Headgate, promoted: Mapping[str, int]) -> dict[str, Any]:
-    """Tell which promoted results have not the rows that they had."""
+    """Report the promoted results that no longer have their rows."""
     wrong = []
     for name, rows in promoted.items():
         found = read(hg.read(name)) if hg.is_available(name) else []

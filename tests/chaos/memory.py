@@ -1,4 +1,4 @@
-"""The memory of processes over hours: sampled, held against a bound, and drawn."""
+"""The memory of processes over hours: sampled, compared with a bound, and drawn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Samples:
         self._thread.join()
 
     def growing(self) -> Iterator[str]:
-        """Tell of each process that lived through the last three quarters and did not stay flat."""
+        """Yield each process that lived through the last three quarters and did not stay flat."""
         end_s = max((points[-1][0] for points in self.lives.values()), default=0.0)
         for (name, pid), points in self.lives.items():
             if points[0][0] > end_s / 4 or points[-1][0] < end_s - 3 * SAMPLE_S:
@@ -65,7 +65,7 @@ def resident_mib(pid: int) -> float:
 
 
 def drawn(lives: Mapping[Life, list[tuple[float, float]]]) -> str:
-    """Return a picture: a line for each process, a colour for whose it is."""
+    """Return a picture with a line for each process, and a colour for each owner."""
     end_s = max(at_s for points in lives.values() for at_s, _ in points)
     top_mib = max(mib for points in lives.values() for _, mib in points)
     names = sorted({name for name, _ in lives})

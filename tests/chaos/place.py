@@ -34,7 +34,7 @@ WEEK_MS = 7 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Three brokers, a store and two masters, of this run alone."""
+    """Three brokers, a store and two masters of one run."""
 
     topic: TopicSettings
     settings: StackSettings
@@ -58,7 +58,7 @@ class Place:
     def start(
         self, name: str, job: str, work: Work, conf: Mapping[str, str], **more: Any
     ) -> Application:
-        """Start an application; `conf` comes on top of what all of them have."""
+        """Start an application with `conf` on top of the common settings."""
         conf = {
             "broker": self.state.bootstrap,
             "store": f"s3://{self.state.bucket}/{PREFIX}",
@@ -81,14 +81,14 @@ class Place:
         return Application(work.application, given, self.folder / name, self.env)
 
     def leader(self, job: str) -> str:
-        """The node that leads the job's partition of the events topic."""
+        """Return the node that leads the job's partition of the events topic."""
         topic = f"{PREFIX}.events"
         admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
         partitions = admin.list_topics(topic, ASK_S_MAX).topics[topic].partitions
         return f"kafka-{partitions[partition_of(JobId(job), TOPIC_PARTITIONS)].leader}"
 
     def coordinator(self) -> str:
-        """The node that coordinates the group of masters."""
+        """Return the node that coordinates the group of masters."""
         group = self.log.masters_group
         admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
         found = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
@@ -112,7 +112,7 @@ class Place:
 
 @contextmanager
 def open_place(folder: Path, retention_ms: int = WEEK_MS) -> Iterator[Place]:
-    """Start everything, and end it."""
+    """Start all services, and end them afterwards."""
     topic = TopicSettings(TOPIC_PARTITIONS, -1, retention_ms)
     settings = StackSettings(home=folder / "stack", heap_mib=HEAP_MIB)
     with patch.dict(os.environ, JAVA_TOOL_OPTIONS=QUICK_JAVA), ExitStack() as opening:

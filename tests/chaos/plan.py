@@ -1,5 +1,4 @@
-"""The plan of a run: which process suffers which fault, and when. One seed always gives one
-plan."""
+"""The plan of a run: each process's faults and their times. One seed always gives one plan."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One kill or pause, so long after its phase began, or after the strike before it."""
+    """One kill or pause, a while after its phase began or after the strike before it."""
 
     phase: str
     after_s: float
@@ -77,7 +76,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One application, and what is done to its processes or to its services."""
+    """One application, and the faults of its processes or services."""
 
     number: int
     work: Work
@@ -91,7 +90,7 @@ class Round:
 
 
 def plan(seed: int, applications: Sequence[str] = APPLICATIONS) -> Iterator[Round]:
-    """Rounds without end; every fault comes once before any comes again."""
+    """Yield rounds without end; every fault comes once before any comes again."""
     chance, number = Random(seed), 0
     while True:
         faults = list(FAULTS)
@@ -113,7 +112,8 @@ def _work(application: str, victim: str, chance: Random) -> Work:
 
 
 def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Strike]:
-    """Queries lose executors and workers again and again, and a service once or twice."""
+    """Draw the strikes of a round: queries lose executors and workers again and again, and a
+    service once or twice."""
     again = work.application == TPCDS
     if again and victim in _OF_TASKS:
         for _ in range(STRIKES_MAX):
@@ -129,7 +129,8 @@ def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Stri
 
 
 def _phases(work: Work, victim: str) -> tuple[str, ...]:
-    """Return the phases in which it is worth it: to close what queries leave takes no time."""
+    """Return the phases in which a strike is useful. Closing takes no time after queries, so it is
+    left out."""
     if victim in _OF_TASKS:
         return work.phases[1:-2]
     return work.phases[: -2 if work.application == TPCDS else -1]
@@ -137,8 +138,7 @@ def _phases(work: Work, victim: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A victim of the application of this number, what happens to it, and how long after the one
-    before."""
+    """A fault of the application with this number, a while after the fault before it."""
 
     at: int
     victim: str
@@ -149,7 +149,8 @@ class Fault:
 
 
 def faults(seed: int, applications: int) -> Iterator[Fault]:
-    """Faults without end. Every other driver is never killed: its memory is looked at."""
+    """Yield faults without end. Every other driver is never killed, because its memory is
+    watched."""
     chance = Random(seed)
     while True:
         at, (victim, how) = chance.randrange(applications), chance.choice(SOAKED)

@@ -1,4 +1,4 @@
-"""Processes of a round: applications and session masters, what they tell, and who is among them."""
+"""The processes of a round: applications and session masters, their output, and their children."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class _Found:
 
 
 class Application:
-    """A Spark application: the driver, its JVM, executors and Python workers, in one session."""
+    """A Spark application: its driver, its JVM, its executors and its Python workers, in one
+    session."""
 
     def __init__(
         self, name: str, given: Mapping[str, Any], where: Path, env: Mapping[str, str]
@@ -81,7 +82,7 @@ class Application:
         return self._driver.poll() is not None
 
     def await_phase(self, phase: str, limit_s: float) -> None:
-        """Returns as well when the application has ended before."""
+        """Wait until the application has reached a phase or has ended."""
 
         def done() -> bool:
             return self.has_reached(phase) or self.is_over()
@@ -96,25 +97,25 @@ class Application:
         return self._driver.poll()
 
     def complaint(self) -> str:
-        """The last line of its trace."""
+        """Return the last line of the application's stderr."""
         lines = [line for line in self._err.read_text().splitlines() if line.strip()]
         return f"{lines[-1] if lines else 'nothing was said'} ({self._err})"
 
     def driver(self) -> list[int]:
-        """The driver's Python and its JVM."""
+        """Return the driver's Python process and its JVM."""
         return [self.pid, *(p.pid for p in self._members() if "deploy.SparkSubmit" in p.command)]
 
     def executors(self) -> list[int]:
         return [p.pid for p in self._members() if "CoarseGrainedExecutorBackend" in p.command]
 
     def workers(self) -> list[int]:
-        """The Python processes that run tasks: what the daemons have forked."""
+        """Return the Python processes that run tasks, which the daemons have forked."""
         members = [p for p in self._members() if "pyspark.daemon" in p.command]
         daemons = {p.pid for p in members}
         return [p.pid for p in members if p.parent in daemons]
 
     def end(self) -> None:
-        """Kill what is left, and wait until all of it is gone."""
+        """Kill all remaining processes, and wait until they are gone."""
         send([p.pid for p in self._members()], signal.SIGKILL)
         self._driver.wait()
         wait_for(
@@ -122,7 +123,8 @@ class Application:
         )
 
     def _members(self) -> list[_Found]:
-        """Its live processes; Python workers leave the process group, but not the session."""
+        """Return the live processes of the application. Python workers leave its process group, but
+        not its session."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -136,7 +138,7 @@ class Application:
 
 
 class Masters:
-    """`headgate master` processes by slot."""
+    """The `headgate master` processes, by slot."""
 
     def __init__(self, where: list[str], folder: Path, env: Mapping[str, str]) -> None:
         self._where, self._folder, self._env = where, folder, env
@@ -154,7 +156,7 @@ class Masters:
         self._processes[slot], self._said[slot] = process, said
 
     def holder(self, partition: int) -> str:
-        """The slot whose process decides for a partition."""
+        """Return the slot whose process decides for a partition."""
         found: list[str] = []
 
         def held() -> bool:
@@ -165,7 +167,7 @@ class Masters:
         return found[0]
 
     def send(self, slot: str, number: signal.Signals) -> int:
-        """Signal the process of a slot; returns its pid."""
+        """Signal the process of a slot, and return its pid."""
         process = self._processes[slot]
         process.send_signal(number)
         if number == signal.SIGKILL:
@@ -176,7 +178,7 @@ class Masters:
         return {slot: process.pid for slot, process in self._processes.items()}
 
     def fallen(self) -> list[str]:
-        """Those that have ended by themselves, and are started again."""
+        """Start masters again that have ended by themselves, and return a complaint for each."""
         ended = [slot for slot, process in self._processes.items() if process.poll() is not None]
         told = [
             f"master {slot} ended with {self._processes[slot].returncode} ({self._said[slot]})"

@@ -1,4 +1,4 @@
-"""One round: an application, its faults, and what must be true afterwards."""
+"""One round: an application, its faults, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORK_S_MAX = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Who is killed or paused, and how it comes back."""
+    """A process to kill or pause, and how it is restarted."""
 
     name: str
     send: Callable[[signal.Signals], Any]
@@ -32,8 +32,8 @@ class Victim:
 
 @dataclass
 class Scene:
-    """A job under way; the last application is the one whose rows count. Each gets `conf`, and what
-    is `given` to it when it starts."""
+    """A job under way, with its successive applications; the rows of the last one count. Each
+    application gets `conf`, and the values that `given` returns at its start."""
 
     place: Place
     work: Work
@@ -105,7 +105,7 @@ class Scene:
 
 
 def strike_all(scene: Scene, round: Round) -> Iterator[str]:
-    """Do all that the round says, as long as somebody is there; give each victim and its phase."""
+    """Strike as the round says while the application runs; yield each victim and its phase."""
     first = scene.applications[-1]
     for at, one in enumerate(round.strikes):
         first.await_phase(one.phase, WORK_S_MAX)
@@ -116,7 +116,7 @@ def strike_all(scene: Scene, round: Round) -> Iterator[str]:
 
 
 def strike(scene: Scene, kind: str, how: str, one: Strike) -> str:
-    """Kill or pause once; returns whom, and in which phase."""
+    """Kill or pause once; return the victim and its phase."""
     first = scene.applications[-1]
     victim = scene.victim(kind, one.choice)
     struck = f"{victim.name}, {first.phase()}"
@@ -151,7 +151,7 @@ class Outcome:
 
 
 def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
-    """Run the application of a round to its end, strike meanwhile, look what is left."""
+    """Run the application of a round to its end, strike meanwhile, and check what is left."""
     begun_s = SYSTEM_CLOCK.monotonic_s()
     scene, struck, wrong = Scene(place, one.work, job), list[str](), list[str]()
     try:
@@ -198,7 +198,7 @@ def _found_again(first: Application, second: Application) -> list[str]:
 
 
 def undisturbed(place: Place, application: str) -> Any:
-    """Return what an application reads when nothing happens; queries find their tables."""
+    """Return what an application reads without any fault; for queries, make their tables."""
     if application == TPCDS:
         tpcds.prepare(place.tables)
         return tpcds.RIGHT

@@ -1,9 +1,9 @@
 """Hours of small exchanges under faults: `python -m tests.chaos.soak --minutes 120 --seed 1`.
 
 Applications of one session run side by side on services of their own, whose log forgets within
-minutes, while processes are killed and paused and connections are cut. Prints each fault, then what
-is wrong; draws the memory of drivers and masters; ends with 1 when something is wrong, and then
-keeps the folder with what everybody said.
+minutes. Processes are killed and paused, and connections are cut. Prints each fault and then every
+error, and draws the memory of drivers and masters. Ends with 1 if there is an error, and then keeps
+the folder with all output.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PICTURE = ROOT / ".bench" / "soak.svg"
 
 @dataclass
 class Run:
-    """An application with its link, and all that those that followed each other have told."""
+    """A job with its link, and everything that its successive applications have reported."""
 
     place: Place
     job: str
@@ -101,7 +101,7 @@ class Run:
             application.end()
 
     def look_again(self) -> None:
-        """Have one more application look for what is promoted."""
+        """Start one more application that looks for the promoted results."""
         self.scene.start()
         wait_for(self.last.is_over, LOOKED_S_MAX, f"{self.job} to be looked at")
 
@@ -113,7 +113,7 @@ class Run:
             yield f"{self.job} ended with {self.last.exit_code()}: {self.last.complaint()}"
 
     def left(self, names: list[str]) -> Iterator[str]:
-        """Tell of objects of results that nobody promoted, and of promoted results without any."""
+        """Yield a complaint about leftover objects, and about promoted results without objects."""
         layout = Layout(PREFIX, JobId(self.job))
         there = {layout.result_of(name) for name in names if name.startswith(layout.prefix)}
         kept = set(self.told("promoted"))
@@ -131,7 +131,7 @@ class Soak:
     fallen: list[str] = field(default_factory=list)
 
     def pids(self) -> dict[str, int]:
-        """Those whose memory is looked at."""
+        """Return the processes whose memory is watched."""
         found = {f"master {slot}": pid for slot, pid in self.place.masters.pids().items()}
         for run in self.runs:
             python, *jvm = run.last.driver()
@@ -161,7 +161,7 @@ class Soak:
             )
 
     def wrong(self) -> Iterator[str]:
-        """All that is not as it must be, when everything has ended."""
+        """Yield everything that is wrong after all applications have ended."""
         yield from self.fallen
         for run in self.runs:
             run.look_again()
@@ -232,7 +232,7 @@ def soak(folder: Path, given: argparse.Namespace) -> list[str]:
 
 
 def forget_soon(place: Place) -> None:
-    """Kafka forgets whole segments only: have it begin a new one every minute."""
+    """Make Kafka begin a new segment every minute, because it forgets whole segments only."""
     topic = ConfigResource(ResourceType.TOPIC, place.log.events_topic)
     change = AlterConfigOpType.SET
     topic.add_incremental_config(

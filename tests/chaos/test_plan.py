@@ -1,4 +1,4 @@
-"""The plan of chaos: what a seed promises."""
+"""The plan of chaos keeps the promises of a seed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from .plan import (
 
 
 def test_a_seed_is_a_plan() -> None:
-    """The same seed gives the same rounds, another seed others."""
+    """A seed always gives the same rounds, and another seed gives others."""
     assert list(islice(plan(7), 40)) == list(islice(plan(7), 40))
     assert list(islice(plan(7), 40)) != list(islice(plan(8), 40))
 
 
 def test_every_fault_comes_once_before_any_comes_again() -> None:
-    """As many rounds as there are faults have each of them."""
+    """Every fault comes once in as many rounds as there are faults."""
     rounds = list(islice(plan(7), 2 * len(FAULTS)))
     for part in (rounds[: len(FAULTS)], rounds[len(FAULTS) :]):
         assert sorted(FAULTS) == sorted((one.victim, one.how) for one in part)
@@ -42,21 +42,22 @@ def test_every_fault_comes_once_before_any_comes_again() -> None:
 
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_every_fault_meets_every_application(application: str) -> None:
-    """Ten seeds with as many rounds as there are faults have each fault for each application."""
+    """Ten seeds, each with as many rounds as there are faults, have each fault for each
+    application."""
     rounds = [one for seed in range(1, 11) for one in islice(plan(seed), len(FAULTS))]
     met = {(one.victim, one.how) for one in rounds if one.work.application == application}
     assert set(FAULTS) == met
 
 
 def test_one_application_alone() -> None:
-    """Who asks for one kind of application gets no other, and every fault all the same."""
+    """A plan for one kind of application has no other kind, and still every fault."""
     rounds = list(islice(plan(7, [TPCDS]), len(FAULTS)))
     assert {TPCDS} == {one.work.application for one in rounds}
     assert set(FAULTS) == {(one.victim, one.how) for one in rounds}
 
 
 def test_queries_and_ways_are_drawn() -> None:
-    """Rounds have every query and both ways, and no query twice."""
+    """Rounds have every query and both ways, and no query twice in a round."""
     works = [one.work for one in islice(plan(7, [TPCDS]), 40)]
     assert {OFFLOAD, ACTION} == {work.way for work in works}
     assert set(QUERIES) == {number for work in works for number in work.queries}
@@ -64,7 +65,7 @@ def test_queries_and_ways_are_drawn() -> None:
 
 
 def test_a_victim_is_there() -> None:
-    """Masters are struck in mode `session`, executors and workers while tasks run."""
+    """Masters are struck only in mode `session`, and executors and workers only while tasks run."""
     for one in islice(plan(7), 200):
         assert one.work.mode == SESSION or one.victim != "master"
         if one.victim in ("executor", "worker"):
@@ -92,7 +93,7 @@ def test_how_often_a_victim_is_struck() -> None:
 
 
 def test_hours_have_every_fault() -> None:
-    """Each comes to each application, but a driver whose memory is looked at is not killed."""
+    """Each application meets each fault, but a driver whose memory is watched is not killed."""
     first, again = (list(islice(faults(7, 4), 2_000)) for _ in range(2))
     assert first == again
     met = {(one.at, one.victim, one.how) for one in first}
@@ -101,7 +102,7 @@ def test_hours_have_every_fault() -> None:
 
 
 def test_memory_that_grows_is_told() -> None:
-    """A process is held against what it had in the second quarter, if it was there by then."""
+    """A process is compared with its memory in the second quarter, if it lived then."""
     life, end = range(0, 1_000, 5), 1_000.0
     samples = Samples(dict)
     samples.lives = {

@@ -1,4 +1,5 @@
-"""The shortest chaos: one round for each of what no other test kills, on services of its own."""
+"""The shortest chaos: one round for each fault that no other test covers, on services of its
+own."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def expected(place: Place) -> Any:
 
 @pytest.mark.parametrize("one", [MASTER, NODE], ids=lambda one: one.what)
 def test_nothing_is_lost(place: Place, expected: Any, one: Round) -> None:
-    """The rows are those of Spark alone, the log explains itself, and nothing stays."""
+    """A round gives the rows of Spark alone, its log explains itself, and nothing stays stored."""
     outcome = run(place, one, expected, f"chaos-{one.number}")
     assert not outcome.wrong, str(outcome)
     assert ["", ""] == [place.ask("fsck"), place.ask("audit", "verify")]

@@ -1,8 +1,8 @@
 """An application of queries of TPC-DS: `python -m tests.chaos.tpcds`.
 
-Each answer is held against DuckDB's. A query goes through `offload`, or is an action of a session
-with `spark.headgate.sql.enabled`. An application under the same job starts over: what a query has
-stored serves that query alone.
+Each answer is compared with DuckDB's. A query goes through `offload`, or is an action of a session
+with `spark.headgate.sql.enabled`. A later application of the same job starts over, because the
+results of a query serve that query alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SETTINGS = {
 
 
 def prepare(folder: Path) -> None:
-    """Make the tables, and DuckDB's answers to all queries that rounds draw from."""
+    """Make the tables, and DuckDB's answers to all queries of rounds."""
     generate(folder, SCALE)
     answers(folder, _texts(QUERIES))
 

@@ -49,7 +49,7 @@ class Context:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
-    """The running stack, and a place in its bucket for this suite alone."""
+    """Return the running stack, and a place in its bucket for this suite alone."""
     found = stack.status()
     assert found is not None, "`make stack` starts it"
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", found.access_key)
@@ -63,7 +63,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 @pytest.fixture
 def job(target: Target) -> Iterator[JobId]:
-    """A job that has written and read one exchange and still holds it; unregistered at the end."""
+    """Run a job that has written and read one exchange and still holds it, and unregister it at the
+    end."""
     job = job_id(f"test-cli-{os.urandom(6).hex()}")
     store, root = target.open_bucket()
     with closing(target.open_log()) as log, closing(store):
@@ -79,7 +80,7 @@ def job(target: Target) -> Iterator[JobId]:
 
 
 def exchange(master: DriverMaster, job: JobId, target: Target) -> None:
-    """Three partitions are written, and every subpartition is read."""
+    """Write three partitions, and read every subpartition."""
     store, root = target.open_bucket()
     environment = ObjectStoreEnvironment(job, target.open_log(), store, root, Limits())
     with closing(environment):
@@ -132,7 +133,7 @@ def test_audit_and_fsck_find_nothing(job: JobId) -> None:
 
 
 def test_fsck_finds_what_was_taken_and_what_was_put(job: JobId, target: Target) -> None:
-    """An object deleted behind our back and one put there are found in a real bucket."""
+    """fsck finds an object that was deleted from a real bucket, and one that was put there."""
     store, root = target.open_bucket()
     with closing(store):
         names = [stat.name for stat in store.list(Layout(root, job).prefix)]
@@ -162,7 +163,8 @@ def test_fsck_repairs_a_real_bucket(job: JobId, target: Target) -> None:
 
 
 def test_doctor_finds_the_stack_fit(target: Target) -> None:
-    """Real Kafka isolates and fences, MinIO creates conditionally; what was put is gone again."""
+    """`doctor` finds that real Kafka isolates and fences and that MinIO creates conditionally, and
+    leaves no object behind."""
     _, lines = ran("doctor")
     assert [line for line in lines[5:] if line.split()[1] != "ok"] == []
     store, root = target.open_bucket()

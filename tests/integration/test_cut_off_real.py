@@ -1,4 +1,4 @@
-"""A driver whose network is gone for a while, on real Kafka: what it finds when it is back."""
+"""A driver whose network is gone for a while, on real Kafka."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def driver(log: KafkaEventLog, folder: Path, name: str) -> DriverMaster:
 def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     log: KafkaEventLog, link: Link, tmp_path: Path
 ) -> None:
-    """It loses Kafka while it decides, another driver takes the job over, and it comes back: it is
-    told so, and the other one's work goes on."""
+    """A driver that loses Kafka while it decides, and comes back after another driver has taken the
+    job over, is fenced, and its successor's work goes on."""
     job, result = JobId("job"), ResultId("r")
     far = KafkaEventLog(replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=2.0))
     first, second = driver(far, tmp_path, "first"), driver(log, tmp_path, "second")

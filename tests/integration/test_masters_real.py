@@ -79,7 +79,7 @@ def wait_for(done: Callable[[], bool], what: str) -> None:
 
 @dataclass
 class Masters:
-    """The processes of a test, by slot, and what each start of them has said."""
+    """The master processes of a test, by slot, and the output of each start."""
 
     bootstrap: str
     prefix: str
@@ -124,7 +124,7 @@ class Masters:
             self.processes[slot].wait(LIMIT_S)
 
     def began_at(self, slot: str, partition: int) -> int:
-        """From which offset on a slot has read a partition when it was granted last."""
+        """Return the offset from which a slot has read a partition after its last grant."""
         found = re.findall(rf"holds partition {partition}, from offset (\d+) on", self.said(slot))
         return int(found[-1])
 
@@ -158,7 +158,7 @@ class Context:
 
 @pytest.fixture
 def log() -> Iterator[KafkaEventLog]:
-    """A topic and a group of this test alone."""
+    """Prepare a topic and a group for one test, and delete the topics afterwards."""
     found = stack.status()
     assert found is not None, "`make stack` starts it"
     prefix = f"test-masters-{os.urandom(4).hex()}"
@@ -182,7 +182,7 @@ def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
 
 
 class Run:
-    """A job with a driver of its own, whose tasks store and announce one segment each."""
+    """A job with a driver of its own, whose tasks each store and announce one segment."""
 
     def __init__(
         self, log: KafkaEventLog, masters: Masters, job: JobId, mode: str, lease_ms: int = 0
@@ -214,7 +214,7 @@ class Run:
         self.state_fact(Produced(attempt, (SegmentSummary(0, 4, 1, 0, b""),)))
 
     def end(self) -> None:
-        """The job ends with nothing stored, and its log explains every decision."""
+        """End the job, and assert that nothing is stored and its log explains every decision."""
         self.driver.unregister_job(self.job)
         self.driver.close()
         self.check_over()
@@ -244,7 +244,7 @@ def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:
 
 
 def job_in(partition: int, name: str) -> JobId:
-    """A job whose events are in a partition."""
+    """Return a job whose events are in a partition."""
     names = (JobId(f"{name}-{number}") for number in range(100))
     return next(job for job in names if partition_of(job, PARTITIONS) == partition)
 
@@ -259,7 +259,7 @@ def told(capsys: pytest.CaptureFixture[str], what: str, begun_s: float) -> float
 def test_a_killed_master_is_a_delay(
     log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of two masters dies by SIGKILL in the middle of a job: the job waits, and ends right."""
+    """A job waits and ends right when one of two masters dies by SIGKILL."""
     for slot in ("a", "b"):
         masters.start(slot)
     masters.await_shared("a", "b")
@@ -280,8 +280,8 @@ def test_a_killed_master_is_a_delay(
 def test_a_paused_master_changes_nothing(
     log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A master is paused by SIGSTOP inside a step until its partitions have moved: when it goes on
-    its step does not commit, it says that it was fenced, and takes part again."""
+    """A master that SIGSTOP pauses inside a step until its partitions have moved does not commit
+    that step. It logs that it was fenced, and joins again."""
     for slot in ("a", "b"):
         masters.start(slot)
     masters.await_shared("a", "b")
@@ -307,8 +307,8 @@ def test_a_paused_master_changes_nothing(
 def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
     log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A master dies by SIGKILL: another one begins at the position that the newest snapshot names,
-    reads no older event, and the job goes on from the state that stands there."""
+    """After a master dies by SIGKILL, another one starts at the position of the newest snapshot,
+    reads no older event, and continues the job from that state."""
     masters.snapshot_events = 3
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
@@ -344,8 +344,8 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
 def test_a_silent_driver_loses_its_objects(
     log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A driver that says nothing any more loses its lease, by the masters alone, also by one that
-    came after its last word; its objects go. One that beats keeps its own."""
+    """Masters end the lease of a silent driver and delete its objects, even a master that started
+    after the driver's last event. A driver with heartbeats keeps its objects."""
     masters.snapshot_events = 3
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
@@ -374,8 +374,8 @@ def test_a_silent_driver_loses_its_objects(
 def test_a_death_inside_a_step_stalls_others_briefly(
     back: bool, log: KafkaEventLog, masters: Masters, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A master dies by SIGKILL with its step open: a job of the same partition that has nothing to
-    do with it waits 15 s at most, and less when the master is started again."""
+    """A master that dies by SIGKILL with an open step delays an unrelated job of the partition by
+    at most 15 s, and by less if it is started again."""
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     run = Run(log, masters, job_in(0, "job"), SESSION)
@@ -403,7 +403,8 @@ def test_a_death_inside_a_step_stalls_others_briefly(
 
 
 def test_a_slot_has_one_process(log: KafkaEventLog, masters: Masters) -> None:
-    """A second process of a slot takes its partitions; the first ends with one clear error."""
+    """A second process of a slot takes its partitions, and the first one ends with one clear
+    error."""
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     first, said = masters.processes["a"], masters.said_by["a"]
@@ -419,8 +420,11 @@ LEAVE_GROUP, OF_VERSION = 13, 3
 
 
 def take_out_of_group(bootstrap: str, group: str, slot: str) -> None:
-    """Have a group give up a static member as if its session had run out. The library's admin
-    client cannot: this is Kafka's own request, to each node until the coordinator takes it."""
+    """Make a group give up a static member as if its session had expired.
+
+    The library's admin client cannot do that, so Kafka's own request is sent to each node until the
+    coordinator accepts it.
+    """
 
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value)) + value.encode()
@@ -438,8 +442,8 @@ def take_out_of_group(bootstrap: str, group: str, slot: str) -> None:
 
 
 def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> None:
-    """A master that the group gave up by itself joins again, even where Kafka answers what it
-    answers to one that was replaced: its slot has a new member, and the client asks for none."""
+    """A master that the group has given up joins again, even if another client has taken its slot
+    since and Kafka answers as to a replaced member."""
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     run = Run(log, masters, job_in(0, "job"), SESSION)

@@ -1,4 +1,4 @@
-"""The real stack: found again, not started twice; survives the death of its nodes."""
+"""The real stack: it is found again, not started twice, and survives the death of its nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ KEYS = 25
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackSettings]:
-    """A stack of its own: this suite kills nodes, others share the default one."""
+    """Return the settings of a stack of its own: this suite kills nodes, and others share the
+    default stack."""
     settings = StackSettings(home=tmp_path_factory.mktemp("stack"))
     yield settings
     stack.down(wipe=True, settings=settings)
@@ -39,7 +40,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackSettings
 
 @pytest.fixture(scope="module")
 def state(settings: StackSettings) -> StackState:
-    """Two callers at once, as when two test runs begin together."""
+    """Start the stack by two callers at once, as when two test runs begin together."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda _: stack.up(settings=settings), range(2))
     assert first == second
@@ -61,7 +62,7 @@ def s3(state: StackState) -> Iterator[Any]:
 
 
 def test_up_finds_the_running_stack(settings: StackSettings, state: StackState) -> None:
-    """A second `up` starts nothing, and `status` tells the same."""
+    """A second `up` starts nothing, and `status` reports the same stack."""
     again = stack.up(settings=settings)
     assert state == again
     assert state == stack.status(settings)
@@ -69,7 +70,7 @@ def test_up_finds_the_running_stack(settings: StackSettings, state: StackState) 
 
 
 def test_up_refuses_another_number_of_nodes(settings: StackSettings, state: StackState) -> None:
-    """Asking for three nodes must not quietly give one."""
+    """`up` with another number of nodes than the running stack has is refused."""
     with pytest.raises(Invalid, match="has 1 Kafka node"):
         stack.up(nodes=3, settings=settings)
 
@@ -77,7 +78,7 @@ def test_up_refuses_another_number_of_nodes(settings: StackSettings, state: Stac
 def test_kafka_keeps_a_record_through_the_death_of_its_node(
     settings: StackSettings, state: StackState
 ) -> None:
-    """A killed node comes back on its port with its data, under another pid."""
+    """A killed Kafka node comes back on its port with its data, as another process."""
     create_topic(state.bootstrap, "kept")
     produce(state.bootstrap, "kept", b"fact")
 
@@ -94,7 +95,7 @@ def test_kafka_keeps_a_record_through_the_death_of_its_node(
 def test_minio_keeps_an_object_through_its_death(
     settings: StackSettings, state: StackState, s3: Any
 ) -> None:
-    """The store comes back with what it confirmed; `up` repairs what is missing."""
+    """A killed store comes back with every confirmed object when `up` restarts it."""
     s3.put_object(Bucket=state.bucket, Key="kept", Body=b"segment")
     stack.kill("minio", settings)
     assert stack.up(settings=settings).is_up()
@@ -102,7 +103,7 @@ def test_minio_keeps_an_object_through_its_death(
 
 
 def test_a_conditional_put_has_one_winner(state: StackState, s3: Any) -> None:
-    """Attempts that race for a name never both believe that they own it."""
+    """Exactly one of several racing writers of a name wins, and its bytes are stored."""
     for key in range(KEYS):
         winners = race(s3, state.bucket, f"race/{key}")
         assert len(winners) == 1
@@ -111,14 +112,14 @@ def test_a_conditional_put_has_one_winner(state: StackState, s3: Any) -> None:
 
 
 def test_a_signal_never_reaches_a_stranger(state: StackState) -> None:
-    """A pid whose start time differs is another program, here this test's own process."""
+    """A process with the pid of a node but another start time is never signalled."""
     stranger = daemons.Daemon("stranger", 0, os.getpid(), start_ticks=1)
     daemons.send(stranger, signal.SIGKILL)
     assert not stranger.is_alive()
 
 
 def test_an_unknown_node_is_named(settings: StackSettings, state: StackState) -> None:
-    """A typo says which nodes there are, and kills none."""
+    """An unknown node name is an error that lists the nodes, and none is killed."""
     with pytest.raises(Invalid, match="kafka-1, minio"):
         stack.kill("kafka-9", settings)
 
@@ -148,7 +149,7 @@ def consume(bootstrap: str, topic: str) -> bytes | None:
 
 
 def race(s3: Any, bucket: str, key: str) -> list[bytes]:
-    """Let all writers go at once; the bodies of those that were told they won."""
+    """Let all writers put at once, and return the bodies of those that were told that they won."""
     gate = Barrier(WRITERS)
 
     def write(body: bytes) -> bytes | None:

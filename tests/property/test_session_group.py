@@ -130,11 +130,11 @@ ACTIONS = st.tuples(
 def test_every_fact_is_decided_once(
     actions: list[tuple[tuple[str, int], list[tuple[str, int]]]],
 ) -> None:
-    """Masters may join, step, be evicted, replaced or woken in any order, also inside each other's
-    commits.
+    """Every fact is decided once, in whatever order masters join, step, leave and come back.
 
-    A last master starts at snapshots, agrees with the log, which explains itself, ends every job,
-    and leaves nothing to delete.
+    They are also evicted, replaced and woken, even inside each other's commits. A last master
+    starts at snapshots, agrees with the log, which explains itself, ends every job, and leaves
+    nothing to delete.
     """
     world = World()
     for slot in SLOTS[:2]:

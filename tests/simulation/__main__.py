@@ -1,7 +1,7 @@
-"""Many seeds on all processors: `python -m tests.simulation --seeds 1000 --start 0`.
+"""Simulate many seeds on all processors: `python -m tests.simulation --seeds 1000 --start 0`.
 
-Prints seeds a second, the faults that were met, and the seeds of violations; ends with 1 when there
-are any. `--trace SEED` tells one world line by line.
+Prints seeds a second, the faults that struck, and the seeds with violations; ends with 1 if there
+are any. `--trace SEED` prints one world line by line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def ease_collection() -> None:
-    """Worlds are full of cycles: look for garbage less often than Python would."""
+    """Collect garbage less often than Python would, because worlds are full of cycles."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -76,7 +76,7 @@ def report(outcomes: Iterable[Outcome], seeds: int) -> int:
 
 
 def shown(outcomes: Iterable[Outcome], wrong: list[int]) -> Iterator[Outcome]:
-    """The outcomes as they come, each violation told at once."""
+    """Yield the outcomes as they come, and print each violation at once."""
     for outcome in outcomes:
         if outcome.violations:
             wrong.append(outcome.seed)

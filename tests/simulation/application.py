@@ -1,7 +1,7 @@
-"""A driver: registers, has map tasks and reader tasks run, tries again what failed, closes.
+"""A driver: it registers, runs map tasks and reader tasks, retries failed tasks, and closes.
 
-It does with the product's ledger, manifest and release what a driver in the engine does, and as
-the engine does it: a failed or silent task is run again elsewhere under another number.
+It uses the product's ledger, manifest and release as a driver in Spark does. As in Spark, a failed
+or silent task is run again elsewhere under another number.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
 
 
 class NotWhole(Exception):
-    """A result that was complete is not any more."""
+    """A result that was complete is no longer complete."""
 
 
 class JobHasFailed(Exception):
-    """The master has given the job up, and says why."""
+    """The master has given the job up, for the reason in the error."""
 
 
 class Application:
@@ -61,10 +61,10 @@ class Application:
         self._streams = Streams(self._voice, SILENT_MS)
 
     def run(self) -> None:
-        """A job from attach to close.
+        """Run a job from attach to close.
 
         Raises:
-            Fenced, Unavailable: it came to no end.
+            Fenced, Unavailable: the job did not come to its end.
         """
         try:
             self._work()
@@ -83,11 +83,11 @@ class Application:
             self.world.scheduler.note("the job has failed")
 
     def _think(self) -> None:
-        """Other work of the driver's, which says nothing of its job; its heart goes on."""
+        """Do other work, without a fact of the job; heartbeats go on."""
         self.world.scheduler.pause("thought", self.world.lease_ms * self._dice.random())
 
     def _exchange(self, number: int) -> None:
-        """Produce a result, from another one or from nothing, and have it read, once or twice."""
+        """Produce a result, from another one or from nothing, and read it once or twice."""
         dice = self._dice
         pipelined = number == self.world.stream_at
         sources = [None, *(one for one in self._live if not one.pipelined)]
@@ -174,7 +174,7 @@ class Application:
         return together
 
     def _make_whole(self, wanted: list[Exchange]) -> None:
-        """Run map tasks until every result that is wanted is complete, sources first."""
+        """Run map tasks until every wanted result is complete, sources first."""
         for _ in range(TRIES_MAX):
             for exchange in wanted:
                 if not self._result(exchange).complete:
@@ -224,7 +224,7 @@ class Application:
         )
 
     def _maps(self, exchange: Exchange) -> dict[int, Run]:
-        """A task for each partition that nobody has won."""
+        """Return a map task for each partition without a winner."""
         won = self._result(exchange).winners
         source = exchange.source
         manifest = self._manifest(source) if source in self._live else None
@@ -252,7 +252,8 @@ class Application:
         self._ended[partition] = attempt
 
     def _readers(self, exchange: Exchange) -> list[Run]:
-        """Tasks that read all subpartitions; what is not known yet they hear from the log."""
+        """Return tasks that read all subpartitions; they learn from the log about partitions not
+        yet known."""
         found, position = self._known(exchange)
         width = self._dice.choice((1, 1, 2))
         firsts = range(0, exchange.subpartitions, width)
@@ -281,13 +282,13 @@ class Application:
         return number
 
     def _late_reader(self, exchange: Exchange, part: range, executor: Executor, number: int) -> int:
-        """One that is given what is known when it begins, maybe while others write."""
+        """Read with the knowledge of the task's own start, perhaps while others write."""
         scheduler = self.world.scheduler
         scheduler.pause("launch", READERS_WAIT_MS * scheduler.random.random())
         return self._reader(exchange, *self._known(exchange), part, executor, number)
 
     def _state_losses(self) -> None:
-        """Look at every object that readers need, and state those that are not as announced."""
+        """Look at every object that readers need, and state missing and damaged ones as lost."""
         for exchange in self._live:
             result = self._result(exchange)
             for index in sorted(result.winners):
@@ -300,7 +301,7 @@ class Application:
                         self._voice.ask(Gone(attempt, name, evidence))
 
     def _evidence(self, name: str, expected: int) -> str:
-        """Why an object is taken for lost: it is not there, or its bytes are wrong twice."""
+        """Return why an object counts as lost: it is missing, or its bytes are wrong twice."""
         for _ in range(2):
             try:
                 found = checksum(self._store.get(name))
@@ -311,8 +312,8 @@ class Application:
         return f"checksum {found}"
 
     def _stage(self, runs: list[Run]) -> list[object]:
-        """Run every unit until one try of each has succeeded, and get their answers; what readers
-        meanwhile wait for is made again."""
+        """Run every task until one try of each has succeeded, and return their answers. Lost
+        partitions that readers wait for are made again meanwhile."""
         tasks, repairs = [Task(run) for run in runs], dict[PartitionId, Task]()
         while not all(task.done for task in tasks):
             for task in (*tasks, *repairs.values()):
@@ -323,7 +324,7 @@ class Application:
         return [task.answer for task in tasks]
 
     def _repair(self, repairs: dict[PartitionId, Task]) -> None:
-        """One more task for each partition that was there, is not any more, and has none."""
+        """Add a task for each partition that was lost and has no task yet."""
         self._check_failed()
         for exchange in self._live:
             self._bury(exchange)

@@ -1,8 +1,9 @@
-"""The log as a job meets it: the product's log in memory, behind a broker that has bad days.
+"""The log as a job meets it: the product's log in memory, behind a broker that fails at times.
 
-Keeps what Kafka keeps: one producer's records stay in order and are not repeated, those of several
-interleave as they please; an unconfirmed record may or may not be there, or come late; a step
-without an answer is settled by whoever opens the decisions next, and dropped when open too long.
+It keeps Kafka's promises. Records of one producer stay in order and are not repeated, and records
+of several producers interleave freely. An unconfirmed record may be missing, present, or late. A
+step without an answer is settled by the next holder of the decisions, and dropped if it is open too
+long.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Broker:
         self._claimed: dict[str, MemoryDecisions] = {}
 
     def claim(self, name: str, decisions: MemoryDecisions) -> None:
-        """Fence whoever had this transactional id, in whichever deployment."""
+        """Fence the former holder of this transactional id, in whatever deployment it is."""
         former = self._claimed.get(name)
         self._claimed[name] = decisions
         if former is not None:
@@ -66,7 +67,7 @@ class Broker:
         return self.scheduler.now_ms < max(self.back_ms, process.back_ms)
 
     def meet(self) -> None:
-        """One visit to the broker: it may be that it goes away just now."""
+        """Draw the faults of one visit to the broker, which may go away now."""
         if self.chaos.strikes("broker outage"):
             self.back_ms = self.scheduler.now_ms + 20_000.0 * self.scheduler.random.random()
         if self.chaos.strikes("foreign record"):
@@ -86,12 +87,12 @@ class Broker:
         return self._clock.now_ms()
 
     def tick(self, now_ms: int) -> None:
-        """Somebody says to the job how late it is."""
+        """State the time to the job, as an outsider."""
         self.say(Tick(now_ms), "clock")
         self.scheduler.note(f"tick {now_ms}")
 
     def forget_head(self) -> None:
-        """Retention takes what is old, and never what the job's newest snapshot does not know."""
+        """Let retention remove old events, but none that the job's newest snapshot still needs."""
         found = read_snapshots(self.memory, JOB, Deadline.after(0.0))
         if JOB not in found:
             return
@@ -105,7 +106,7 @@ class Broker:
             self.scheduler.note(f"forgotten before {before}")
 
     def say(self, body: Fact, by: str) -> None:
-        """Somebody who is no part of the job states a fact of it."""
+        """State a fact of the job on behalf of an outsider."""
         self._others += 1
         self.memory.append(Event(f"{self._others}", JOB, "", self.now_ms(), by, None, body))
 
@@ -119,7 +120,7 @@ class Broker:
         return offset
 
     def show(self) -> None:
-        """Something may have become visible: the oracle sees it first."""
+        """Show newly visible events to the oracle first, and then wake everyone who waits."""
         self.oracle.now_ms = self.scheduler.now_ms
         self.oracle.read_log(self._watcher.poll(1000, 0))
         self.changed.fire()
@@ -127,7 +128,7 @@ class Broker:
 
 @dataclass(eq=False)
 class SimReceipt:
-    """The client's own limit on a delivery is shorter than any wait for it."""
+    """A receipt that waits at most the client's own limit on a delivery."""
 
     signal: Signal
     at: int | None = None
@@ -158,14 +159,14 @@ class _Record:
 
 @dataclass(eq=False)
 class SimLog:
-    """One process's client: one idempotent producer, any number of readers."""
+    """One process's client: one idempotent producer, and any number of readers."""
 
     broker: Broker
     process: Process
     queue: deque[_Record] = field(default_factory=deque)
 
     def prepare(self, deadline: Deadline) -> None:
-        """Nothing to make ready."""
+        """Do nothing: the log is ready."""
 
     def retention_ms(self, deadline: Deadline) -> int:
         return -1  # what snapshots need is never forgotten here
@@ -196,7 +197,7 @@ class SimLog:
         return receipt
 
     def _deliver(self) -> None:
-        """The broker takes the oldest record; it comes later when the broker is away."""
+        """Let the broker take the oldest record, or try later if the broker is away."""
         broker = self.broker
         if not self.queue:
             return
@@ -266,7 +267,7 @@ class SimLog:
         return self.broker.memory.read_all(deadline, known)
 
     def close(self) -> None:
-        """The broker is everybody's."""
+        """Do nothing: all processes share the broker."""
 
     def _visit(self, what: str, fault: str) -> None:
         self.broker.scheduler.pause(what)
@@ -312,7 +313,7 @@ class SimFollower:
 
 
 class SimDecisions:
-    """Steps that may be refused, dropped, or end without an answer."""
+    """A holder whose steps may be refused, dropped, or end without an answer."""
 
     def __init__(self, broker: Broker, job: JobId, inner: Decisions, process: Process) -> None:
         self._broker = broker
@@ -374,7 +375,7 @@ class SimDecisions:
         self._broker.show()
 
     def _arrives_late(self, position: int) -> None:
-        """The commit is on its way; unless a successor is faster, it takes effect."""
+        """Let the commit take effect later, unless a successor comes first."""
         step = self._step
 
         def arrive() -> None:
@@ -385,7 +386,7 @@ class SimDecisions:
         self._broker.scheduler.later(3_000.0 * self._broker.scheduler.random.random(), arrive)
 
     def _time_out(self, step: int) -> None:
-        """The coordinator drops a step that is open too long, and fences whoever opened it."""
+        """Drop a step that is open too long and fence its holder, as Kafka's coordinator does."""
         if self._open and self._step == step and self._broker.oracle.holds(self._job, self):
             self._open = False
             self._broker.oracle.opened(self._job, None)

@@ -1,4 +1,4 @@
-"""The store as a process meets it: the product's store in memory, each step a turn of its own."""
+"""The store as a process meets it: the product's store in memory, where each step is a turn."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Bucket:
         self.objects: Objects = {}
 
     def client(self, clock: Clock) -> FaultyBlobStore:
-        """One process's store."""
+        """Return the store of one process."""
         return FaultyBlobStore(_Door(self), StorePlan(self.chaos), RETRIES, clock)
 
 
 class _Door:
-    """Implements the steps of a store; others may come in between before and after each."""
+    """The steps of a store. Other processes may take turns before and after each step."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -109,7 +109,7 @@ class _Door:
         self._turn("abort")
 
     def close(self) -> None:
-        """The bucket is everybody's."""
+        """Do nothing: all processes share the bucket."""
 
     def _turn(self, what: str) -> None:
         self._bucket.scheduler.pause(what)

@@ -1,4 +1,4 @@
-"""A job beside the one that is looked at, which nobody disturbs: it has to go on and to end."""
+"""A second job that no fault strikes: it must go on and end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BETWEEN_MS = 10_000.0
 
 
 class Bystander:
-    """Its results have one partition and no rows."""
+    """A driver whose results have one partition and no rows."""
 
     def __init__(self, world: World, job: JobId) -> None:
         self.finished = False

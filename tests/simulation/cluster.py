@@ -1,4 +1,4 @@
-"""The executors of a job, and the tasks that they are given."""
+"""The executors of a job, and their tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run: TypeAlias = Callable[[Executor, int], object]
 
 @dataclass(eq=False)
 class Cluster:
-    """Executors that are replaced when they die, and the numbers of tasks, which never repeat."""
+    """Executors that are replaced when they die, and task numbers that never repeat."""
 
     world: World
     executors: list[Executor] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Cluster:
     names: count[int] = field(default_factory=count)
 
     def executor(self) -> Executor:
-        """An idle one: a worker runs one task at a time."""
+        """Return an idle executor: each runs one task at a time."""
         self.executors = [one for one in self.executors if not one.process.dead]
         idle = [one for one in self.executors if not one.busy]
         if not idle:
@@ -37,7 +37,7 @@ class Cluster:
 
 @dataclass(eq=False)
 class Task:
-    """One unit of a stage and whoever works at it."""
+    """One task of a stage, and the actors that work at it."""
 
     run: Run
     doubled: bool = False

@@ -1,4 +1,4 @@
-"""Worlds are full of cycles: look for garbage less often while they run."""
+"""Collect garbage less often while worlds run, because they are full of cycles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The faults of a simulated world: their kinds, their rates, and how often each one struck.
 
-Every place where something may fail asks `strikes` with the kind of fault. A seed chooses which
-kinds happen in its world at all and how often; or exactly the n-th chance is taken.
+Every place where something may fail asks `strikes` with the kind of fault. A seed chooses the kinds
+that happen in its world and their rates; or exactly the n-th chance is taken.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _STORE = {
 
 
 class Chaos:
-    """The faults of one world: `nth` takes just that chance and leaves all others."""
+    """The faults of one world. With `nth` only that chance is taken."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Which attempts of a pipelined result were whole together, as a naive model tells it.
+"""The attempts of a pipelined result that were whole together, by a naive model.
 
-Its partitions are restarted together: what was whole before and what is after must not be mixed,
-neither by one reader nor by those whose rows a driver takes together.
+All partitions of the result are restarted together. Rows from before and after a restart must not
+be mixed, neither by one reader nor by readers whose rows a driver uses together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Generations:
         return result in self._restarted
 
     def read(self, result: str, task: object, fits: set[int]) -> None:
-        """A reader got the rows of these generations, which may be the same."""
+        """Record the generations whose rows a reader may have got."""
         self._fits[result, task] = fits
 
     def is_one(self, result: str, tasks: Iterable[object]) -> bool:

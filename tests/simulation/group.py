@@ -1,9 +1,9 @@
-"""A place in the group of masters as a process meets it: the product's group in memory, whose
-members are given up, and whose steps are accepted first and end later.
+"""A membership in the group of masters, as a simulated process meets it.
 
-Keeps what Kafka keeps: the coordinator takes a step's positions only from a member that is in the
-group then; the step's last records may come after that, and its end, too; a step that was taken
-so is settled by whoever enters under the same slot, or dropped when it is open too long.
+It is the product's group in memory, whose members may be given up, and whose steps are accepted
+first and end later. It keeps Kafka's promises. The coordinator accepts a step's positions only from
+a member of the group at that time. The step's last records and its end may come after that. An
+accepted step is settled when its slot is joined again, and dropped if it is open too long.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class SimMembership:
         self._broker.show()
 
     def close(self) -> None:
-        """Leave; a step that was accepted ends by itself."""
+        """Leave the group; a step that was accepted ends by itself."""
         if self._process.dead:
             return
         if self._accepted and self._open:
@@ -155,7 +155,7 @@ class SimMembership:
             self._give_up()
 
     def _done(self) -> None:
-        """The last records come, and the mark that ends the step."""
+        """Write the last records of the step, and end it."""
         for decision in self._late:
             self._inner.write(decision)
         with self._inner._changed:
@@ -168,7 +168,7 @@ class SimMembership:
         self._broker.show()
 
     def _arrives_late(self) -> None:
-        """The step's end is on its way; unless the slot is joined again before, it takes effect."""
+        """Let the step's end take effect later, unless the slot is joined again before."""
         step = self._step
 
         def arrive() -> None:
@@ -179,7 +179,7 @@ class SimMembership:
         self._broker.scheduler.later(ENDS_MS_MAX * self._broker.scheduler.random.random(), arrive)
 
     def _time_out(self, step: int) -> None:
-        """The coordinator drops a step that is open too long, and fences whoever opened it."""
+        """Drop a step that is open too long and fence its holder, as Kafka's coordinator does."""
         if self._open and self._step == step and self._is_newest:
             self._open = False
             self._broker.memory.end_step(self._inner.slot)
@@ -190,7 +190,7 @@ class SimMembership:
         return self._broker.members.get(self._inner.slot) is self and not self._inner.replaced
 
     def _look(self) -> None:
-        """Who was not heard for a while is given up."""
+        """Give the member up if it was silent for too long, and look again later."""
         if not self._is_newest or self._closed:
             return
         here = not self._process.dead and self._process.thaws_ms <= self._broker.scheduler.now_ms

@@ -51,7 +51,7 @@ class GivenUp(Exception):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One result; with a source, its map tasks read that result."""
+    """One result. With a source, its map tasks read that result."""
 
     name: ResultId
     partitions: int
@@ -63,7 +63,7 @@ class Exchange:
 
 
 class Executor:
-    """One machine's worker process."""
+    """The worker process of one machine."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.world = world
@@ -86,7 +86,8 @@ class Executor:
             self.busy = False
 
     def write(self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None) -> int:
-        """A map task, as a worker runs it; with a manifest it reads what it writes."""
+        """Run a map task as a worker does; with a manifest, its rows are read from another
+        result."""
         world = self.world
         given = world.oracle.given.setdefault(attempt, {})
         deployment = ResultPartitionDeployment(
@@ -110,8 +111,8 @@ class Executor:
             raise
 
     def _use_rows(self, what: str, exchange: Exchange) -> None:
-        """The user's code takes its time. On either end of a stream it may take long, so that one
-        end waits for the other, or hears at once of much that has happened."""
+        """Let the user's code take its time. At either end of a stream it may take long, so that
+        one end waits for the other, or gets many updates at once."""
         dice, ms = self.world.scheduler.random, None
         if exchange.pipelined:
             ms = (SLOW_MS if dice.random() < SLOW_SHARE else STREAM_MS) * dice.random()
@@ -140,8 +141,8 @@ class Executor:
     def _in_any_order(
         self, attempt: AttemptId, batches: Iterator[tuple[list[Row], list[int]]]
     ) -> Iterator[tuple[list[Row], list[int]]]:
-        """As behind a shuffle of the engine's: every other attempt has its rows in an order of its
-        own, in batches of another size."""
+        """Yield the rows as behind one of Spark's shuffles: every other attempt has them in an
+        order of its own, in batches of another size."""
         dice = self.world.scheduler.dice(str(attempt))
         if dice.random() < 0.5:
             yield from batches
@@ -161,8 +162,11 @@ class Executor:
         known: KnownPartitions | None = None,
         position: int = 0,
     ) -> list[Row]:
-        """A reader task, given what was known at a position of the log; a gate that has come to its
-        end has given what it must."""
+        """Run a reader task with the partitions known at a position of the log, and return its
+        rows.
+
+        A gate that comes to its end must have given every row.
+        """
         deployment = InputGateDeployment(manifest, SCHEMA, part.start, len(part), task)
         if known is not None:
             unknown, told = known.unknown, known.told

@@ -1,4 +1,4 @@
-"""Those who decide: masters of one job that follow each other, and the masters of a session."""
+"""The deciding processes: successive masters of one job, and the masters of a session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAUSE_S = 0.5
 
 
 class Master:
-    """One process that decides, until somebody else does; in a session it has a slot."""
+    """A process that decides until another one takes over. In a session it has a slot."""
 
     def __init__(self, world: World, process: Process, slot: str) -> None:
         self.world = world
@@ -42,7 +42,7 @@ class Master:
         self._me = MasterIdentity(slot, process.name, self._clock, "")
 
     def run(self) -> None:
-        """Decide; whatever fails for a while is begun again."""
+        """Decide, and start over after every error that may pass."""
         again: tuple[type[Exception], ...] = (Retryable, OutcomeUnknown, Lost)
         decide = self._decide
         if self.world.mode == SESSION:

@@ -1,5 +1,7 @@
-"""Another deployment on the job's cluster, whose prefix and job's name together read like ours.
-Neither may take the other's place as the one who decides."""
+"""A deployment on the same cluster whose prefix and job name together read like ours.
+
+Neither deployment may fence the other's master.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ BETWEEN_MS = 4_000.0
 
 
 class Neighbour:
-    """A job of few steps whose master starts over a few times; nothing disturbs it."""
+    """A job of few steps that no fault strikes, and whose master starts over a few times."""
 
     def __init__(self, world: World) -> None:
         self._world = world

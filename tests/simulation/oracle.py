@@ -91,7 +91,7 @@ class Oracle:
         return self._holders.get(what) is holder
 
     def committed(self, what: JobId | int, holder: object, decisions: Sequence[Event]) -> None:
-        """A step has ended; a zombie's, open in front of it, may hide it for a while."""
+        """Check a committed step. An open step of a zombie before it may hide it for a while."""
         if decisions and not self.holds(what, holder):
             self.violated(f"a fenced master committed {[str(d.body) for d in decisions]}")
         for body in (one.body for one in decisions):
@@ -101,7 +101,7 @@ class Oracle:
                 self._ordered.add(body.result)
 
     def read_log(self, records: Sequence[Recorded]) -> None:
-        """The committed events that came since the last time."""
+        """Take in the events that were committed since the last call."""
         for recorded in records:
             self.events.append(recorded)
             self._events_at.setdefault(recorded.offset, []).append(recorded.event)
@@ -168,7 +168,7 @@ class Oracle:
 
     @property
     def streaming(self) -> set[AttemptId]:
-        """The attempts that are the partitions of pipelined results."""
+        """Return the winning attempts of pipelined results."""
         return {
             told.winner
             for (result, _), told in self._told.items()
@@ -183,8 +183,8 @@ class Oracle:
         }
 
     def _stop(self, attempt: AttemptId, basis: int) -> None:
-        """A winner does not count any more, which only harm can justify, or of a stream that one of
-        its writers has come to no end."""
+        """Check that a winner no longer counts for a reason: an object was harmed, or, in a stream,
+        an attempt failed."""
         told, result = self._of(attempt), attempt.partition.result
         fails = any(isinstance(body, AttemptFailed | ExecutorLost) for body in self._at(basis))
         ended = self._streams.has(result) and fails
@@ -211,7 +211,8 @@ class Oracle:
         told.consumable.append(attempt)
 
     def _released(self, result: str, basis: int) -> None:
-        """Only the driver that speaks for the job at that time may give a result away."""
+        """Check a release: only the driver of that time may release a result, besides expiry and a
+        job's end."""
         by = [one.by for one in self._events_at.get(basis, ())]
         driver = self._before(basis)[-1].by
         expires_ms = self.promoted.pop(result, None)
@@ -228,7 +229,7 @@ class Oracle:
         self.released.add(result)
 
     def outlives(self) -> None:
-        """These are the objects that are there when the job is over."""
+        """Check that all objects of promoted results are there when the job is over."""
         for result in self.promoted:
             for name in self._stored.get(result, ()):
                 attempt = attempt_of(name)
@@ -237,24 +238,24 @@ class Oracle:
                     self.violated(f"{name} is gone, and its result is to outlive the job")
 
     def _epoch_at(self, offset: int) -> int:
-        """The epoch in which a fact is decided on, whenever it is."""
+        """Return the epoch in which the fact at an offset is decided, whenever that happens."""
         return len(self._before(offset))
 
     def _before(self, offset: int) -> list[Event]:
-        """The registrations of the job in front of an offset."""
+        """Return the job's registrations before an offset."""
         return [one.event for one in self._registered if one.offset < offset]
 
     def _at(self, offset: int) -> list[Body]:
         return [one.body for one in self._events_at.get(offset, ())]
 
     def heard(self, job: JobId, by: str, said_ms: float) -> None:
-        """The log has a sign of life of somebody, who gave it at that time."""
+        """Record that the log got a heartbeat or an event, and when its author sent it."""
         if job == JOB:
             before, longest = self._heard.get(by, (said_ms, 0.0))
             self._heard[by] = max(before, said_ms), max(longest, said_ms - before)
 
     def _expire(self, at: int) -> None:
-        """Somebody says that the driver was silent for too long: it was, at some time."""
+        """Check that the driver whose lease ended was silent for that long at some time."""
         driver = self._before(at)[-1]
         assert isinstance(driver.body, JobRegistered), "just asked for"
         before, longest = self._heard[driver.by]
@@ -264,7 +265,7 @@ class Oracle:
     # what the store is told
 
     def deletes(self, name: str) -> None:
-        """An object is about to go."""
+        """Check that an object may be deleted."""
         if not name.startswith(PREFIX):
             self.violated(f"{name} is outside of the job's prefix")
             return
@@ -285,7 +286,7 @@ class Oracle:
     def read(
         self, result: str, partitions: int, subpartitions: range, task: int, rows: list[Row]
     ) -> None:
-        """A reader came to its end with these rows."""
+        """Check the rows of a reader that has come to its end."""
         if strangers := [row for row in rows if row[0] not in range(partitions)]:
             self.violated(f"a reader of {result} got rows of nobody: {strangers}")
         got = [sorted(row for row in rows if row[0] == index) for index in range(partitions)]
@@ -312,7 +313,8 @@ class Oracle:
     def _read_stream(
         self, result: str, subpartitions: range, task: int, got: list[list[Row]]
     ) -> None:
-        """Its partitions were whole together at some time, and that is what it read."""
+        """Check that a reader's rows are those of partitions that were whole together at some
+        time."""
         fits = {
             number
             for number, winners in enumerate(self._streams.of(result))
@@ -326,7 +328,7 @@ class Oracle:
             )
 
     def read_together(self, result: str, tasks: list[object]) -> None:
-        """The driver takes what these have read for the result."""
+        """Check that readers whose rows the driver uses together have read the same generation."""
         if not self._streams.is_one(result, tasks):
             self.violated(f"readers {tasks} of {result} have read what was never whole together")
 
@@ -339,7 +341,7 @@ class Oracle:
         return bool(self.damaged) or self.bad_answers()
 
     def missed(self, results: Sequence[str], error: Exception) -> None:
-        """A reader of one of these was told that something is gone or broken."""
+        """Check that a reader which reported a loss has a reason."""
         harmed = any(f"/{result}/" in name for result in results for name in self.damaged)
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
         restarted = any(self._streams.was_restarted(result) for result in results)
@@ -354,7 +356,7 @@ def _result_of(name: str) -> str:
 
 
 def attempt_of(name: str) -> AttemptId | None:
-    """The attempt that wrote an object; none did a manifest."""
+    """Return the attempt that wrote an object, or None for a manifest."""
     _, result, partition, *rest = name.removeprefix(PREFIX).split("/")
     if partition == "manifest":
         return None
@@ -363,5 +365,5 @@ def attempt_of(name: str) -> AttemptId | None:
 
 
 def _epoch_of(result: str) -> int:
-    """The application names a result after its epoch."""
+    """Return the epoch in a result's name, where the application puts it."""
     return int(result[1:].split("-")[0])

@@ -1,4 +1,4 @@
-"""Bugs of each class, put into the product's own functions: the simulation has to see them."""
+"""Bugs of each class, planted in the product's own functions: the simulation must notice them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def skip_the_fence_of_an_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def skip_the_fence_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    """A replaced master's steps are committed."""
+    """The steps of a replaced master are committed."""
     patch.setattr(MemoryTransactions, "_check_fence", lambda self: None)
 
 
@@ -90,12 +90,12 @@ def mix_attempts(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_unknown_for_empty(patch: pytest.MonkeyPatch) -> None:
-    """Partitions that nobody has announced are not waited for."""
+    """A gate does not wait for partitions that were not announced."""
     patch.setattr(Channels, "ended", property(lambda self: True))
 
 
 def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
-    """An object that is gone has no rows."""
+    """A missing object counts as one without rows."""
     checked, decoded = SegmentGate._checked, gate._decoded
 
     def forgiving(
@@ -114,7 +114,7 @@ def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
-    """A decision takes effect where it is recorded, not where it was made."""
+    """A decision takes effect at its record, not at its basis."""
     match = Replay._match
 
     def at_its_record(self: Replay, recorded: Recorded) -> None:
@@ -126,7 +126,7 @@ def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
-    """No answer to a put is taken for a yes."""
+    """A put without an answer counts as done."""
     settle = conditional_put.settle
 
     def trusting(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
@@ -146,13 +146,13 @@ def wait_for_no_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def open_without_looking(patch: pytest.MonkeyPatch) -> None:
-    """A master that was cut off takes the job back from whoever has followed it."""
+    """A master that was cut off takes the job back from its successor."""
     patch.setattr(Term, "check", lambda self, log, job, limit, deadline: None)
     patch.setattr(Term, "observe", lambda self, recorded, recovered: None)
 
 
 def share_ids_with_neighbours(patch: pytest.MonkeyPatch) -> None:
-    """A job's transactional id is also that of another prefix's job."""
+    """A job has the same transactional id as a job of another prefix."""
     patch.setattr(KafkaSettings, "group", lambda self, job: f"{self.topic_prefix}-{job}")
 
 
@@ -167,7 +167,8 @@ def hear_no_beat(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_over_what_stands(patch: pytest.MonkeyPatch) -> None:
-    """A driver keeps that its job begins, though another one has begun it."""
+    """A driver stores the empty state of its job's start although another driver has begun the
+    job."""
 
     def over(log: EventLog, job: JobId, deadline: Deadline) -> None:
         with closing(log.open_decisions(job)) as decisions:
@@ -182,7 +183,7 @@ def begin_over_what_stands(patch: pytest.MonkeyPatch) -> None:
 
 
 def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
-    """A job's master takes the oldest event that is left for its first."""
+    """A job's master takes the oldest remaining event for the job's first."""
 
     def oldest(log: EventLog, job: JobId, deadline: Deadline, whole: bool = False) -> Start:
         standing = Standing(frozenset(log.read_state(job, deadline)))
@@ -197,18 +198,18 @@ def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_time(patch: pytest.MonkeyPatch) -> None:
-    """A promoted result is released whenever somebody says how late it is."""
+    """A promoted result is released at any statement of the time."""
     expired = lifecycle._decide_expired
     patch.setattr(lifecycle, "_decide_expired", lambda state, _: expired(state, 2**62))
 
 
 def forget_who_was_heard(patch: pytest.MonkeyPatch) -> None:
-    """A session master takes a driver for silent that it has heard."""
+    """A session master takes a driver for silent although it was heard."""
     patch.setattr(SilenceTimer, "hear", lambda self, at_ms: None)
 
 
 def read_on_from_another_attempt(patch: pytest.MonkeyPatch) -> None:
-    """Who has read segments of an attempt that fails goes on with those of the next one."""
+    """A reader of an attempt that fails continues with the segments of the next attempt."""
 
     def alive(self: _Channel) -> AttemptId | None:
         return next((name for name, said in self.attempts.items() if not said.failed), None)
@@ -217,13 +218,13 @@ def read_on_from_another_attempt(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_the_last_segment_for_the_end(patch: pytest.MonkeyPatch) -> None:
-    """A stream of which all that was announced is read has ended."""
+    """A stream counts as ended when every announced segment is read."""
     ended = property(lambda self: 0 < len(self.segments) == len(self.taken))
     patch.setattr(_Announced, "ended", ended)
 
 
 def take_each_stream_for_whole(patch: pytest.MonkeyPatch) -> None:
-    """A partition of a pipelined result counts as whole before the others are."""
+    """A partition of a pipelined result counts as whole before all the others are."""
     begin = partition_updates.Fold.__init__
 
     def alone(self: partition_updates.Fold, deployment: InputGateDeployment) -> None:

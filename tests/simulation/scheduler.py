@@ -1,9 +1,9 @@
 """Time and turns of a simulated world: one thread, one order, one seed.
 
-Guarantees: what runs when follows from the seed alone; a process that is killed does nothing more
-at its next wait, one that is frozen goes on later as if nothing had happened. An actor is a
-greenlet, so that production code which waits (for a put, a confirmation, a sleep) is left in the
-middle and others go on.
+Guarantees: the order of everything follows from the seed alone. A killed process does nothing more
+from its next wait on, and a frozen process goes on later as if nothing had happened. An actor is a
+greenlet: production code that waits (for a put, a confirmation, a sleep) is suspended in the
+middle, and others take their turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS_MAX = 150_000
 
 
 class Killed(BaseException):
-    """The process that this runs in is dead: nothing may be done on the way out."""
+    """The process of this code is dead, and nothing may be done on the way out."""
 
 
 class Stuck(Exception):
@@ -83,7 +83,7 @@ class Scheduler:
         self.hazard: Callable[[Process], None] = lambda process: None
 
     def dice(self, name: str) -> Random:
-        """Chance that is the same whenever it is asked for by this name."""
+        """Return random numbers that depend on the seed and this name alone."""
         return Random(f"{self._seed} {name}")
 
     @property
@@ -97,25 +97,25 @@ class Scheduler:
         return self._current.process
 
     def note(self, what: str) -> None:
-        """Add to the trace."""
+        """Add an entry to the trace."""
         line = f"{self.now_ms:.3f} {self._current.name if self._current else '-'}: {what}"
         self._trace.update(line.encode())
         if self.told is not None:
             self.told.append(line)
 
     def spawn(self, name: str, process: Process, run: Callable[[], object]) -> Actor:
-        """Start a line of execution; it tells how it ended."""
+        """Start an actor in a process."""
         actor = Actor(name, process, run)
         self._actors.append(actor)
         self._push(self.random.random(), actor)
         return actor
 
     def later(self, delay_ms: float, act: Callable[[], None]) -> None:
-        """Something that happens outside of every process."""
+        """Schedule an act that happens outside of every process."""
         self._push(delay_ms, act)
 
     def pause(self, what: str, ms: float | None = None) -> None:
-        """Let others go on; returns when it is this actor's turn again."""
+        """Let other actors take turns, and return at this actor's next turn."""
         actor = self._current
         assert actor is not None, "only an actor can wait"
         if not actor.process.dead:
@@ -127,7 +127,7 @@ class Scheduler:
         self.note(what)
 
     def kill(self, process: Process) -> None:
-        """End a process where it stands; its lines run out without any effect."""
+        """End a process at once; its actors run out without any effect."""
         self.note(f"kill {process.name}")
         process.dead = True
         for actor in [a for a in self._actors if a.process is process and a is not self._current]:
@@ -142,7 +142,7 @@ class Scheduler:
         """Give turns until a condition holds.
 
         Raises:
-            Stuck: it does not within the limit, or nobody has anything left to do.
+            Stuck: the condition does not hold within the limit, or no actor has a turn left.
         """
         while not until():
             if not self._due:
@@ -153,7 +153,7 @@ class Scheduler:
                 raise Stuck(f"no end after {self.steps} steps, at {self.now_ms / 1000:.0f} s")
 
     def end(self) -> None:
-        """Take down whoever still runs."""
+        """End every actor that still runs."""
         for actor in self._actors:
             actor.process.dead = True
         for actor in list(self._actors):
@@ -203,7 +203,7 @@ class Scheduler:
             actor.end(answer, None)
 
     def park(self, signal: Signal, timeout_ms: float, what: str) -> None:
-        """Wait for a signal, or until the time is over."""
+        """Wait for a signal, at most until the time is over."""
         actor = self._current
         assert actor is not None, "only an actor can wait"
         if not actor.process.dead:
@@ -222,7 +222,7 @@ class Scheduler:
 
 @dataclass(eq=False)
 class Signal:
-    """Something that others wait for; whoever waits is woken once."""
+    """An event that wakes each waiting actor once."""
 
     scheduler: Scheduler
     waiting: list[tuple[Actor, int]] = field(default_factory=list)
@@ -237,7 +237,7 @@ class Signal:
 
 
 class SimClock:
-    """One process's clock: its wall time may jump, its seconds never run backwards."""
+    """One process's clock. Its wall time may jump; its monotonic time never runs backwards."""
 
     def __init__(self, scheduler: Scheduler, process: Process) -> None:
         self._scheduler = scheduler
@@ -254,7 +254,7 @@ class SimClock:
 
 
 class SimFuture(Future[T]):
-    """A future whose waiter lets others go on."""
+    """A future whose waiter lets other actors take turns."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ class SimFuture(Future[T]):
 
 
 class SimExecutor(Executor):
-    """Runs each piece of work as an actor of its process."""
+    """An executor that runs each piece of work as an actor of its process."""
 
     def __init__(self, scheduler: Scheduler, process: Process, name: str) -> None:
         self._scheduler = scheduler

@@ -42,7 +42,7 @@ class Streams:
         return result.attempts[attempt] is not None or self._tries[attempt].failed
 
     def state_failures(self, result: ResultState) -> None:
-        """Say of each partition's attempt that ended without being whole that it did."""
+        """State the failure of each partition's attempt that ended before it was whole."""
         for attempt in sorted(result.winners.values()):
             one = self._tries[attempt]
             fails = result.attempts[attempt] is None and not one.said

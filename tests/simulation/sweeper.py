@@ -1,4 +1,4 @@
-"""Somebody who looks for jobs whose drivers are silent, and ends them, as `headgate sweep` does."""
+"""A sweeper that looks for silent drivers and ends their jobs, as `headgate sweep` does."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ class Sweeper:
         self._announcer = Announcer(JOB, process.name, self._clock)
 
     def run(self) -> None:
-        """Raises:
-        HeadgateError: it came to no end; the next sweep goes on.
+        """Sweep once.
+
+        Raises:
+            HeadgateError: the sweep did not come to its end; the next one continues.
         """
         now_ms = time_of(self._log, JobId(self.process.name), self._deadline())
         beats = self._log.read_beats(None, self._deadline())

@@ -1,4 +1,4 @@
-"""Bugs that are put into the product: what must hold no longer does, and that is seen."""
+"""Each planted bug breaks a guarantee, and the simulation notices that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole jobs from one seed each: what must hold does, and the same seed tells the same story."""
+"""Whole jobs from one seed each: every guarantee holds, and a seed has one history."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MANY = 20
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
 def test_what_must_hold_does(start: int) -> None:
-    """No seed breaks a guarantee; the seeds that do are named."""
+    """No seed breaks a guarantee; a failing seed is named."""
     outcomes = [simulate(seed) for seed in range(start, start + BLOCK)]
     assert {} == {one.seed: one.violations for one in outcomes if one.violations}
     assert sum(one.faults.total() for one in outcomes) > BLOCK
 
 
 def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
-    """Without faults a job comes to its end at once, and its own deletions leave nothing."""
+    """A job without faults ends at once, and its own deletions leave nothing."""
     outcome = simulate(1, calm=True)
     assert () == outcome.violations
     assert 0 == outcome.faults.total()
@@ -38,12 +38,13 @@ def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_each_call_may_fail(share: int) -> None:
-    """A small job comes to its end whichever of all chances for a fault is taken, one by one."""
+    """A small job comes to its end whichever single chance for a fault is taken."""
     fail_each(SMALL, 1 + share, SHARES)
 
 
 def test_calls_of_a_session_may_fail() -> None:
-    """So does a session's, of whose many chances some are taken."""
+    """A small session job comes to its end whichever single chance is taken, of those that are
+    tried."""
     fail_each(SMALL_SESSION, 1, EVERY)
 
 
@@ -58,15 +59,15 @@ def fail_each(seed: int, first: int, every: int) -> None:
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
-    """A job goes on for as long as its driver does, and so it does where each exchange reads the
-    one before."""
+    """A job with many exchanges goes on as long as its driver, even if each exchange reads the one
+    before."""
     outcome = simulate(seed, exchanges=MANY, chained=chained)
     assert () == outcome.violations
     assert outcome.faults.total() > MANY
 
 
 def test_one_seed_has_one_history() -> None:
-    """Two runs of a seed have the same trace, also in another process that hashes otherwise."""
+    """Two runs of a seed have the same trace, even in a process with another hash seed."""
     seeds = (3, 8, 21)
     told = [simulate(seed).trace for seed in seeds]
     assert told == [simulate(seed).trace for seed in seeds]

@@ -1,5 +1,4 @@
-"""A driver's side of the log: it states facts of one job until they are confirmed, and reads the
-log."""
+"""A driver's side of the log: it states facts until they are confirmed, and reads decisions."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class Voice:
 
     @property
     def settled(self) -> int:
-        """The position up to which the state tells of the log."""
+        """Return the position up to which the state covers the log."""
         return self._unsettled[0] if self._unsettled else self.position
 
     def register(self) -> None:
@@ -89,14 +88,14 @@ class Voice:
         self.ask(JobUnregistered("closed", self.epoch))
 
     def _beat(self) -> None:
-        """Signs of life, until nothing more is to be said."""
+        """Send heartbeats until the driver leaves."""
         while not self.leaving:
             with suppress(Retryable):
                 self.log.beat(self._announcer.job)
             self._clock.sleep_s(self._lease_ms / 3000)
 
     def tell(self, body: Fact) -> str:
-        """State a fact until the log has confirmed it; the name under which it was."""
+        """State a fact until the log has confirmed it, and return the id of the confirmed event."""
         for _ in range(TELLS_MAX):
             self.check_fence()
             event = self._announcer.fact(body)
@@ -116,11 +115,12 @@ class Voice:
                 return self._answers[name]
 
     def _is_answered(self, name: str, _: JobState) -> bool | None:
-        """Return whether a decision is known, or never will be: a snapshot has no answers."""
+        """Return True if the decision is known, or cannot become known because a snapshot has no
+        answers."""
         return True if name in self._answers or self._told_at < self._answers_from else None
 
     def wait(self, found: Callable[[JobState], T | None], what: str) -> T:
-        """The first answer that is not None on the settled state."""
+        """Return the first answer that is not None on the settled state."""
         deadline = Deadline.after(self._patience_s, self._clock)
         while (answer := found(self.state)) is None:
             if deadline.passed:
@@ -130,7 +130,7 @@ class Voice:
         return answer
 
     def take(self, timeout_s: float) -> None:
-        """Read on in the log."""
+        """Read further in the log."""
         try:
             if self._follower is None:
                 self._follower = self._take_up()
@@ -159,7 +159,7 @@ class Voice:
         return start.follower
 
     def catch_up(self) -> None:
-        """Read what the log has by now."""
+        """Read everything that the log has by now."""
         end = None
         while end is None or self.position < end:
             self.take(0.2)
@@ -168,9 +168,10 @@ class Voice:
             self.check_fence()
 
     def check_fence(self) -> None:
-        """
+        """Raise an error if the driver no longer speaks for the job.
+
         Raises:
-            Fenced: somebody else speaks for the job, or has ended it.
+            Fenced: another driver speaks for the job, or has ended it.
         """
         if self.epoch and self.state.epoch > self.epoch:
             raise Fenced(f"epoch {self.state.epoch} has begun")

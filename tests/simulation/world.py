@@ -1,4 +1,4 @@
-"""A world from a seed, run to its end, and what is found there."""
+"""A world from a seed, which is run to its end and checked there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Outcome:
 
 
 class Operator:
-    """Sees that there is a driver and a master until the job is closed; never dies."""
+    """An operator that keeps a driver and a master running until the job is closed, and never
+    dies."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -86,7 +87,7 @@ class Operator:
         self._drivers: list[tuple[Actor, Application]] = []
 
     def run(self) -> None:
-        """Until a driver has closed the job, then until everybody else has come to an end."""
+        """Run until a driver has closed the job, and then until everyone else has ended."""
         scheduler = self.world.scheduler
         while not self._is_over():
             self._keep_masters()
@@ -122,7 +123,7 @@ class Operator:
         return self.world.oracle.closed and any(app.finished for _, app in self._drivers)
 
     def _sweep(self) -> None:
-        """Somebody looks from time to time whether anybody is silent."""
+        """Start a sweeper from time to time."""
         scheduler = self.world.scheduler
         swept = self.world.lease_ms and not self._unswept
         if swept and scheduler.random.random() < SWEEP_SHARE:
@@ -130,7 +131,7 @@ class Operator:
             scheduler.spawn(sweeper.process.name, sweeper.process, sweeper.run)
 
     def _report(self) -> None:
-        """Somebody who looks through the store misses an object of a stream, and states it."""
+        """Delete an object of a stream, and state it as lost, as fsck would."""
         names = [name for name in self.world.bucket.objects if name.startswith(PREFIX)]
         winners = self.world.oracle.streaming
         if found := [(name, one) for name in names if (one := attempt_of(name)) in winners]:
@@ -185,7 +186,7 @@ class Operator:
         return self.world.chaos.quiet or self.world.scheduler.random.random() < share
 
     def _silence(self, driver: Process) -> None:
-        """It dies, or is not heard until its lease may be over."""
+        """Kill a driver, or freeze it until its lease may be over."""
         if self.world.chaos.strikes("driver goes silent"):
             scheduler = self.world.scheduler
             if scheduler.random.random() < 0.5:
@@ -206,8 +207,8 @@ def simulate(
     exchanges: int = 0,
     chained: bool = False,
 ) -> Outcome:
-    """Run one world; `nth` takes just that chance for a fault. With `exchanges` its driver has so
-    many and nothing befalls it, but all others."""
+    """Run one world. With `nth` only that chance for a fault is taken. With `exchanges` the driver
+    has that many and no fault strikes it, only other processes."""
     scheduler = Scheduler(seed, STEPS_MAX + EXCHANGE_STEPS_MAX * exchanges)
     scheduler.told = [] if tell else None
     chaos = Chaos(scheduler, nth, calm, exchanges)
@@ -285,7 +286,7 @@ def _hazard(world: World) -> Callable[[Process], None]:
 
 
 def _damage(world: World, harm: Callable[[bytes], bytes | None]) -> None:
-    """Somebody deletes or overwrites an object that is none of theirs."""
+    """Delete or overwrite an object of the job behind everyone's back."""
     objects = world.bucket.objects
     names = sorted(name for name in objects if name.startswith(PREFIX))
     if names:
@@ -309,7 +310,7 @@ def fall_quiet(world: World) -> None:
 
 
 def _check_end(world: World) -> None:
-    """After the close, and the sweep a while later, nothing of the job is left."""
+    """Check that nothing of the job is left after its close and a later sweep."""
     objects, oracle = world.bucket.objects, world.oracle
     left = [name for name in objects if name.startswith(PREFIX)]
     if left:
