@@ -22,7 +22,7 @@ settings.register_profile(
 settings.register_profile(
     "long", deadline=None, print_blob=True, max_examples=3000, suppress_health_check=_SLOW
 )
-for named in ("BROKER", "STORE", "S3_ENDPOINT"):  # what `make stack` prints for a shell
+for named in ("BROKER", "STORE", "S3_ENDPOINT"):  # exported by users of `make stack`
     os.environ.pop(f"HEADGATE_{named}", None)
 
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -34,7 +34,7 @@ def running() -> set[threading.Thread]:
 
 @pytest.fixture
 def no_thread_stays() -> Iterator[None]:
-    """Every thread of ours that a test started ends with it."""
+    """Assert that every thread of ours that a test started ends with the test."""
     before = running()
     yield
     deadline = Deadline.after(5.0)

@@ -11,8 +11,7 @@ _LIMIT_S = 30.0
 
 
 class Link:
-    """A proxy that passes nothing while it is cut, and ends no connection, as when a cable is
-    unplugged.
+    """A proxy that passes nothing while it is cut, and ends no connection, as with a pulled cable.
 
     `here` is as long as the nodes' own address, so that no answer changes its size.
     """

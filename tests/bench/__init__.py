@@ -1,1 +1,1 @@
-"""Benchmarks: ratios within one run, never figures to compare across machines."""
+"""Benchmarks: they give ratios within one run, never figures to compare across machines."""

@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: every table, or those that are named."""
+"""Print every table, or the tables that are named: `python -m tests.bench`."""
 
 from __future__ import annotations
 

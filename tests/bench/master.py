@@ -50,7 +50,7 @@ from .core import EXCHANGES, MAPS, REDUCERS, Taken, facts, in_core, index_of
 PARTITIONS, DELETERS = 4, 4
 JOBS, SMALL = 1_000, 4
 LIMIT_S = 600.0
-COPY_BYTES = 120  # about what a decision has
+COPY_BYTES = 120  # about the size of a decision
 _NAME = ResultId("1-0001")
 
 
@@ -90,7 +90,7 @@ def small_jobs(rounds: int) -> Table:
     ended = [on_kafka([list(life()) for _ in range(JOBS)], _ended) for _ in range(rounds)]
     took_s = median(one.took_s for one in ended)
     decisions = JOBS * (SMALL + 4)  # accepted twice, each consumable, complete, released
-    expected = decisions + JOBS * (len(list(life())) + 1)  # and each deletion stated
+    expected = decisions + JOBS * (len(list(life())) + 1)  # and a fact for each deletion
     assert {one.events for one in ended} == {expected}, "each job says all of its events"
     table.add_row(
         f"{JOBS:,}",

@@ -26,7 +26,7 @@ from .places import ROWS, attached, consume, rows
 
 SCHEMA = "k long, mean double"
 _CALLS = 5_000
-_LEAST_S = 60  # for less, a case is repeated: it takes some rounds until a JVM has compiled it
+_LEAST_S = 60  # repeat a shorter case: the JVM compiles it only after some rounds
 _RESET_PEAK = "5"
 _SIDE = "HEADGATE_BENCH_SIDE"
 _SPARK, _HEADGATE = "spark", "headgate"
@@ -72,7 +72,7 @@ class Side:
 
 
 def cases(spark: SparkSession) -> list[Case]:
-    _use_workers(spark, _SPARK)  # a function is bound to those of the time when it is named
+    _use_workers(spark, _SPARK)  # a function keeps the workers of its definition
     given = rows(spark)
     hashed = F.expr("abs(bigint(hash(v)))")
     keyed = {count: given.withColumn("k", hashed % count) for count in (_FEW, _MANY, _MOST)}

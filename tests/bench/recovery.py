@@ -48,7 +48,7 @@ from headgate.control.snapshots.schedule import SnapshotSchedule
 from headgate.infra.devstack import stack
 
 MAPS, REDUCERS, ALIVE = 1_000, 200, 10
-INDEX_BYTES = 2_400  # what 200 subpartitions take in an event
+INDEX_BYTES = 2_400  # the index of 200 subpartitions in an event
 LIMIT_S = 600.0
 JOB = JobId("recovery")
 

@@ -28,7 +28,7 @@ from .tpcds_data import Answer, answers, in_spark, queries, tables, views
 
 _ADAPTIVE = {
     "aqe": {"spark.sql.adaptive.enabled": "true"},
-    # Nothing makes 200 partitions fewer here, and their tasks would be all that is measured.
+    # Without adaptive execution, the tasks of 200 partitions would be all that is measured.
     "static": {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "8"},
 }
 _JOINS = {"broadcast": {}, "merge": {"spark.sql.autoBroadcastJoinThreshold": "-1"}}
@@ -169,7 +169,7 @@ def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str
     try:
         with collected(spark, hg, text) as answer.rows:
             answer.took_s = time.monotonic() - begun_s
-    except Exception as exc:  # the others are measured all the same
+    except Exception as exc:  # measure the others all the same
         answer.took_s = time.monotonic() - begun_s
         answer.error = f"{type(exc).__name__}: {exc}"
     results = hg.results()[before:]

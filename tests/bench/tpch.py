@@ -51,7 +51,7 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
             for number, text in asked.items():
                 one = measured[number]
                 if turn == 1:
-                    one.spark_s, one.ours_s = [], []  # the first round was to warm up
+                    one.spark_s, one.ours_s = [], []  # the first round only warms up
                 _measure(spark, hg, text, one)
         found = findings(hg._services, recorded(hg)).found
     return table(measured, f"{title}; fsck has {len(found)} findings")

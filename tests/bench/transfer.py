@@ -1,5 +1,4 @@
-"""Bytes a second of writer and gate without their kernels, compared with a bare loop on the same
-store.
+"""Bytes a second of writer and gate without their kernels, against a bare loop on the same store.
 
 A kernel is the computation that is needed whatever carries the bytes: sort and encode, or checksum
 and decode. It is measured alone, without I/O. The further time of writer and gate is compared with
@@ -103,7 +102,7 @@ class _Context:
         raise error
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nothing is lost here."""
+        """Do nothing: nothing is lost here."""
 
 
 def run(rounds: int, counts: tuple[int, ...] = (32, 200)) -> Table:

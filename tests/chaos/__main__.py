@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=1, help="the first round, of those planned")
     parser.add_argument("--application", choices=APPLICATIONS, help="of one kind alone")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all started processes too
     folder = Path(mkdtemp(prefix="headgate-chaos-"))
     begun_s = SYSTEM_CLOCK.monotonic_s()
     with open_place(folder) as place:

@@ -17,7 +17,7 @@ GROWS_MAX, GROWS_MIB_MAX = 1.15, 16.0
 _WIDTH, _HEIGHT, _EDGE, _LINE = 960, 360, 56, 16
 _COLOURS = ("#1b6ca8", "#c8553d", "#588157", "#8e6c8a", "#b08900", "#2a9d8f", "#6c757d", "#d1495b")
 
-Life = tuple[str, int]  # a process: whose, and its id
+Life = tuple[str, int]  # the owner of a process, and its pid
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Samples:
 
 
 def resident_mib(pid: int) -> float:
-    """Return what a process has in memory; 0 when it has ended."""
+    """Return the resident memory of a process, or 0 when it has ended."""
     with suppress(OSError):
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)

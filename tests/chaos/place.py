@@ -27,7 +27,7 @@ from .processes import ROOT, STARTED_S_MAX, Application, Masters
 PREFIX, TOPIC_PARTITIONS = "chaos", 4
 SLOTS = ("a", "b")
 HEAP_MIB = 256
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for more
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for C2
 ASK_S_MAX = 60.0
 WEEK_MS = 7 * 86_400_000
 

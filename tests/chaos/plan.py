@@ -18,12 +18,12 @@ FAULTS = (
 _OF_TASKS = ("executor", "worker")
 
 EXCHANGES, TPCDS, LONG = "exchanges", "tpcds", "long"
-APPLICATIONS = (EXCHANGES, TPCDS)  # of rounds
+APPLICATIONS = (EXCHANGES, TPCDS)  # the applications of rounds
 OFFLOAD, ACTION = "offload", "action"
 QUERIES = tuple(TESTED)
 IN_TURN = ("first", "second", "third", "fourth")
 
-# The phases that an application tells, in their order; in the last one nothing can happen.
+# The phases that an application prints, in order; no fault strikes in the last one.
 PHASES = {
     EXCHANGES: ("attaching", "writing", "rewriting", "reading", "closing", "closed"),
     TPCDS: ("attaching", *IN_TURN, "closing", "closed"),
@@ -32,12 +32,12 @@ PHASES = {
 
 AFTER_S_MAX = 3.0
 LASTS_S = (1.0, 8.0)
-# Longer than a session of the group and than a transaction: its holder is given up meanwhile.
+# Up to longer than a group session and a transaction, so that their holder is given up meanwhile.
 LASTS_LONG_S = (1.0, 14.0)
 BETWEEN_S = (3.0, 8.0)
 STRIKES_MAX = 12
 
-# What happens in hours.
+# The faults of a run of hours.
 LINK, CUT = "link", "cut"
 SOAKED = (*((victim, how) for victim in VICTIMS for how in (KILLED, PAUSED)), (LINK, CUT))
 SOAKED_BETWEEN_S, SOAKED_LASTS_S = (5.0, 25.0), (1.0, 25.0)
@@ -50,7 +50,7 @@ class Work:
     application: str
     mode: str
     way: str = ""
-    queries: tuple[int, ...] = ()  # of TPC-DS, in their turn
+    queries: tuple[int, ...] = ()  # of TPC-DS, in this order
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class Strike:
     phase: str
     after_s: float
     lasts_s: float
-    choice: float  # which one, where there are several
+    choice: float  # chooses among several victims
 
     def __str__(self) -> str:
         return f"{self.after_s:.1f} s into {self.phase}, for {self.lasts_s:.1f} s"

@@ -45,7 +45,7 @@ from .processes import ROOT, STARTED_S_MAX, Application, Late, wait_for
 from .rounds import Scene, strike
 
 RETENTION_MS, SEGMENT_MS, LEASE_MS = 300_000, 60_000, 60_000
-LATE_S_MAX = 1_200.0  # what faults may cost all in all
+LATE_S_MAX = 1_200.0  # the delay that all faults together may cause
 LOOKED_S_MAX = 300.0
 EXPIRED_S_MAX = 2 * SOON_MS / 1000
 PICTURE = ROOT / ".bench" / "soak.svg"
@@ -93,7 +93,7 @@ class Run:
             return "the link to Kafka"
         one, how = Strike("working", 0.0, fault.lasts_s, fault.choice), fault.how
         if fault.victim == "master" and self.scene.holder() == SLOTS[-1]:
-            how = PAUSED  # its memory is looked at
+            how = PAUSED  # its memory is watched
         return strike(self.scene, fault.victim, how, one)
 
     def end(self) -> None:
@@ -197,7 +197,7 @@ def main() -> int:
     parser.add_argument("--applications", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends all started processes too
     folder = Path(mkdtemp(prefix="headgate-soak-"))
     wrong = soak(folder, given)
     print(*(wrong or ["nothing is wrong"]), sep="\n")

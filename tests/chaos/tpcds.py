@@ -27,7 +27,7 @@ RIGHT = "the answers of DuckDB"
 
 _SETTINGS = {
     "spark.executor.memory": "1g",
-    # Whoever kills an executor every few seconds may hit one task more often than Spark allows for.
+    # An executor killed every few seconds may fail one task more often than Spark allows.
     "spark.task.maxFailures": "16",
 }
 

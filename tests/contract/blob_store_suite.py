@@ -18,7 +18,7 @@ from headgate.control.errors import Closed, Conflict, Corrupt, HeadgateError, In
 from headgate.storage.stores.port import BlobStat, BlobStore, ByteRange
 from headgate.storage.stores.request_meter import RequestCounts
 
-BIG_BYTES = 11 * (1 << 20) + 7  # above the suite's multipart threshold, no whole number of parts
+BIG_BYTES = 11 * (1 << 20) + 7  # above the multipart threshold, and not a whole number of parts
 RACERS = 8
 LIMIT_S = 60.0
 
@@ -47,7 +47,7 @@ def together(count: int, act: Callable[[int], None]) -> list[HeadgateError | Non
 
 
 class BlobStoreSuite:
-    listed = 1_050  # more than one page of S3's
+    listed = 1_050  # more than a page of S3
 
     @pytest.fixture
     def make(self) -> Callable[[], BlobStore]:

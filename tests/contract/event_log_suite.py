@@ -453,7 +453,7 @@ class EventLogSuite(EventLogBasics):
                 decisions.write(decision(job, name))
                 end()
             with closing(log.follow(job, None)) as follower:
-                assert names(read(follower, 2)) == ["fact", "kept"]  # Kafka shows them a bit later
+                assert names(read(follower, 2)) == ["fact", "kept"]  # Kafka shows commits later
             decisions.begin()
             decisions.write(decision(job, "open"))
             all_events = log.read_all(Deadline.after(LIMIT_S))

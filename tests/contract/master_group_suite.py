@@ -311,7 +311,7 @@ class MasterGroupSuite:
         while not deadline.passed:
             try:
                 member.poll()
-            except Fenced:  # the step is over; the next one tells of the slot
+            except Fenced:  # this ends the step; a later poll reports the slot
                 continue
 
     def test_a_closed_log_lets_nobody_join(self, log: EventLog) -> None:

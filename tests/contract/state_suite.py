@@ -141,7 +141,7 @@ class StateSuite(StateBasics, EventLogSuite):
         ):
             theirs.begin()
             theirs.keep(StateRecord(other, b"theirs"))
-            SYSTEM_CLOCK.sleep_s(0.2)  # handed over, and on its way
+            SYSTEM_CLOCK.sleep_s(0.2)  # time for the record to be on its way
             self.keep(ours, {job: b"ours"})
             found = pool.submit(log.read_state, job, Deadline.after(LIMIT_S), True)
             SYSTEM_CLOCK.sleep_s(0.5)

@@ -32,7 +32,7 @@ from headgate.infra.devstack import stack
 from .event_log_suite import LIMIT_S, append, decision, fact
 from .master_group_suite import MasterGroupSuite, Member, holds, wait_for
 
-# Both at the broker's least: who does not poll for so long is given up.
+# The broker's minimum for both: a member that does not poll for that long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
 
 

@@ -44,7 +44,7 @@ class Context:
         raise AssertionError(error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nothing is lost here."""
+        """Do nothing: nothing is lost here."""
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
         if number == 1_000:
             wait_for(lambda: bool(first.state(job).results[result].winners), "nothing is decided")
             link.cut()
-    SYSTEM_CLOCK.sleep_s(5.0)  # the first one's step ends, and is tried again
+    SYSTEM_CLOCK.sleep_s(5.0)  # time for the first driver's step to end and be retried
     second.register_job(Context(job))
     assert 2 == second.state(job).epoch
     link.mend()

@@ -48,8 +48,8 @@ STALL_S_MAX = 15.0
 LEASE_MS = 4_000
 RESULT = ResultId("r1")
 
-# `headgate master`, but a commit waits while the file `hold` is there, with its step open in the
-# log: then the file `held` tells so. It keeps its jobs' state every so many facts.
+# `headgate master`, but a commit waits while the file `hold` exists, with its step open in the log.
+# The file `held` then shows that it waits. Snapshots are written every few facts.
 HOLDING = """
 import functools, pathlib, sys, time
 from headgate.control.kafka.membership import KafkaMembership
@@ -153,7 +153,7 @@ class Context:
         raise AssertionError(error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nothing is lost here."""
+        """Do nothing: nothing is lost here."""
 
 
 @pytest.fixture
@@ -453,7 +453,7 @@ def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> 
     run.produce(descriptor, 0)
     wait_for(held.exists, "the master is not in a step")
     take_out_of_group(masters.bootstrap, log._settings.masters_group, "a")
-    SYSTEM_CLOCK.sleep_s(1.5)  # a heartbeat, from which the client hears of it
+    SYSTEM_CLOCK.sleep_s(1.5)  # time for a heartbeat, which tells the client
     other = Consumer(log._settings.joining("a"))
     other.subscribe([log._settings.events_topic])
     wait_for(lambda: other.poll(0.1) is None and bool(other.assignment()), "nobody else joins")

@@ -35,11 +35,11 @@ from .lifecycle_model import JOB, OPENING, RESULTS, run
 from .test_damage import SUBPARTITIONS, sound
 from .test_segments import RESULT
 
-ROOM_BYTES = 256 << 20  # on top of what the process has when it begins
+ROOM_BYTES = 256 << 20  # on top of the memory at the start
 INPUT_S_MAX = 2.0
 BLOCK = 2_000
 ODD = (0x00, 0x01, 0x7F, 0x80, 0xFF)
-LARGE = b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"  # the longest of Avro's numbers
+LARGE = b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"  # the longest Avro number
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.decide import step
 from headgate.control.model.state import JobState
 
-MANY = settings(max_examples=3 * settings().max_examples)  # of the profile; a fold is cheap
+MANY = settings(max_examples=3 * settings().max_examples)  # a fold is cheap
 JOB = JobId("job")
 RESULTS = (ResultId("a"), ResultId("b"), ResultId("unknown"))
 SIZES = {RESULTS[0]: 2, RESULTS[1]: 0, RESULTS[2]: 3}
@@ -88,7 +88,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
     st.builds(JobUnregistered, st.just("closed"), EPOCH),
 )
 
-# Half of the facts are about few attempts, so that what one says meets what another one said.
+# Half of the facts are about few attempts, so that several facts are about the same one.
 NEAR = st.builds(
     AttemptId,
     st.builds(PartitionId, st.just(RESULTS[0]), st.sampled_from((0, 0, 1))),

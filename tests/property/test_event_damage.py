@@ -33,7 +33,7 @@ Edit = Callable[[bytes], bytes]
 
 BOMBS = st.sampled_from(
     [
-        b"\xff" * 9 + b"\x01",  # the largest length that a number of Avro can state, and the least
+        b"\xff" * 9 + b"\x01",  # the largest length that an Avro number can state, and the least
         b"\xfe" * 9 + b"\x01",
         b"\x80" * 40,
         b"\xff\xff\xff\xff\x0f",

@@ -161,6 +161,6 @@ class MemoryLogMachine(RuleBasedStateMachine):
         assert [name for _, name in visible] == found
 
 
-# Any interleaving of two jobs' facts and steps looks to readers as the list says.
+# Readers see what the model's list says, for any interleaving of two jobs' facts and steps.
 TestMemoryLog = MemoryLogMachine.TestCase
 TestMemoryLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

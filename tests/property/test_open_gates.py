@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_stays")
 PARTITIONS, SUBPARTITIONS = 4, 3
 SCHEMA = pa.schema([("n", pa.int64())])
 LIMITS = Limits(segment_bytes=120, fetch_bytes=200, fetch_parallel=2)
-EMPTY = PARTITIONS - 1  # this partition has no rows, and says so
+EMPTY = PARTITIONS - 1  # this partition is announced without rows
 
 
 def attempt(partition: int, task: int) -> AttemptId:

@@ -172,7 +172,7 @@ class World:
                         self.start(index)
         ended = {task.attempt.partition.index for task in self.tasks if not task.ended}
         for index in set(range(PARTITIONS)) - ended - set(self.result.winners):
-            self.start(index)  # as Spark tries a task again
+            self.start(index)  # as Spark retries a task
 
     @property
     def result(self) -> ResultState:
@@ -364,7 +364,7 @@ def test_a_half_read_attempt_that_dies_ends_its_readers() -> None:
         world.decide()
         batches = iter(world.gate(1))
         assert rows_of(first.attempt)[:10:2] == next(batches)["n"].to_pylist()
-        world.choices += [0, 1]  # the task dies, and the master hears of it
+        world.choices += [0, 1]  # the task dies, and the master decides on it
         with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
             next(batches)
         assert not world.result.complete

@@ -48,8 +48,8 @@ CODECS = ("lz4", "zstd", "none")
 
 Longs = npt.NDArray[np.int64]
 
-# Types: drawn as plain ones, in which floats, times and decimals are their bits, and reinterpreted.
-# So every bit pattern is drawn, and what comes back is compared bit by bit.
+# Values are drawn in plain types, where floats, times and decimals are their bits, and then
+# reinterpreted. So every bit pattern is drawn, and values are compared bit by bit.
 
 _BITS: dict[pa.DataType, pa.DataType] = {
     pa.float32(): pa.int32(),

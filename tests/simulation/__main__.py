@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--exchanges", type=int, default=0, help="of each job, else a few")
     parser.add_argument("--chained", action="store_true", help="each exchange reads the one before")
     given = parser.parse_args()
-    logging.disable(logging.ERROR)  # a world is full of what would be worth one
+    logging.disable(logging.ERROR)  # faults log many errors and warnings
     run = partial(simulate, exchanges=given.exchanges, chained=given.chained)
     chunk = 1 if given.exchanges else 20
     if given.trace is not None:

@@ -33,9 +33,9 @@ from .streams import Streams
 from .voice import Voice
 
 TRIES_MAX = 12
-SILENT_MS = 20_000.0  # a task that says nothing for so long is run elsewhere
+SILENT_MS = 20_000.0  # a task that is silent for that long is run elsewhere
 STAGE_S = 0.2
-READERS_WAIT_MS = 150.0  # before those begin that read while writers write
+READERS_WAIT_MS = 150.0  # before late readers begin, while writers write
 LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
 
 

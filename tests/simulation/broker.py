@@ -32,7 +32,7 @@ from .scheduler import Process, Scheduler, Signal, SimClock
 REQUEST_MS = 8_000.0
 SETTINGS = KafkaSettings("", "head-gate")
 OTHER = JobId("other")
-KEPT_MS = 30_000  # for how long the log keeps an event that no snapshot needs
+KEPT_MS = 30_000  # how long the log keeps an event that no snapshot needs
 
 
 class Broker:
@@ -48,7 +48,7 @@ class Broker:
         self.partitions = partitions
         self._clock = SimClock(scheduler, Process("broker"))
         self.memory = MemoryEventLog(partitions, self._clock)
-        self.members: dict[str, SimMembership] = {}  # the newest of each slot
+        self.members: dict[str, SimMembership] = {}  # the newest member of each slot
         self.changed = Signal(scheduler)
         self.back_ms = 0.0
         self._watcher = self.memory.follow(JOB)
@@ -169,7 +169,7 @@ class SimLog:
         """Do nothing: the log is ready."""
 
     def retention_ms(self, deadline: Deadline) -> int:
-        return -1  # what snapshots need is never forgotten here
+        return -1  # retention here never removes what snapshots need
 
     def identity(self, deadline: Deadline) -> str:
         return "simulated"
@@ -206,7 +206,7 @@ class SimLog:
             broker.scheduler.later(back_ms - broker.scheduler.now_ms + 1.0, self._deliver)
             return
         if self.process.dead and broker.scheduler.random.random() < 0.5:
-            self.queue.clear()  # it died before these were sent
+            self.queue.clear()  # the process died before it sent these
             return
         record = self.queue.popleft()
         at = broker.take(record.event, record.said_ms)

@@ -56,8 +56,8 @@ RATES = {
     "task given up": 0.03,
 }
 HARM = {"object lost", "object damaged", "bytes cut short", "bytes flipped"}
-HARMED_EXCHANGES = 10  # so many are harmed as in a small world, however many there are
-STREAM_RATES = {"object reported": 0.1}  # where a result is pipelined
+HARMED_EXCHANGES = 10  # as many as in a small world, however many exchanges there are
+STREAM_RATES = {"object reported": 0.1}  # only with a pipelined result
 _STORE = {
     Operation.CREATE: {
         "put request lost": Effect.LOSE_REQUEST,

@@ -36,7 +36,7 @@ class SimMembership:
         self._process = process
         self._inner: MemoryMembership = broker.memory.join(slot, self)
         self._ends: dict[int, int | None] = {}
-        self._late: list[Event] = []  # written, and not in the log yet
+        self._late: list[Event] = []  # written, but not in the log yet
         self._written: list[Event] = []
         self._accepted: frozenset[int] = frozenset()
         self._step = 0

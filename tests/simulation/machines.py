@@ -38,11 +38,11 @@ class World:
     oracle: Oracle
     broker: Broker
     bucket: Bucket
-    mode: str  # who decides: the driver's own masters, or those of a session
-    lease_ms: int  # of each driver; with 0 nobody sweeps
-    stream_at: int | None = None  # the exchange of each driver that is a pipelined result
-    exchanges: int = 0  # of a driver that nothing befalls; with 0 the world draws a few
-    chained: bool = False  # each of them reads the one before, and none is released early
+    mode: str  # whether the driver's own masters decide, or a session's
+    lease_ms: int  # of each driver; with 0 there is no sweeper
+    stream_at: int | None = None  # the number of each driver's pipelined exchange
+    exchanges: int = 0  # of a driver without faults; with 0 the world draws a few
+    chained: bool = False  # each exchange reads the one before, and none is released early
 
 
 class GivenUp(Exception):
@@ -58,7 +58,7 @@ class Exchange:
     subpartitions: int
     deterministic: bool
     source: Exchange | None
-    position: int  # of the log, before anything was said of it
+    position: int  # of the log, before the first fact about the result
     pipelined: bool = False
 
 
@@ -162,8 +162,7 @@ class Executor:
         known: KnownPartitions | None = None,
         position: int = 0,
     ) -> list[Row]:
-        """Run a reader task with the partitions known at a position of the log, and return its
-        rows.
+        """Run a reader task with the partitions known at a log position, and return its rows.
 
         A gate that comes to its end must have given every row.
         """

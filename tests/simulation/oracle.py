@@ -50,7 +50,7 @@ class Told:
     consumable: list[AttemptId] = field(default_factory=list)
     superseded: set[AttemptId] = field(default_factory=set)
     winner: AttemptId | None = None
-    read: list[AttemptId] = field(default_factory=list)  # what all readers so far may have read
+    read: list[AttemptId] = field(default_factory=list)  # the attempts that readers may have read
 
 
 class Oracle:
@@ -65,7 +65,7 @@ class Oracle:
         self.epoch = 0
         self.closed = False
         self.released: set[str] = set()
-        self.promoted: dict[str, int] = {}  # until when
+        self.promoted: dict[str, int] = {}  # the time of expiry
         self.objects: Collection[str] = ()
         self._stored: dict[str, list[str]] = {}
         self._streams = Generations()
@@ -73,16 +73,16 @@ class Oracle:
         self._failed = False
         self._ordered: set[AttemptId | str | None] = set()
         self._told: dict[tuple[str, int], Told] = {}
-        self._heard: dict[str, tuple[float, float]] = {}  # when at last, and the longest silence
+        self._heard: dict[str, tuple[float, float]] = {}  # the last time, and the longest silence
         self.now_ms = 0.0
         self.has_one_master = False
         self._masters: list[str] = []
-        self._holders: dict[JobId | int, object] = {}  # of a job, or of a partition
+        self._holders: dict[JobId | int, object] = {}  # by job, or by partition
 
     def violated(self, what: str) -> None:
         self.violations.append(what)
 
-    # what the log shows
+    # Checks of the log
 
     def opened(self, what: JobId | int, holder: object) -> None:
         self._holders[what] = holder
@@ -262,7 +262,7 @@ class Oracle:
         if max(longest, self.now_ms - before) < driver.body.lease_ms:
             self.violated(f"the lease of {driver.by} ended, who was never silent for so long")
 
-    # what the store is told
+    # Checks of the store
 
     def deletes(self, name: str) -> None:
         """Check that an object may be deleted."""
@@ -281,7 +281,7 @@ class Oracle:
         elif attempt not in told.superseded and not self.closed:
             self.violated(f"{name} was deleted without an order")
 
-    # what readers get
+    # Checks of readers
 
     def read(
         self, result: str, partitions: int, subpartitions: range, task: int, rows: list[Row]

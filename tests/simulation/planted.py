@@ -234,7 +234,7 @@ def take_each_stream_for_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_updates.Fold, "__init__", alone)
 
 
-# Each with the first seed that shows it, by today's histories: it is tried first.
+# Each bug with a seed that shows it today, which is tried first.
 PLANTED: Mapping[Plant, int] = MappingProxyType(
     {
         drop_a_segment: 0,

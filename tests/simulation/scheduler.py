@@ -22,7 +22,7 @@ from headgate.control.errors import Unavailable
 
 T = TypeVar("T")
 
-STEP_MS = 4.0  # a wait of no stated length takes up to so long
+STEP_MS = 4.0  # the most that a wait without a stated length takes
 STEPS_MAX = 150_000
 
 
@@ -41,14 +41,14 @@ class Process:
     name: str
     dead: bool = False
     thaws_ms: float = 0.0
-    back_ms: float = 0.0  # until when it does not reach the log
+    back_ms: float = 0.0  # the end of the time in which it does not reach the log
     skew_ms: float = 0.0
     mortal: bool = True
 
 
 @dataclass(eq=False)
 class Actor:
-    """One line of execution in a process."""
+    """A thread of execution in a process."""
 
     name: str
     process: Process

@@ -14,7 +14,7 @@ from .world import simulate
 ROOT = Path(__file__).parents[2]
 SEEDS = 200
 BLOCK = 20
-SMALL = 104  # a seed whose job is small: each of its calls is made to fail once
+SMALL = 104  # a seed with a small job, each of whose calls can fail once
 SHARES = 4
 SMALL_SESSION, EVERY = 72, 20
 MANY = 20

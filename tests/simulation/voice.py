@@ -57,7 +57,7 @@ class Voice:
         self._ledger = Ledger(job)
         self._answers: dict[str, tuple[Decision, ...]] = {}
         self._follower: Follower | None = None
-        self._unsettled: deque[int] = deque()  # where the facts stand that are not settled
+        self._unsettled: deque[int] = deque()  # the offsets of facts that are not settled
 
     @property
     def state(self) -> JobState:

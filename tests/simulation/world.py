@@ -33,7 +33,7 @@ from .sweeper import Sweeper
 QUIET_MS = 90_000.0
 FROZEN_MS_MAX = 40_000.0
 CUT_OFF_MS_MAX = 40_000.0
-JUMP_MS_MAX = 400_000_000.0  # some days
+JUMP_MS_MAX = 400_000_000.0  # several days
 DRIVERS_MAX = 5
 EXCHANGE_STEPS_MAX = 3_000
 SETTLE_MS = 120_000.0
@@ -42,12 +42,12 @@ STREAM_SHARE = 0.25
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
 NEIGHBOUR_SHARE = 0.2
-UNSWEPT_SHARE = 0.7  # of the sessions, whose masters end leases as well
+UNSWEPT_SHARE = 0.7  # of the sessions; their masters end leases without a sweeper
 TICK_SHARE = 0.2
 FOR_EVER_MS = 10**10
-SUCCESSOR_SHARE = 0.15  # a next driver takes its time, in which the lease may end
+SUCCESSOR_SHARE = 0.15  # small, so that the lease may end before the next driver comes
 SLOTS = ("a", "b", "c")
-BESIDE = (JobId("beside"), JobId("elsewhere"))  # on the job's partition, and where there are two
+BESIDE = (JobId("beside"), JobId("elsewhere"))  # on the job's partition, and on another
 NEIGHBOURS = (f"{ROOT}/job-2/00/r/0/1-0/0", f"{ROOT}/jobs", "elsewhere/job/00/r/0/1-0/0")
 
 
@@ -73,7 +73,7 @@ class Operator:
     def __init__(self, world: World) -> None:
         self.world = world
         self.process = Process("operator", mortal=False)
-        self.left = 0  # what the last sweep found, a while after the close
+        self.left = 0  # the objects that the last sweep found, after the close
         self._cluster = Cluster(world)
         self._abandoned = world.lease_ms > 0 and world.scheduler.random.random() < 0.5
         self._sweeps = count()
@@ -148,7 +148,7 @@ class Operator:
             if alive and not self.world.chaos.strikes("second master"):
                 continue
             if session and scheduler.random.random() < 0.7:
-                continue  # others have the time to take over
+                continue  # leave others the time to take over
             process = Process(f"master-{len(self._masters)}")
             master = Master(self.world, process, slot)
             self._masters.append((scheduler.spawn(process.name, process, master.run), master))
@@ -322,7 +322,7 @@ def _check_end(world: World) -> None:
     events = list(world.broker.memory.read_all(Deadline.after(1.0)))
     ended = [state for state in _folded(world) if state.job == JOB]
     kept = [snapshot.state for snapshot in snapshots.values()]
-    if oracle.closed and ended != kept:  # unless a late record has opened it again
+    if oracle.closed and ended != kept:  # a late record may have opened it again
         oracle.violated(f"the last snapshot is not the end: {snapshots}")
     for audited in audit(events, read_snapshots(world.broker.memory, None, Deadline.after(1.0))):
         if audited.job != OTHER and (audited.violation or audited.due):

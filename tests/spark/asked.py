@@ -16,7 +16,7 @@ from .generated import SETTINGS, Tree, shrunk
 _NOTHING_TO_WRITE = "there are no columns to repartition"
 _ERROR_CHARS = 300
 _WRONG_ROWS = " rows, here "
-_SEES_ABOVE = 3  # one of so many queries
+_SEES_ABOVE = 3  # one query in this many
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from headgate.infra.devstack import stack
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-# No JVM of a test lives long enough for more; Spark compiles more code than fits in C1's default.
+# No JVM of a test lives long enough for C2, and Spark's code does not fit in C1's default cache.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 

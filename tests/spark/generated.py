@@ -59,7 +59,7 @@ def grow(rule: str, choose: Callable[[int], int], depth: int) -> Tree:
         depth -= 1
     choice = choose(len(texts))
     names = _names(texts[choice])
-    if not names:  # the first of those that are the same, of which there are more to be likelier
+    if not names:  # of equal texts, which only raise a chance, take the first
         choice = texts.index(texts[choice])
     inner = (grow(name, choose, depth) for name in names)
     return Tree(rule, choice, tuple(inner))

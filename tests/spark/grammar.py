@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from .switches import READING, SESSION
 
-# Rows, Spark's partitions, and one row in so many that does not have the hot key.
+# The number of rows, Spark's partitions, and n where one row in n does not have the hot key.
 _TABLES = {
     "few": (9, 2, 1),
     "some": (60, 2, 1),
@@ -29,8 +29,8 @@ _MIXED = "elt(int(q % 5) + 1, 'k', '', '\uff5e', '\U0001f600', 'k ')"
 _FLOAT = "case q % 8 when 0 then double('NaN') when 1 then -0.0D when 2 then 0.0D else 1.5 end"
 _SPACED = "concat('k', q % 7, repeat(' ', int(q % 3)))"
 _TRIMMED = "UTF8_BINARY" if pyspark.__version__.startswith("4.0.") else "UTF8_BINARY_RTRIM"
-# a and c of a number q, d and s.x of a number r; how a and c are shown, for of equal keys any may
-# stand for all
+# Expressions of a and c by a number q, and of d and s.x by a number r; and how a and c are shown,
+# because any of several equal keys may stand for all of them.
 TYPES = (
     ("int(q % 40)", "concat('k', q % 7)", "r % 60 / 8", "int(r % 3)", "a", "c"),
     ("decimal(q % 40) / 4", f"{_CASED} collate UTF8_LCASE", "timestamp_millis(r % 50 * 7919L)",
@@ -47,7 +47,7 @@ TYPES = (
 )  # fmt: skip
 
 
-# One subquery under each branch: Spark's optimizer copies it, with the very same columns.
+# A subquery under each branch, which Spark's optimizer copies with the very same columns.
 _COPIED = (
     *("(select * from <both> o where <member>)",) * 2,
     "(select o.* from <both> o <half> <other> i on o.a = i.a)",
@@ -55,7 +55,7 @@ _COPIED = (
     "(select a, b, (select max(c) from few#) c, d, s from <both> o where <member>)",
     "(select * from <both> <common> select * from <other>)",
 )
-# One subquery that is named once and used several times, with and without filters above it.
+# A subquery that is named once and used several times, with and without filters above it.
 _USED_AGAIN = (
     "(with w as (select * from <relation>) select l.a, r.b, l.c, l.d, l.s from w l"
     " <join> (select a, <sum> b from w group by a) r on l.a = r.a)",
@@ -75,9 +75,9 @@ _USED_AGAIN = (
     " a in (select a from w <where>)"
     " and not exists (select 1 from w i where i.c = o.c and i.b > 70))",
 )
-# What may stand for <name>, the simplest first; # is the number of the types, @a and @c are the
-# keys as they are shown. The rows of a limit may not come straight under a scalar subquery: Spark
-# 4.3 forgets their order there.
+# The texts that may replace <name>, the simplest first; # is the number of the types, and @a and @c
+# are the keys as they are shown. No limit stands directly under a scalar subquery, because Spark
+# 4.3 loses its order there.
 RULES: Mapping[str, tuple[str, ...]] = {
     "query": ("<reading> <session> <asked>",) * len(TYPES),
     "reading": (" ".join(f"<{name}>" for name in READING),),

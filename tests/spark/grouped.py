@@ -26,7 +26,7 @@ ROWS = """
 def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
     """Assert that rows, order and schema are Spark's, and that the function was called where
     expected."""
-    expected = list(map(str, query.collect()))  # for no NaN is equal to another
+    expected = list(map(str, query.collect()))  # as text, because NaN is not equal to NaN
     out = hg.offload(query)
     called = "FlatMap" not in hg._offloaded[out].plan
     assert expected == list(map(str, out.collect()))

@@ -165,7 +165,7 @@ def _is_piece(part: Part) -> bool:
     return part.partitions is not None
 
 
-# Each with what a query reaches where the bug can show, as `watched.py` has it; empty for any.
+# Each bug with the part, named as in `watched.py`, that a query must reach to show it; empty: any.
 PLANTED: Mapping[Plant, str] = MappingProxyType(
     {
         read_each_place_by_itself: "had one exchange beside different others",

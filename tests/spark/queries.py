@@ -1,10 +1,10 @@
-"""Many random queries: `python -m tests.spark.queries --queries 10000 --start 0`.
+"""Ask many random queries: `python -m tests.spark.queries --queries 10000 --start 0`.
 
 As many processes as there are processors share the queries, each in a session of its own. Prints
-queries a second and each query that differs from Spark, the first of them at their smallest; at the
-end what the queries have reached. Ends with 1 when a query differs, when too few have reached a
-part of the product, or when anything is left of them. `--planted NAME …` puts these bugs into the
-product, each by itself, and tells for each the first query that shows it.
+queries a second and each query that differs from Spark; the first of those are shrunk. At the end
+prints the parts of the product that the queries have reached. Ends with 1 if a query differs, if
+too few queries have reached a part, or if anything is left of them. `--planted NAME …` plants these
+bugs one by one, and prints for each the first query that shows it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHRUNK_MAX = 5
 UNANSWERED_MAX_PERCENT = 5
 REASON_CHARS = 80
 SPAWN = multiprocessing.get_context("spawn")
-# Each query has code of its own: it is compiled quickly, and kept for the query's second answer.
+# Each query has generated code of its own: compile it quickly, and keep it for the second answer.
 LASTING = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
     " -XX:MetaspaceSize=1g -Xmn700m -XX:+UseSerialGC",
@@ -69,7 +69,7 @@ def main() -> int:
 
 @contextmanager
 def session() -> Iterator[tuple[SparkSession, Headgate]]:
-    """A session on the real stack with the tables of random queries, and its headgate."""
+    """Open a session on the real stack with the tables of random queries, and attach a headgate."""
     spark = build_session(real_place(), "local[2]", **LASTING)
     try:
         tables(spark)

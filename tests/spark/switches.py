@@ -18,7 +18,7 @@ def _seldom(setting: str, *values: str) -> tuple[str, ...]:
     return _one_of(setting, *[""] * (9 * len(values)), *values)
 
 
-# What decides how a stage reads its exchanges, and when the rest is planned again.
+# Settings for how a stage reads its exchanges, and for when the rest is planned again.
 READING = {
     "adaptive": _one_of("adaptive.enabled", "", "", "TRUE", "false"),
     "broadcasts": _one_of("autoBroadcastJoinThreshold", "-1", "-1", "-1", "", "900", "4000"),
@@ -38,7 +38,7 @@ READING = {
     "clustered": _seldom("requireAllClusterKeysForDistribution", "true"),
 }
 _OPTIMIZER = "org.apache.spark.sql.catalyst.optimizer."
-# What a user may have set for reasons that have nothing to do with exchanges.
+# Settings that a user may have for reasons other than exchanges.
 SESSION = {
     "ansi": _one_of("ansi.enabled", "", "", "", "false"),
     "shown complex": _one_of("legacy.castComplexTypesToString.enabled", "", "", "", "true"),
@@ -48,7 +48,7 @@ SESSION = {
     "plan text": _seldom("maxPlanStringLength", "100"),
     "fields text": _seldom("debug.maxToStringFields", "2"),
     "fused": _one_of("codegen.wholeStage", "", "false"),
-    # With NO_CODEGEN Spark's own `max` of strings is wrong: it keeps what the next row overwrites.
+    # With NO_CODEGEN Spark's own `max` of strings is wrong: later rows overwrite its memory.
     "factory": _seldom("codegen.factoryMode", "CODEGEN_ONLY"),
     "fused fields": _seldom("codegen.maxFields", "2"),
     "batch": _seldom("execution.arrow.maxRecordsPerBatch", "7"),

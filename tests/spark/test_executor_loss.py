@@ -307,8 +307,8 @@ def test_announced_without_all_rows(
 
 
 def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two attempts that run side by side, as with speculation, and both produce, one is read,
-    and the other is superseded and deleted."""
+    """When two attempts run side by side, as with speculation, and both produce, one is read, and
+    the other is superseded and deleted."""
     df = orders(spark)
     writes = transport.JvmTransport.writes
 

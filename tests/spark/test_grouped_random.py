@@ -21,7 +21,7 @@ from .grouped import IN_A_ZONE, ZONE, same
 from .keeping import WAYS, again, spoiling
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
-CONF = {**IN_A_ZONE, ZONE: "UTC"}  # Arrow's timestamps pass through a function in no other
+CONF = {**IN_A_ZONE, ZONE: "UTC"}  # a function can return Arrow timestamps in UTC only
 
 DAYS = st.dates(dt.date(1582, 1, 1), dt.date(2200, 1, 1))
 TIMES = st.datetimes(dt.datetime(1900, 1, 1), dt.datetime(2200, 1, 1))
@@ -122,7 +122,7 @@ def function(kind: str, taking: Taking) -> Callable[..., Any]:
             yield from kept(of_table(pa.Table.from_batches([batch]))).to_batches()
 
     def batches_with_key(key: Any, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not isinstance(key[0], pa.Scalar):  # an assertion would bring pytest in
+        if not isinstance(key[0], pa.Scalar):  # an assertion would import pytest
             raise TypeError(key)
         return batches(given)
 

@@ -212,7 +212,7 @@ def test_rows_that_nobody_asks_for_are_not_read(
         out = hg.offload(df)
         assert sorted(told(df)) == sorted(told(out))
     deadline = Deadline.after(20)
-    while True:  # what readers state comes a little later
+    while True:  # readers' facts come a little later
         skipped, read = sorted(hg.report().results[-2:], key=lambda one: one.consumed)
         if read.consumed == read.subpartitions or deadline.passed:
             break

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 ROWS, SUBPARTITIONS = 5_000, 7
 FIRST_S_MAX = 90.0
-BEGUN_S = 2.0  # in which the tasks of the third result begin
+BEGUN_S = 2.0  # time for the tasks of the third result to begin
 ROOT = Path(__file__).parents[2]
 
 

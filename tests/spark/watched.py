@@ -13,7 +13,7 @@ from headgate.connectors.spark.queries import planner, runner
 from headgate.connectors.spark.queries.exchange_nodes import Plan, Shuffle
 from headgate.connectors.spark.tasks.worker import Part
 
-# So much of a hundred queries must have reached each.
+# The share of queries that must reach each part, in percent.
 LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
     {
         "read neighbours together": 20,

@@ -25,8 +25,8 @@ from headgate.control.log import (
 )
 from headgate.control.snapshots import resume
 
-STEP_EVENTS_MAX = 3  # what a loop under test may ask for at once
-SCANNED = resume._EVENTS_MAX  # what who looks for a former life does
+STEP_EVENTS_MAX = 3  # the most events that a loop under test polls at once
+SCANNED = resume._EVENTS_MAX  # the events that a search for a job's former life polls at once
 
 
 @dataclass(frozen=True)

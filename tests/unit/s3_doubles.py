@@ -152,7 +152,7 @@ class LosingProxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def loses(self, command: str, path: str) -> bool:
-        # the beginning of an upload is left alone: losing it is a test of its own
+        # the start of an upload is never lost: that is a test of its own
         if command not in ("PUT", "POST") or path.endswith(("?uploads", "?delete")):
             return False
         with self.lock:
@@ -174,7 +174,7 @@ class _LosingHandler(_Handler):
         self.answer(response.status, headers, content)
 
     def _pass_on(self, upstream: str, body: bytes) -> tuple[HTTPResponse, bytes]:
-        # the Host header stays the client's, which signed it
+        # keep the client's Host header, which is signed
         kept = {k: v for k, v in self.headers.items() if k.lower() != "expect"}
         connection = HTTPConnection(upstream, timeout=30)
         try:

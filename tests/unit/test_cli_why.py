@@ -1,4 +1,4 @@
-"""The commands that explain: why, lost, and what was refused."""
+"""The commands that explain a job: `why`, `lost`, and `events --rejected`."""
 
 from __future__ import annotations
 

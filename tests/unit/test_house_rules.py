@@ -1,4 +1,4 @@
-"""The rules of the house that no other tool checks: sizes, doors, names, imports."""
+"""The house rules that no other tool checks: sizes, doors, names, imports."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def words(name: str) -> set[str]:
 
 
 def test_there_is_something_to_check() -> None:
-    """The walk finds the product and the tests."""
+    """The list of files has the product and the tests."""
     assert {"control/model/decide.py", "storage/reading/gate.py"} <= set(map(name_of, product()))
     assert "tests/unit/test_house_rules.py" in map(name_of, files_of_tests())
 

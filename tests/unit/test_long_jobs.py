@@ -159,7 +159,7 @@ def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
     """A result is not forgotten before it is released and its objects are deleted."""
     state = step(JobState(JOB), JobRegistered("per-job", "0", "tests"))[0]
     for fact in list(exchange(0))[: None if released else -1]:
-        state, _ = step(state, fact)  # its objects are not deleted
+        state, _ = step(state, fact)  # without the deletion of its objects
     state = run(REMEMBERED + 10, 1, state)
     result = state.results[ResultId("1-0000")]
     assert 2 == len(result.attempts)

@@ -63,7 +63,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "_POLL_S", 0.02)
 
 
-# A job, its storage, and what its log must say at the end
+# A job, its storage, and the checks of its log
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Job:
         self.errors.append(error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Nothing is lost here."""
+        """Do nothing: nothing is lost here."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z_ =!'A-Z0-9]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
-IMPLIED = {"botocore", "py4j"}  # parts of boto3 and of PySpark that these pin to their own version
+IMPLIED = {"botocore", "py4j"}  # boto3 and PySpark pin these to their own versions
 BUILD_LIMIT_S = 100.0
 
 

@@ -73,7 +73,7 @@ def test_only_what_runs_holds_an_executor() -> None:
         assert may_be_released(after(*running, end), "h"), end
     other = attempt(A, task=2)
     beaten = after(*running, AttemptStarted(other, "g"), Produced(other, (SEGMENT,)))
-    assert running_on(beaten, "h") == (attempt(A),)  # it may win again when the other is lost
+    assert running_on(beaten, "h") == (attempt(A),)  # it may win if the other attempt is lost
     assert may_be_released(beaten, "g")
 
 

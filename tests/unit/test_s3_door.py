@@ -22,7 +22,7 @@ from .s3_doubles import ACTS, DROP, MINE, Scripted, failure, moto_server, script
 
 KEY_ID, SECRET, TOKEN = "AKIDOFTHETEST", "s3cr3t-of-the-test", "t0k3n-of-the-test"
 CHECK_LIMIT_S = 15.0
-# Raised by botocore for use that the door does not make, or refused by its client side: Invalid.
+# Raised for uses that the door does not make, or for arguments that botocore refuses: `Invalid`.
 REVIEWED = frozenset(
     """
     AliasConflictParameterError ApiVersionNotFoundError AwsChunkedWrapperError

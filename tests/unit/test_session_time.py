@@ -359,7 +359,7 @@ def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> Non
     assert {} == world.state.results[RESULT].attempts
 
 
-# With threads and the machine's clock
+# Tests with threads and the machine's clock
 
 
 def wait_until_over(log: EventLog, job: JobId) -> JobState:
