@@ -204,7 +204,8 @@ def test_nobody_at_work_in_a_region_counts_after_its_restart(
 
 
 def test_a_lost_input_is_made_before_what_reads_it() -> None:
-    """A lost partition whose input is lost too is ordered only once, after its input."""
+    """Two losses, of an input and of a partition that reads it, each order just the lost
+    partition."""
     job = Job([Node(NAMES[0], (), 2), Node(NAMES[1], (NAMES[0],), 2)])
     job.run_all()
     first = job.take(Lost(job.winner(NAMES[0], 1), "object", "404"))

@@ -25,7 +25,7 @@ STEP_S = 2.0
 
 
 class Sweeper:
-    """A sweep by a process that may die, freeze, or have a wrong clock."""
+    """A single sweep by a process that may die, freeze, or have a wrong clock."""
 
     def __init__(self, world: World, process: Process) -> None:
         self.process = process

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def _one_of(setting: str, *values: str) -> tuple[str, ...]:
-    """Return a text that sets each of these values; an empty value keeps Spark's default."""
+    """Return a text for each value, which sets it; an empty value keeps Spark's default."""
     return tuple(f"set spark.sql.{setting}={value};" if value else "" for value in values)
 
 

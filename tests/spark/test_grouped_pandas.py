@@ -85,8 +85,8 @@ KEYS += ["q_null", "y_null", "td,ta", "struct(n_null) nn", "array(n_null) an"]
 
 
 def test_keys(hg: Headgate, wide: DataFrame) -> None:
-    """A function gets its key as a tuple of the first row's pandas values. With a single key column
-    that has nulls, Spark does not keep the order of a group's rows."""
+    """A function gets its key as a tuple of the first row's pandas values. Rows are compared
+    without their order, which Spark does not keep if a single key column has nulls."""
     groups = []
     for given in (wide.selectExpr("v", *one.split(",")) for one in KEYS):
         groups.append(given.groupBy(*given.columns[1:]))

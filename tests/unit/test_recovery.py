@@ -195,8 +195,8 @@ def test_a_snapshot_follows_facts_or_time(retention_ms: int) -> None:
 
 @pytest.mark.parametrize("body", [PromoteRequested(RESULT, 0), StopTrackingRequested(RESULT, "")])
 def test_what_is_to_outlive_its_job_is_kept_at_once(body: Fact) -> None:
-    """A promotion is in the state at once, so that it survives when the driver dies and the log
-    forgets."""
+    """A result that is to outlive its job is in a snapshot at once, so that it survives when the
+    driver dies and the log forgets."""
     log = MemoryEventLog(1)
     with closing(opened(log, HOURLY)) as steps:
         state_facts(log, *LIFE)
