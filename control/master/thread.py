@@ -21,6 +21,7 @@ from ..clock import Deadline
 from ..contract import SESSION, JobShuffleContext, MasterSettings, PartitionStorage
 from ..errors import Closed, Fenced, HeadgateError, Lost, OutcomeUnknown, Retryable, Unavailable
 from ..events.types import Decision, Fact, Tick
+from ..ids import JobId
 from ..log import EventLog
 from ..model.decide import decide
 from ..model.state import JobState
@@ -244,7 +245,8 @@ class JobMasterThread:
         lost. A step must not wait for long: if the log does not answer soon, it is asked again much
         later."""
         try:
-            tick = Tick(time_of(self._log, self._context.job_id, Deadline.after(_ASK_S)))
+            name = JobId(self._announcer.by.replace(" ", "-"))
+            tick = Tick(time_of(self._log, name, Deadline.after(_ASK_S)))
         except Unavailable as exc:
             self._next_look = Deadline.after(_ASK_AGAIN_S)
             _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)

@@ -416,6 +416,23 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
 
 
 @pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+def test_a_driver_asks_for_the_time_under_a_name_of_its_own() -> None:
+    """An old heartbeat of the job is not taken for the answer to a driver's question."""
+    log, storage = MemoryEventLog(), Storage()
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
+    driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
+    driver.register_job(Job())
+    promoted = PromoteRequested(RESULT, SYSTEM_CLOCK.now_ms() + 100)
+    state_facts(log, JOB, *LIVED[1:-1], promoted, clock=SYSTEM_CLOCK)
+    deadline = Deadline.after(5.0)
+    while not (beats := log.read_beats(None, deadline)):
+        assert not deadline.passed, driver.state(JOB)
+        SYSTEM_CLOCK.sleep_s(0.02)
+    driver.unregister_job(JOB)
+    assert JOB not in beats
+
+
+@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver continues while heartbeats cannot be read, and asks for them again much later."""
     monkeypatch.setattr(thread, "_ASK_S", 0.05)
