@@ -143,5 +143,5 @@ def exact(body: memoryview, name: str, span: ByteRange) -> memoryview:
         return body
     raise Corrupt(
         f"object {name}, range {span.start}..{span.end}: "
-        f"expected {span.length} bytes, body {len(body)}"
+        f"expected {span.length} bytes, found {len(body)}"
     )

@@ -51,7 +51,7 @@ def run(spark: SparkSession, rounds: int) -> Table:
             out = hg.offload(spark.sql(_QUERY))
             out.collect()
             whole_ms.append((time.perf_counter() - begun_s) * 1000)
-            assert len(hg._offloaded[out].exchanges) == _EXCHANGES
+            assert len(hg._queries.finished[out].exchanges) == _EXCHANGES
             hg.release(out)
     table = Table("exchanges", "check ms", "least", "most", "whole query ms")
     table.title = f"the check of a query's rewritten plans, median of {rounds}, warm"

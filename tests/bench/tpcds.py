@@ -164,7 +164,7 @@ def _measure(
 
 
 def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str) -> _Answered:
-    answer, before, native = _Answered(), len(hg.results()), hg._native.total()
+    answer, before, native = _Answered(), len(hg.results()), hg._queries.native.total()
     begun_s = time.monotonic()
     try:
         with collected(spark, hg, text) as answer.rows:
@@ -173,7 +173,7 @@ def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str
         answer.took_s = time.monotonic() - begun_s
         answer.error = f"{type(exc).__name__}: {exc}"
     results = hg.results()[before:]
-    answer.taken, answer.refused = len(results), hg._native.total() - native
+    answer.taken, answer.refused = len(results), hg._queries.native.total() - native
     answer.size_bytes = sum(one.stored_bytes for one in results)
     answer.error = answer.error or left(hg)
     return answer

@@ -65,7 +65,7 @@ def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> Non
     out = hg.offload(spark.sql(text))
     given = out.collect()
     one.ours_s.append(time.monotonic() - begun_s)
-    done = hg._offloaded[out]
+    done = hg._queries.finished[out]
     one.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
     one.taken, one.refused = len(done.results) + done.reused, len(done.refused)
     hg.release(out)

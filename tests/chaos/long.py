@@ -106,7 +106,7 @@ def look_for(hg: Headgate, promoted: Mapping[str, int]) -> dict[str, Any]:
     """Report the promoted results that no longer have their rows."""
     wrong = []
     for name, rows in promoted.items():
-        found = read(hg.read(name)) if hg.is_available(name) else []
+        found = read(hg.read(name)) if hg.ops.is_available(name) else []
         if found != sorted(pairs(rows)):
             wrong.append(f"{name} has {len(found)} rows, {rows} are right")
     return {"wrong": ", ".join(wrong)} if wrong else {}

@@ -66,7 +66,7 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
     query above it, and whether every exchange ran in Headgate."""
     try:
         out = hg.offload(df)
-        done, found = hg._offloaded[out], told(out, tree)
+        done, found = hg._queries.finished[out], told(out, tree)
         expected_above, found_above = _above(df, tree), _above(out, tree)
     except Exception as exc:
         return Outcome(f"{type(exc).__name__}: {str(exc)[:_ERROR_CHARS]}")

@@ -10,7 +10,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.patches import actions
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 
@@ -21,22 +20,17 @@ def detached(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     hg.detach()
     yield
     assert before == len(hg.results())
-    _enter(hg, spark)
+    hg._queries.enter()
 
 
 @contextmanager
 def entered(hg: Headgate, spark: SparkSession) -> Iterator[None]:
     """Run the session's actions through its headgate while the block runs."""
-    _enter(hg, spark)
+    hg._queries.enter()
     try:
         yield
     finally:
         hg.detach()
-
-
-def _enter(hg: Headgate, spark: SparkSession) -> None:
-    assert hg._runs is not None
-    actions.enter(spark, hg._runs)
 
 
 def counted(spark: SparkSession) -> DataFrame:

@@ -28,7 +28,7 @@ def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
     expected."""
     expected = list(map(str, query.collect()))  # as text, because NaN is not equal to NaN
     out = hg.offload(query)
-    called = "FlatMap" not in hg._offloaded[out].plan
+    called = "FlatMap" not in hg._queries.finished[out].plan
     assert expected == list(map(str, out.collect()))
     assert query.schema == out.schema
     assert here == called

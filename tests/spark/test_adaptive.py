@@ -201,5 +201,5 @@ def test_one_exchange_at_several_places(
         df = spark.sql(query)
         out = hg.offload(df)
         assert told(df) == told(out)
-        assert " Exchange " not in hg._offloaded[out].plan
+        assert " Exchange " not in hg._queries.finished[out].plan
     hg.release(out)

@@ -77,15 +77,15 @@ def test_a_promoted_result_outlives_its_job(spark: SparkSession, stack: Embedded
         kept, dropped = hg.repartition(orders(spark), 3, "k"), hg.repartition(orders(spark), 3, "v")
         name = hg.promote(kept)
         other = hg.results()[-1].result
-        assert hg.is_available(other)
+        assert hg.ops.is_available(other)
         del dropped
     with attached(spark, stack) as hg:
-        assert not hg.is_available(other)
-        assert hg.is_available(name, 1)
+        assert not hg.ops.is_available(other)
+        assert hg.ops.is_available(name, 1)
         again = hg.read(name)
         assert rows(orders(spark)) == rows(again)
         hg.release(again)
-        assert not hg.is_available(name)
+        assert not hg.ops.is_available(name)
         with pytest.raises(Invalid, match="not released"):
             hg.promote(again)
 
@@ -109,8 +109,8 @@ def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: Emb
     made once."""
     with attached(spark, stack) as hg:
         out = hg.repartition(orders(spark), 3, "k")
-        assert hg.may_release_executor(socket.gethostname())
-        (made,) = hg.why(hg.results()[-1].result, 0)
+        assert hg.ops.may_release_executor(socket.gethostname())
+        (made,) = hg.ops.why(hg.results()[-1].result, 0)
         assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
         assert len(rows(out)) == 300
 

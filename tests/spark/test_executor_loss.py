@@ -156,7 +156,7 @@ def test_killed_while_functions_run(spark: SparkSession, hg: Headgate, tmp_path:
         assert kill_executors(spark) >= 1
         slow.unlink()
         assert expected == sorted(reading.result())
-    assert "FlatMap" not in hg._offloaded[out].plan
+    assert "FlatMap" not in hg._queries.finished[out].plan
 
 
 def attach_reader(hg: Headgate) -> Any:

@@ -95,7 +95,7 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     hg._services.store.delete([segments(hg)[0]])
     assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
     result = hg.results()[-1].result
-    assert [1, 1, 2] == sorted(len(hg.why(result, index)) for index in range(3))
+    assert [1, 1, 2] == sorted(len(hg.ops.why(result, index)) for index in range(3))
     audited(recorded(hg))
 
 

@@ -88,7 +88,7 @@ def runs(context: SparkContext, group: str) -> bool:
 def exchanges(hg: Headgate, df: DataFrame) -> int:
     """Return the number of a query's exchanges; assert that none is left to Spark or added by
     Spark."""
-    done = hg._offloaded[df]
+    done = hg._queries.finished[df]
     assert (done.refused, " Exchange " in done.plan) == ((), False)
     return len(done.results) + done.reused
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_carried_stays(spark: SparkSession, hg: Headgate, views: 
     df = spark.sql(f"select k, count(*) from (select distinct k, i from ({spans})) group by k")
     out = hg.offload(df)
     assert sorted(told(df)) == sorted(told(out))
-    done = hg._offloaded[out]
+    done = hg._queries.finished[out]
     assert (len(done.results), len(done.refused)) == (1, 1)
     assert "calendar interval" in hg.explain(out)
     hg.release(out)

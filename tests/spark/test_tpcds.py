@@ -90,7 +90,7 @@ def test_offloaded(
 ) -> None:
     """An offloaded query gives Spark's answer, and every exchange runs here."""
     out = hg.offload(spark.sql(cases[number].text))
-    done = hg._offloaded[out]
+    done = hg._queries.finished[out]
     assert "" == differs_in_order(spark_answers[number], out.collect())
     assert () == done.refused
     assert () != done.results

@@ -61,7 +61,7 @@ def test_a_release_that_failed_can_be_called_again(failing: int) -> None:
     """A query is known until all of its results are released, whichever release failed."""
     master, frame = Master(failing), Frame()
     hg: Any = session(master)
-    hg._offloaded[frame] = SimpleNamespace(results=(FIRST, SECOND))
+    hg._queries.finished[frame] = SimpleNamespace(results=(FIRST, SECOND))
     with pytest.raises(Unavailable):
         hg.release(frame)
     hg.release(frame)
@@ -100,9 +100,9 @@ def test_what_an_action_could_not_release_is_kept() -> None:
     """Rows that an action could not release are released by a later query's sweep."""
     master, frame = Master(1), Frame()
     hg: Any = session(master)
-    hg._offloaded[frame] = SimpleNamespace(results=(FIRST,))
-    hg._forget(frame)
-    hg._kept.sweep()
+    hg._queries.finished[frame] = SimpleNamespace(results=(FIRST,))
+    hg._queries.forget(frame)
+    hg._queries.lifetimes.sweep()
     assert [FIRST] == master.released
 
 
@@ -127,9 +127,9 @@ def test_a_cache_that_is_not_filled_keeps_nothing(monkeypatch: pytest.MonkeyPatc
     done = SimpleNamespace(refused=(), results=(FIRST, SECOND))
     filling = SimpleNamespace(refusals=lambda *_, **__: [""], run=lambda _: (Frame(), done))
     cache = SimpleNamespace(is_empty=True, fill=refuse)
-    monkeypatch.setattr(hg, "_fillings", lambda *_: [(filling, cache)])
+    monkeypatch.setattr(hg._queries, "fillings", lambda *_: [(filling, cache)])
     with pytest.raises(RuntimeError, match="no frame"):
-        hg._fill(None, None)
+        hg._queries.fill(None, None)
     assert [FIRST, SECOND] == master.released
 
 
@@ -138,7 +138,7 @@ def test_what_nobody_can_be_seen_to_read_is_released() -> None:
     master = Master()
     hg: Any = session(master)
     with pytest.raises(RuntimeError, match="no frame"):
-        hg._keep(Frame(), (FIRST,))
+        hg._queries.keep(Frame(), (FIRST,))
     assert [FIRST] == master.released
 
 

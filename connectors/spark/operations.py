@@ -1,0 +1,52 @@
+"""Answer an operator's questions about the job of an attached session."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from ...control.clock import Deadline
+from ...control.errors import Unavailable
+from ...control.ids import PartitionId, ResultId
+from ...control.inquiry.history import Made, why
+from ...control.snapshots.resume import follow_all
+from .exchanges.exchange import JobContext
+from .services import JobServices
+
+_EVENTS_MAX = 500
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The questions about one job."""
+
+    _context: JobContext
+    _services: JobServices
+
+    def is_available(self, result: str, partition: int | None = None) -> bool:
+        """Return True if a whole result, or one whole partition of it, can be read now."""
+        job = self._context.worker.job
+        return self._context.master.is_available(job, ResultId(result), partition)
+
+    def may_release_executor(self, host: str) -> bool:
+        """Return True if this job loses nothing with the executors of a host."""
+        return self._context.master.may_release_executor(self._context.worker.job, host)
+
+    def why(self, result: str, partition: int) -> tuple[Made, ...]:
+        """Return every attempt at a partition, with its reason and its outcome.
+
+        Raises:
+            Closed: the session has closed its headgate.
+            Unavailable: the log was not read in time.
+        """
+        job = self._context.worker.job
+        deadline = Deadline.after(self._context.settings.wait_ms / 1000)
+        with closing(follow_all(self._services.log, job, deadline)) as follower:
+            records, end = [], follower.end()
+            while follower.position() < end:
+                if deadline.passed:
+                    at = follower.position()
+                    raise Unavailable(f"the log of job {job} was read up to {at} of {end}")
+                records += follower.poll(_EVENTS_MAX, min(_POLL_S, deadline.left_s))
+        return why(records, PartitionId(ResultId(result), partition))

@@ -1,0 +1,276 @@
+"""The queries of one session: which exchanges run here, and how long their rows stay stored.
+
+Guarantees that the stored rows of a query are released with its action, with the DataFrame that was
+asked for, or when nothing in Spark can read them any more; what cannot be released then is released
+by a later query, or with the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+
+from pyspark.sql import DataFrame
+
+from ....control.contract import ShuffleDescriptor
+from ....control.errors import Closed, HeadgateError, Invalid
+from ....control.ids import ResultId
+from ..exchanges.answers import Answers
+from ..exchanges.exchange import Exchanger
+from ..exchanges.in_use import InUse
+from ..exchanges.lifetimes import Lifetimes, NoReader, Results
+from ..jvm.bridge import is_sparks
+from ..jvm.caches import Cache, Reader
+from ..jvm.catalyst import CatalystDoor
+from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
+from ..patches import actions
+from .planner import Planner, Query, open_plans
+from .runner import FinishedQuery, QueryRunner
+
+_LOG = logging.getLogger("headgate")
+_REASON_CHARS = 200
+_OBJECT = re.compile(r"\bo\d+\.")  # py4j's object number, which would make one reason many
+
+
+class SessionQueries:
+    def __init__(self, exchanger: Exchanger, require_whole_log: Callable[[], None]) -> None:
+        self._exchanger = exchanger
+        self._require_whole_log = require_whole_log
+        self.in_use = InUse(exchanger.job_context.epoch)
+        self.finished: weakref.WeakKeyDictionary[DataFrame, FinishedQuery]
+        self.finished = weakref.WeakKeyDictionary()
+        self.native: Counter[str] = Counter()
+        self.lifetimes = Lifetimes(self.release_all)
+        self.closed = False
+        self._filling = threading.Lock()
+        self._unseen: SparkShuffleCounter | None = None
+        self._answers: Answers | None = None
+        self._runs: actions.Runs | None = None
+
+    def enter(self) -> None:
+        """Run the session's actions here from now on.
+
+        Raises:
+            Invalid: this Spark has no private door.
+        """
+        if self._runs is None:
+            self.plans()
+            self._unseen = SparkShuffleCounter(self._exchanger.spark)
+            self._answers = Answers(self.forget)
+            self._runs = actions.Runs(self._running, self._asking, self._keeping)
+        actions.enter(self._exchanger.spark, self._runs)
+
+    def leave(self) -> None:
+        """Let Spark run the session's actions itself again."""
+        if self._runs:
+            actions.leave(self._exchanger.spark, self._runs)
+
+    def close(self) -> None:
+        """Run no query any more, and release nothing: all of the job is about to be released."""
+        self.closed = True
+        self.leave()
+        if self._answers:
+            self._answers.close()
+        self.lifetimes.close()
+
+    def left_to_spark(self) -> Counter[str]:
+        """Return why shuffles ran in Spark, and how many for each reason."""
+        unseen = self._unseen.count() if self._unseen and not self.closed else {}
+        return self.native + Counter(unseen)
+
+    def offload(self, df: DataFrame) -> DataFrame:
+        """Run the exchanges of a query now, and keep their rows until nothing can read them."""
+        query = self.query()
+        with self.in_use.query():
+            self.fill(query, df)
+            out = self.offload_by(query, df)
+            self.keep(out, self.finished[out].results)
+        return out
+
+    def release(self, df: DataFrame) -> None:
+        """Release the stored rows of a finished query, and forget it."""
+        descriptors = self.finished[df].results
+        self.release_all(descriptors)
+        self.lifetimes.forget(descriptors)
+        self.finished.pop(df, None)
+
+    def release_all(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
+        for descriptor in descriptors:
+            self._exchanger.job_context.master.release_partition_externally(descriptor)
+            self._exchanger.job_context.repairs.forget(descriptor.result)
+
+    def require_open(self) -> None:
+        if self.closed:
+            raise Closed("this headgate is closed; attach the session again")
+
+    def offload_by(self, query: QueryRunner, df: DataFrame) -> DataFrame:
+        frame, done = self._run(query, df)
+        self.finished[frame] = done
+        return frame
+
+    def _run(self, query: QueryRunner, asked: Query) -> tuple[DataFrame, FinishedQuery]:
+        self._require_whole_log()
+        frame, done = query.run(asked)
+        self.native.update(reason for _, reason in done.refused)
+        return frame, done
+
+    def keep(self, frame: DataFrame, results: Results) -> None:
+        if results:
+            with self._or_dropped(results):
+                self.lifetimes.add(Reader(self._door(), frame), results)
+
+    @contextmanager
+    def _or_dropped(self, results: Results) -> Iterator[None]:
+        """Release these results if the block inside fails, because then nobody can read them."""
+        try:
+            yield
+        except BaseException:
+            for descriptor in results:
+                self._exchanger.drop(descriptor)
+            raise
+
+    def fill(self, query: QueryRunner, asked: Query) -> list[str]:
+        """Run the exchanges of the caches that a query is the first to read, and return why some of
+        them stay in Spark."""
+        self.lifetimes.sweep()
+        reasons: list[str] = []
+        for filling, cache in self.fillings(query, asked):
+            with self._filling:
+                if not cache.is_empty:
+                    continue
+                refusals = filling.refusals(cache, collected=False)
+                if all(refusals):
+                    self.native.update(refusals)
+                    reasons += refusals
+                    continue
+                frame, done = self._run(filling, cache)
+                reasons += [why for _, why in done.refused]
+                if done.results:
+                    with self._or_dropped(done.results):
+                        self.lifetimes.add(cache.fill(self._door(), frame), done.results)
+        return reasons
+
+    def fillings(self, query: QueryRunner, asked: Query) -> Iterator[tuple[QueryRunner, Cache]]:
+        """Yield the caches that a query has to fill, each after the caches that it reads."""
+        for cache in query.empty_caches(asked):
+            filling = self.query()
+            yield from self.fillings(filling, cache)
+            yield filling, cache
+
+    @contextmanager
+    def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """Run a query that is asked for once. Its stored rows are released after the action, or
+        with the job."""
+        with self._instead(df, collected, refusal) as out:
+            try:
+                yield out
+            finally:
+                self.forget(out)
+
+    @contextmanager
+    def _asking(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """Run a DataFrame of the user's, unless an earlier action has run it. Its stored rows are
+        released with the DataFrame, or with the job."""
+        assert self._answers is not None
+        answer = self._answers.get(df, collected)
+        read = self._results_of(answer)
+        with self.in_use.query(read):
+            if answer is not None and answer in self.finished and self._can_be_read(read):
+                yield answer
+                return
+        with self._instead(df, collected, refusal) as out:
+            try:
+                yield out
+            except BaseException:
+                self.forget(out)
+                raise
+            if (done := self.finished.get(out)) is not None:
+                self._answers.add(df, out, collected if done.is_limited else None)
+
+    def _results_of(self, out: DataFrame | None) -> list[ResultId]:
+        done = None if out is None else self.finished.get(out)
+        return [descriptor.result for descriptor in done.results] if done else []
+
+    def _can_be_read(self, results: Iterable[ResultId]) -> bool:
+        state = self._exchanger.job_context.master.state(self._exchanger.job_context.worker.job)
+        states = [state.results.get(result) for result in results]
+        return all(result is not None and result.released is None for result in states)
+
+    def forget(self, out: DataFrame) -> None:
+        """Release the stored rows of a query that nobody can ask for again. If that fails, a later
+        query releases them."""
+        try:
+            if out in self.finished and not self.closed:
+                self.release(out)
+        except HeadgateError as exc:
+            _LOG.warning("what a query has stored stays until a later one: %s", exc)
+            self.lifetimes.add(NoReader(), self.finished[out].results)
+
+    @contextmanager
+    def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """Run a query whose stored rows stay until nothing in Spark can read them any more."""
+        with self._instead(df, collected, refusal) as out:
+            try:
+                yield out
+            finally:
+                if (done := self.finished.pop(out, None)) is not None:
+                    self.keep(out, done.results)
+
+    @contextmanager
+    def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+        """Yield the DataFrame to run for a query: the query itself where Spark has to run it."""
+        with self.in_use.query():
+            out, reasons = self._try_offload(df, collected, refusal)
+            with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
+                yield out
+
+    def _try_offload(
+        self, df: DataFrame, collected: bool, refusal: str
+    ) -> tuple[DataFrame, list[str]]:
+        """Return the DataFrame to run for a query, and why Spark runs all or some of it."""
+        if df.isStreaming:
+            return df, []
+        filled: list[str] = []
+        try:
+            query = self.query()
+            filled = self.fill(query, df)
+            refusals = query.refusals(df, collected)
+            if not all(refusals) and not refusal:
+                out = self.offload_by(query, df)
+                return out, filled + [why for _, why in self.finished[out].refused]
+            reasons = refusals if all(refusals) else [refusal]
+            if query.reads_cache(df):
+                df = df.select("*")  # planned anew: the user's plan could outlive the cache
+        except Exception as exc:
+            if is_sparks(exc):
+                raise
+            reasons = [_told(exc)]
+            trace = _LOG.isEnabledFor(logging.DEBUG)
+            _LOG.warning("Spark runs a query instead: %s", reasons[0], exc_info=trace)
+        self.native.update(reasons)
+        return df, filled + reasons
+
+    def query(self) -> QueryRunner:
+        return QueryRunner(self._exchanger, self.plans(), self.in_use.name)
+
+    def plans(self) -> Planner:
+        return open_plans(self._exchanger.spark, self._door())
+
+    def _door(self) -> CatalystDoor:
+        self.require_open()
+        if self._exchanger.door is None:
+            raise Invalid(
+                "this needs a Spark whose plans are known, and spark.headgate.catalyst=auto"
+            )
+        return self._exchanger.door
+
+
+def _told(error: Exception) -> str:
+    """Return an error as a reason, in one line."""
+    text = str(getattr(error, "java_exception", error)).partition("\n")[0]
+    return f"{type(error).__name__}: {_OBJECT.sub('', text)[:_REASON_CHARS]}"
