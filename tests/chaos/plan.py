@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from headgate.control.contract import PER_JOB, SESSION
-from tests.spark.test_tpcds import QUERIES as TESTED
+from tests.doubles.tpcds import QUERIES as TESTED
 
 VICTIMS = ("master", "driver", "executor", "worker", "leader", "coordinator", "store")
 KILLED, PAUSED, REPLACED = "killed", "paused", "replaced"

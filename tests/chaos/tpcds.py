@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 from headgate import Headgate, attach
 from tests.bench.answers import differs_in_order, near
 from tests.bench.tpcds_data import Answer, answers, generate, in_spark, queries, views
-from tests.spark.test_tpcds import CONF
+from tests.doubles.tpcds import CONF
 
 from .application import session, tell
 from .plan import ACTION, IN_TURN, QUERIES

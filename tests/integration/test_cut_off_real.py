@@ -20,10 +20,8 @@ from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
+from ..doubles.real_masters import LIMIT_S, Context, events_of, wait_for
 from ..link import Link
-from .test_masters_real import LIMIT_S, Context, events_of, log, wait_for
-
-__all__ = ["log"]
 
 pytestmark = pytest.mark.real
 

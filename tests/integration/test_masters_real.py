@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
@@ -27,23 +25,22 @@ from headgate.control.contract import (
     ProducerDescriptor,
     ShuffleDescriptor,
 )
-from headgate.control.events.types import AttemptStarted, Fact, Produced, Recorded, SegmentSummary
+from headgate.control.events.types import AttemptStarted, Fact, Produced, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.log import partition_of
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.model.replay import Replay
 from headgate.control.snapshots.resume import read_snapshots
-from headgate.infra.devstack import stack
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
+from ..doubles.real_masters import LIMIT_S, PARTITIONS, Context, events_of, wait_for
+
 pytestmark = pytest.mark.real
 
-PARTITIONS = 2
-LIMIT_S = 30.0
 STALL_S_MAX = 15.0
 LEASE_MS = 4_000
 RESULT = ResultId("r1")
@@ -68,13 +65,6 @@ def holding(membership, positions):
 KafkaMembership.commit = holding
 main()
 """
-
-
-def wait_for(done: Callable[[], bool], what: str) -> None:
-    deadline = Deadline.after(LIMIT_S)
-    while not done():
-        assert not deadline.passed, what
-        SYSTEM_CLOCK.sleep_s(0.05)
 
 
 @dataclass
@@ -144,33 +134,6 @@ class Masters:
             assert process.wait(LIMIT_S) in (0, -signal.SIGKILL), self.said(slot)
 
 
-@dataclass
-class Context:
-    job_id: JobId
-    application: str = "tests"
-
-    def on_fatal_error(self, error: BaseException) -> None:
-        raise AssertionError(error)
-
-    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Do nothing: nothing is lost here."""
-
-
-@pytest.fixture
-def log() -> Iterator[KafkaEventLog]:
-    """Prepare a topic and a group for one test, and delete the topics afterwards."""
-    found = stack.status()
-    assert found is not None, "`make stack` starts it"
-    prefix = f"test-masters-{os.urandom(4).hex()}"
-    settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(PARTITIONS, 1, 3_600_000))
-    with closing(KafkaEventLog(settings)) as log:
-        log.prepare(Deadline.after(LIMIT_S))
-        yield log
-    admin = AdminClient({"bootstrap.servers": found.bootstrap})
-    for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
-        deleted.result(LIMIT_S)
-
-
 @pytest.fixture
 def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
     settings = log._settings
@@ -237,10 +200,6 @@ class Run:
                 for recorded in follower.poll(500, 1.0):
                     replay.observe(recorded)
         return replay.state
-
-
-def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:
-    return [r for r in log.read_all(Deadline.after(LIMIT_S)) if r.event.job == job]
 
 
 def job_in(partition: int, name: str) -> JobId:

@@ -30,10 +30,10 @@ from headgate.control.snapshots.records import Standing
 from headgate.storage.format import manifest_shards, segment
 from headgate.storage.stores.memory import MemoryBlobStore
 
-from ..unit.test_codec import BODIES, GOLDEN, event
+from ..doubles.damaged import SUBPARTITIONS, sound
+from ..doubles.events import BODIES, GOLDEN, event
+from ..doubles.segments import RESULT
 from .lifecycle_model import JOB, OPENING, RESULTS, run
-from .test_damage import SUBPARTITIONS, sound
-from .test_segments import RESULT
 
 ROOM_BYTES = 256 << 20  # on top of the memory at the start
 INPUT_S_MAX = 2.0

@@ -20,7 +20,7 @@ from headgate.control.events.values import changed, maker
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.state import JobState
 
-from ..unit.test_codec import BUILT, NAMES
+from ..doubles.events import BUILT, NAMES
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache
 from unittest.mock import patch
 
 import numpy as np
@@ -35,58 +34,12 @@ from headgate.storage.stores.faults import (
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
 
-from .test_segments import CODECS, JOB, LAYOUT, RESULT, Part, Written, exchange, produce
+from ..doubles.damaged import LIMITS, SCHEMA, SUBPARTITIONS, Sound, part, sound, without_indexes
+from ..doubles.segments import CODECS, JOB, LAYOUT, RESULT, Written, produce
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
-PARTITIONS, SUBPARTITIONS = 3, 6
-SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))])
-LIMITS = Limits(segment_bytes=600, join_bytes=0)
 JOINED = Limits(segment_bytes=600, join_bytes=1 << 20)
-
-
-def part(partition: int, salt: int = 0) -> Part:
-    """Return rows of one partition, in several batches; the last subpartition is empty."""
-    numbers = np.arange(40) + partition * 100 + salt
-    rows = pa.record_batch(
-        [
-            pa.array(numbers),
-            pa.array([f"row {number}" for number in numbers]),
-            pa.array([[number, None] if number % 3 else None for number in numbers.tolist()]),
-        ],
-        schema=pa.schema(
-            [("n", pa.int64()), ("text", pa.string()), ("list", pa.list_(pa.int32()))]
-        ),
-    )
-    return Part(rows, numbers * 7 % (SUBPARTITIONS - 1), (15, 30))
-
-
-PARTS = [part(partition) for partition in range(PARTITIONS)]
-
-
-class Sound:
-    """A sound result: its objects, its manifest, and the rows of each subpartition."""
-
-    def __init__(self, codec: str) -> None:
-        with exchange(SCHEMA, PARTS, SUBPARTITIONS, codec, LIMITS) as written:
-            self.descriptor, self.state = written.descriptor, written.state
-            self.objects = dict(written.objects)
-            self.manifest = written.manifest()
-            self.rows = [written.read(at, 1) for at in range(SUBPARTITIONS)]
-        self.names = sorted(self.objects)
-        assert len(self.names) > PARTITIONS
-
-    def damaged(self, name: str, body: bytes) -> Objects:
-        return {**self.objects, name: (body, "w")}
-
-    def touched(self, name: str, hit: range) -> set[int]:
-        """Return the subpartitions whose bytes in an object overlap a range."""
-        (source,) = [s for s in self.manifest.sources if s.name == name]
-        spans = [source.range_of(at, 1) for at in range(SUBPARTITIONS)]
-        return {at for at, s in enumerate(spans) if max(s.start, hit.start) < min(s.end, hit.stop)}
-
-
-sound = cache(Sound)
 
 
 @contextmanager
@@ -123,16 +76,6 @@ def names_range(error: HeadgateError, name: str, hit: range) -> bool:
     assert isinstance(error, Corrupt), error
     assert found, error
     return int(found[1]) < hit.stop and hit.start <= int(found[2])
-
-
-def without_indexes(state: ResultState) -> ResultState:
-    """Return the same result without the indexes in its events, as if they had been too large."""
-    attempts = {
-        attempt: produced
-        and replace(produced, segments=tuple(replace(s, index=b"") for s in produced.segments))
-        for attempt, produced in state.attempts.items()
-    }
-    return replace(state, attempts=attempts)
 
 
 NAMES = st.integers(0, 1 << 10)

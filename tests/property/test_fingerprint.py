@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headgate.storage.writing.encoding import sort
 from headgate.storage.writing.fingerprint import Fingerprint, row_hashes
 
-from .test_segments import SCHEMAS, Longs, Part, parts, reinterpret
+from ..doubles.segments import SCHEMAS, Longs, Part, parts, reinterpret
 
 SUBPARTITIONS = 3
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headgate.control.errors import Corrupt
 from headgate.storage.format import segment
 
-from .test_damage import SUBPARTITIONS, sound
+from ..doubles.damaged import SUBPARTITIONS, sound
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 

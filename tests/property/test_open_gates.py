@@ -31,7 +31,7 @@ from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.channels import Channels
 from headgate.storage.streaming.partition_updates import known
 
-from .test_segments import JOB, LAYOUT, RESULT, Part, produce
+from ..doubles.segments import JOB, LAYOUT, RESULT, Part, produce
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 

@@ -55,7 +55,7 @@ from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.partition_updates import Fold, known
 from headgate.storage.writing.writer import SegmentWriter
 
-from .test_segments import JOB, LAYOUT, RESULT
+from ..doubles.segments import JOB, LAYOUT, RESULT
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 

@@ -17,10 +17,10 @@ from headgate.control.ids import JobId
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 
-from ..unit.log_doubles import STEP_EVENTS_MAX, FaultyLog
-from ..unit.test_loop import RESULT, attempt, produced
-from ..unit.test_session_steps import OPENING, Storage, audited, drive, state_facts
-from ..unit.test_steps import CLOCK
+from ..doubles.groups import OPENING, Storage, audited, drive, state_facts
+from ..doubles.jobs import RESULT, attempt, produced
+from ..doubles.logs import STEP_EVENTS_MAX, FaultyLog
+from ..doubles.steps import CLOCK
 
 TAKE_OVER_STEPS = 12
 SLOTS = ("a", "b", "c")

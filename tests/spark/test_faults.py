@@ -18,7 +18,7 @@ from headgate.connectors.spark.attach import attach_session
 from headgate.control.events.types import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
-from ..unit.s3_doubles import LosingProxy, losing
+from ..doubles.s3 import LosingProxy, losing
 from .cluster import audited, kinds, recorded, segments
 from .conftest import Place, build_session
 

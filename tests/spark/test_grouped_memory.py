@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate
 
+from ..doubles.pandas_groups import together
 from .grouped import IN_A_ZONE, same
 from .keeping import FRAMES, TABLE, WAYS, Memory, Recall, count, every_type
-from .test_grouped_pandas import together
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 CONF = {**IN_A_ZONE, "spark.sql.shuffle.partitions": "2"}

@@ -18,6 +18,7 @@ from pyspark.sql.functions import window
 
 from headgate import Headgate
 
+from ..doubles.pandas_groups import together
 from .conftest import setting
 from .grouped import IN_A_ZONE, ROWS, ZONE, same, same_error
 
@@ -49,10 +50,6 @@ def wide(spark: SparkSession) -> DataFrame:
 @pytest.fixture(scope="module")
 def df(spark: SparkSession) -> DataFrame:
     return spark.sql("select id v, id % 7 k, string(id % 3) s from range(0, 60, 1, 3)")
-
-
-def together(queries: list[DataFrame]) -> DataFrame:
-    return functools.reduce(DataFrame.union, queries)
 
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:

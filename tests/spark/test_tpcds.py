@@ -13,30 +13,12 @@ from headgate import Headgate, attach
 from ..bench.answers import differs_in_order, near
 from ..bench.measured import left
 from ..bench.tpcds_data import Answer, answers, generate, in_spark, queries, views
+from ..doubles.tpcds import QUERIES
 from .entered import entered
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-CONF = {
-    "spark.headgate.sql.enabled": "true",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.sql.shuffle.partitions": "8",
-    "spark.sql.adaptive.coalescePartitions.minPartitionSize": "16KB",
-    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16KB",
-}
 SCALE = 0.01
-QUERIES = {
-    1: "one aggregate twice, compared with its own average",
-    2: "all rows in order: a range",
-    9: "scalar subqueries",
-    14: "an intersection three times, a union, a rollup",
-    32: "a correlated average",
-    38: "intersections",
-    51: "windows over windows, a full join",
-    67: "a rollup under a rank",
-    69: "semi and anti joins",
-    87: "differences",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,21 +22,10 @@ from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import begin, forget, read_snapshots, take_up
 
-from .log_doubles import Fault, FaultyLog
-from .test_loop import (
-    JOB,
-    REGISTERED,
-    RESULT,
-    OrderedStorage,
-    audited,
-    events,
-    in_a_hurry,
-    state_facts,
-)
-from .test_recovery import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
-from .test_steps import StoppedClock, drive
-
-__all__ = ["in_a_hurry"]
+from ..doubles.jobs import JOB, REGISTERED, RESULT, OrderedStorage, audited, events, state_facts
+from ..doubles.logs import Fault, FaultyLog
+from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
+from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 

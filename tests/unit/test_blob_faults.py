@@ -29,7 +29,7 @@ from headgate.storage.stores.open_store import open_store
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.stores.retries import Retrier, RetrySettings, backoff_s
 
-from .s3_doubles import StillClock
+from ..doubles.s3 import StillClock
 
 MINE, OTHER = Stored("mine", 5), Stored("other", 5)
 DOWN, SLOW = Unavailable("down"), Throttled("slow", retry_after_s=2.0)

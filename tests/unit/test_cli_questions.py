@@ -6,9 +6,7 @@ from headgate.control.clock import Deadline
 from headgate.control.events.types import AttemptStarted, Event, ReleaseRequested
 from headgate.storage.stores.memory import Objects
 
-from .test_cli import JOB, RESULT, KeptLog, attempt, exchange, log, objects, ran
-
-__all__ = ["log", "objects"]  # fixtures, found by their names
+from ..doubles.commands import JOB, RESULT, KeptLog, attempt, exchange, ran
 
 
 def test_what_is_available_is_asked(log: KeptLog, objects: Objects) -> None:

@@ -15,9 +15,7 @@ from headgate.infra.cli import job_commands
 from headgate.infra.sweep import Swept
 from headgate.storage.stores.memory import Objects
 
-from .test_cli import JOB, KeptLog, exchange, log, objects, ran
-
-__all__ = ["log", "objects"]  # fixtures, found by their names
+from ..doubles.commands import JOB, KeptLog, exchange, ran
 
 
 def test_sweep_ends_a_silent_job_and_deletes_its_objects(

@@ -16,9 +16,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId
 from headgate.storage.stores.memory import Objects
 
-from .test_cli import JOB, RESULT, KeptLog, exchange, log, objects, ran
-
-__all__ = ["log", "objects"]  # fixtures, found by their names
+from ..doubles.commands import JOB, RESULT, KeptLog, exchange, ran
 
 
 def test_lost_and_why(log: KeptLog, objects: Objects) -> None:

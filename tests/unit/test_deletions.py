@@ -2,51 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
 from typing import cast
 
 import pytest
 
-from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Unavailable
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
     Consumable,
-    PartitionRegistered,
-    Produced,
     ReleaseRequested,
-    ResultRegistered,
-    SegmentSummary,
 )
-from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.log import EventLog
-from headgate.control.master.driver_master import DriverIdentity, DriverMaster
+from headgate.control.ids import ResultId
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.model.state import ResultState
 
-from .log_doubles import Fault, FaultyLog
-from .test_loop import (
+from ..doubles.jobs import (
     JOB,
     OPENING,
     RESULT,
-    SETTINGS,
     WAIT_MS,
-    Job,
     OrderedStorage,
     attempt,
     audited,
     bodies,
     deleted_objects,
-    in_a_hurry,
     looping,
     ordered,
     produced,
     state_facts,
 )
-
-__all__ = ["in_a_hurry"]  # a fixture, found by its name
+from ..doubles.logs import Fault, FaultyLog
+from ..doubles.storages import BusyStorage, SlowStorage, stored
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 
@@ -83,34 +69,6 @@ def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
     assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []
 
 
-@dataclass
-class SlowStorage(OrderedStorage):
-    """A storage that needs some time for each deletion."""
-
-    takes_s: float = 0.0
-
-    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        SYSTEM_CLOCK.sleep_s(self.takes_s)
-        return super().delete(job, result, attempts)
-
-
-def stored(log: EventLog, results: int) -> DriverMaster:
-    """Return a driver whose job has this many results of one partition each."""
-    storage = SlowStorage(log)
-    driver = DriverMaster(log, storage, SETTINGS, DriverIdentity("driver", "0"))
-    driver.register_job(Job())
-    for number in range(results):
-        name = ResultId(f"r{number}")
-        made = AttemptId(PartitionId(name, 0), 1, number)
-        state_facts(
-            log,
-            ResultRegistered(name, 1, 1, "", ""),
-            PartitionRegistered(name, 0, 1),
-            Produced(made, (SegmentSummary(0, 9, 1, 0, b""),)),
-        )
-    return driver
-
-
 def test_a_close_waits_for_as_long_as_objects_go() -> None:
     """A close waits for any number of objects, as long as some are deleted during each wait."""
     log = MemoryEventLog()
@@ -134,18 +92,6 @@ def test_a_close_that_failed_is_called_again() -> None:
     driver.unregister_job(JOB)
     assert (3, set()) == (len(storage.deleted), storage.early)
     audited(log)
-
-
-class BusyStorage(OrderedStorage):
-    """A storage whose first deletions fail."""
-
-    failures = 3
-
-    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        if self.failures:
-            self.failures -= 1
-            raise Unavailable("the store is away")
-        return super().delete(job, result, attempts)
 
 
 def test_deletion_is_tried_until_the_store_is_back() -> None:

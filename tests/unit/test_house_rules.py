@@ -251,6 +251,17 @@ def test_pages_name_files_that_exist() -> None:
     assert [(page, path) for page, path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+def test_tests_share_doubles_only() -> None:
+    """No test imports another: `tests/doubles` has the parts that several tests need."""
+    wrong = [
+        f"{name_of(path)}: {module}"
+        for path in files_of_tests()
+        for module, _ in imports(path)
+        if module.split(".")[-1].startswith("test_")
+    ]
+    assert wrong == []
+
+
 def test_the_front_door_is_small() -> None:
     """The package exports at most a dozen names, and each of them exists."""
     names = list(headgate.__all__)

@@ -32,9 +32,9 @@ from headgate.control.model.state import JobState
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 
-from .test_deletions import stored
-from .test_loop import JOB as OTHER_JOB
-from .test_loop import audited, state_facts
+from ..doubles.jobs import JOB as OTHER_JOB
+from ..doubles.jobs import audited, state_facts
+from ..doubles.storages import stored
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 

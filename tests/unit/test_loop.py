@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings
 from headgate.control.errors import (
     Closed,
     Corrupt,
@@ -23,155 +18,46 @@ from headgate.control.errors import (
 )
 from headgate.control.events.types import (
     AttemptFailed,
-    Body,
     Event,
-    Fact,
     JobAccepted,
-    JobRegistered,
     PartitionRegistered,
-    Produced,
-    Recorded,
-    Released,
     ResultRegistered,
-    SegmentSummary,
-    Superseded,
 )
-from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.log import Decisions, EventLog
-from headgate.control.master import thread as loop_module
+from headgate.control.ids import ResultId
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.thread import JobMasterThread
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
-from headgate.control.model.state import JobState, ResultState
+from headgate.control.model.state import JobState
 from headgate.control.snapshots.schedule import SnapshotSchedule
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
+from ..doubles.jobs import (
+    JOB,
+    OPENING,
+    REGISTERED,
+    RESULT,
+    WAIT_MS,
+    Deaf,
+    Job,
+    OrderedStorage,
+    attempt,
+    audited,
+    deleted_objects,
+    events,
+    looping,
+    produced,
+    state_facts,
+)
+from ..doubles.logs import Fault, FaultyLog
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
-
-JOB = JobId("job")
-RESULT = ResultId("r1")
-WAIT_MS = 1_000
-SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX)
-
-
-@pytest.fixture
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a loop that failed start over at once."""
-    monkeypatch.setattr(loop_module, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(loop_module, "_POLL_S", 0.02)
 
 
 # A job, its storage, and the checks of its log
 
 
-@dataclass
-class Job:
-    job_id: JobId = JOB
-    application: str = "tests"
-    errors: list[BaseException] = field(default_factory=list)
-
-    def on_fatal_error(self, error: BaseException) -> None:
-        self.errors.append(error)
-
-    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        """Do nothing: nothing is lost here."""
-
-
-@dataclass
-class OrderedStorage:
-    """A storage that records every deletion that no committed decision has ordered."""
-
-    log: EventLog
-    deleted: set[AttemptId] = field(default_factory=set)
-    early: set[AttemptId] = field(default_factory=set)
-    failing: bool = False
-
-    def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
-        if self.failing:
-            raise Unavailable("the store is away")
-        self.early |= set(attempts) - ordered(self.log)
-        self.deleted.update(attempts)
-        return len(attempts)
-
-    def sweep(self, closed: JobState) -> int:
-        return 0
-
-
-def events(log: EventLog) -> list[Recorded]:
-    return [record for record in log.read_all(Deadline.after(5.0)) if record.event.job == JOB]
-
-
-def bodies(log: EventLog) -> list[Body]:
-    return [record.event.body for record in events(log)]
-
-
-def ordered(log: EventLog) -> set[AttemptId]:
-    found: set[AttemptId] = set()
-    for body in bodies(log):
-        found.update((body.attempt,) if isinstance(body, Superseded) else ())
-        found.update(body.attempts if isinstance(body, Released) else ())
-    return found
-
-
-def audited(log: EventLog) -> Replay:
-    """Replay the log, and assert that every decision follows and none is due."""
-    replay = Replay(JOB)
-    for record in events(log):
-        replay.observe(record)
-    assert list(replay.due) == []
-    return replay
-
-
-@contextmanager
-def looping(
-    log: EventLog,
-    storage: OrderedStorage | None = None,
-    by: str = "driver",
-    job: Job | None = None,
-    settings: MasterSettings = SETTINGS,
-) -> Iterator[JobMasterThread]:
-    announcer = Announcer(JOB, by)
-    found = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, announcer)
-    found.start()
-    try:
-        yield found
-    finally:
-        found.close()
-
-
-REGISTERED = JobRegistered("per-job", "0", "tests")
-OPENING: tuple[Fact, ...] = (
-    REGISTERED,
-    ResultRegistered(RESULT, 2, 3, "", ""),
-    PartitionRegistered(RESULT, 0, 2),
-)
-
-
-def attempt(partition: int, task: int, epoch: int = 1) -> AttemptId:
-    return AttemptId(PartitionId(RESULT, partition), epoch, task)
-
-
-def produced(partition: int, task: int, epoch: int = 1) -> Produced:
-    return Produced(attempt(partition, task, epoch), (SegmentSummary(0, 9, 1, 0, b""),))
-
-
-def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:
-    announcer = Announcer(JOB, by)
-    for fact in facts:
-        log.append(announcer.fact(fact)).offset(Deadline.after(1.0))
-
-
 def complete(state: JobState) -> bool | None:
     return True if RESULT in state.results and state.results[RESULT].complete else None
-
-
-def deleted_objects(expected: int) -> Callable[[JobState], bool | None]:
-    """Return a condition: the state knows of this many deleted objects."""
-    return lambda state: (
-        True if RESULT in state.results and state.results[RESULT].deleted == expected else None
-    )
 
 
 def test_facts_without_decisions_are_decided_by_the_next_master() -> None:
@@ -371,13 +257,6 @@ def test_a_wait_has_a_deadline_and_names_what_it_waits_for() -> None:
         pytest.raises(Unavailable, match=f"{WAIT_MS} ms for completion of job {JOB}"),
     ):
         loop.wait_for(complete, "completion")
-
-
-class Deaf(FaultyLog):
-    """A log that never opens decisions."""
-
-    def open_decisions(self, job: JobId) -> Decisions:
-        raise Unavailable("nobody answers")
 
 
 def test_closing_while_somebody_waits_gives_closed() -> None:

@@ -20,8 +20,8 @@ from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.writing import writer
 
-from ..property.test_damage import without_indexes
-from ..property.test_segments import JOB, LAYOUT, Part, Written, exchange
+from ..doubles.damaged import without_indexes
+from ..doubles.segments import JOB, LAYOUT, Part, Written, exchange
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 

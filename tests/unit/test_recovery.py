@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 
 from headgate.control.clock import Deadline
-from headgate.control.contract import MasterSettings
 from headgate.control.errors import HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events.types import (
-    AttemptFailed,
     AttemptStarted,
     Consumed,
     Fact,
@@ -26,14 +22,11 @@ from headgate.control.events.types import (
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog, StateRecord
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.per_job import JobSteps, Outcome
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.model.state import JobState
 from headgate.control.snapshots import records, schedule
-from headgate.control.snapshots.resume import read_snapshots, take_up
+from headgate.control.snapshots.resume import read_snapshots
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import (
+from ..doubles.jobs import (
     JOB,
     OPENING,
     REGISTERED,
@@ -42,45 +35,15 @@ from .test_loop import (
     attempt,
     audited,
     events,
-    in_a_hurry,
     looping,
     produced,
     state_facts,
 )
-from .test_steps import StoppedClock, drive
-
-__all__ = ["in_a_hurry"]
+from ..doubles.logs import Fault, FaultyLog
+from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
+from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
-
-OFTEN = MasterSettings(wait_ms=1_000, step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
-HOURLY = replace(OFTEN, snapshot_events=1_000)
-LIFE: tuple[Fact, ...] = (
-    *OPENING,
-    AttemptStarted(attempt(0, 1), "host"),
-    produced(0, 1),
-    produced(0, 2),
-    AttemptFailed(attempt(1, 7), "oom"),
-    produced(1, 3),
-    Consumed(RESULT, 0, 3, 1, 1, 1, 1),
-    produced(1, 4),
-)
-
-
-def opened(
-    log: EventLog, settings: MasterSettings = OFTEN, clock: StoppedClock | None = None
-) -> JobSteps:
-    return JobSteps.open(log, Announcer(JOB, "master", clock or StoppedClock()), settings)
-
-
-def last_state(outcomes: Sequence[Outcome]) -> JobState:
-    state = outcomes[-1].state
-    assert state is not None
-    return state
-
-
-def standing(log: EventLog) -> dict[str, bytes]:
-    return log.read_state(JOB, Deadline.after(1.0))
 
 
 def carry_state(old: EventLog, log: EventLog) -> None:
@@ -90,27 +53,6 @@ def carry_state(old: EventLog, log: EventLog) -> None:
         for key, body in standing(old).items():
             decisions.keep(StateRecord(key, body))
         decisions.commit(0)
-
-
-def position(log: EventLog) -> int:
-    """Return the position at which a master starts to read now."""
-    start = take_up(log, JOB, Deadline.after(1.0))
-    start.follower.close()
-    return start.follower.position()
-
-
-def live(log: EventLog, facts: Sequence[Fact], every: int) -> JobState:
-    """State facts one by one; after every so many, a new master replaces the former one without a
-    word."""
-    storage = OrderedStorage(log)
-    steps = opened(log)
-    for number, fact in enumerate(facts):
-        if number % every == 0:
-            steps = opened(log)
-        state_facts(log, fact, by=f"task {number}")
-        outcomes = drive(steps, log, storage)
-    assert set() == storage.early
-    return last_state(outcomes)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 100])

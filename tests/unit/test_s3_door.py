@@ -18,7 +18,7 @@ from headgate.storage.stores.s3.errors import BOTOCORE, OBSTORE
 from headgate.storage.stores.s3.settings import S3Settings, s3_settings
 from headgate.storage.stores.s3.store import S3BlobStore
 
-from .s3_doubles import ACTS, DROP, MINE, Scripted, failure, moto_server, scripted, store_at
+from ..doubles.s3 import ACTS, DROP, MINE, Scripted, failure, moto_server, scripted, store_at
 
 KEY_ID, SECRET, TOKEN = "AKIDOFTHETEST", "s3cr3t-of-the-test", "t0k3n-of-the-test"
 CHECK_LIMIT_S = 15.0

@@ -13,7 +13,7 @@ from headgate.storage.stores.retries import RetrySettings
 from headgate.storage.stores.s3.settings import S3Settings
 from headgate.storage.stores.s3.store import S3BlobStore
 
-from .s3_doubles import (
+from ..doubles.s3 import (
     ACTS,
     DROP,
     HANG,

@@ -32,46 +32,14 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState, ResultState
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import JOB, OPENING, RESULT, Job, bodies, events, in_a_hurry, produced
-from .test_master import PARTITIONS, WAIT_MS, Stack, produce, read, register
+from ..doubles.group_masters import mastering
+from ..doubles.jobs import JOB, OPENING, RESULT, Job, bodies, events, produced
+from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
+from ..doubles.stacks import PARTITIONS, WAIT_MS, Stack, produce, read, register
 
 _PATIENT_MS = 10_000
-__all__ = ["in_a_hurry"]  # a fixture, found by its name
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
-
-
-@pytest.fixture
-def masters_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(session_module, "_POLL_S", 0.02)
-
-
-@contextmanager
-def mastering(
-    stack: Stack, log: EventLog | None = None, slot: str = "one", look_ms: int = 5_000
-) -> Iterator[list[object]]:
-    """Run a session master in a thread; yield a list that gets its error if it ends by itself."""
-    me = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
-    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
-    storage = ObjectDeleter(stack.store, "root")
-    master = GroupMaster(log or stack.inner, storage, settings, me)
-    ended: list[object] = []
-
-    def run() -> None:
-        try:
-            master.run()
-        except Exception as exc:
-            ended.append(exc)
-
-    thread = threading.Thread(target=run, name=f"headgate-session-{slot}")
-    thread.start()
-    try:
-        yield ended
-    finally:
-        master.stop()
-        thread.join(5.0)
 
 
 @contextmanager

@@ -3,30 +3,24 @@ less."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.contract import SESSION, MasterSettings
+from headgate.control.contract import SESSION
 from headgate.control.errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from headgate.control.events.types import (
-    AttemptFailed,
-    Consumed,
     Decision,
-    Fact,
     JobRegistered,
-    JobUnregistered,
     LeaseExpired,
     Released,
     ReleaseRequested,
 )
 from headgate.control.ids import JobId
 from headgate.control.inquiry.audit import audit
-from headgate.control.log import EventLog, Grant, StateRecord
 from headgate.control.master import group_steps
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
@@ -34,89 +28,16 @@ from headgate.control.master.per_job import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
-from headgate.control.model.state import JobState
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.control.snapshots.schedule import SnapshotSchedule
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import JOB, RESULT, attempt, in_a_hurry, looping, produced
-from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
-from .test_steps import CLOCK, StoppedClock
-
-__all__ = ["in_a_hurry"]
-
-OFTEN = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
-NEVER = replace(OFTEN, snapshot_events=1_000)
-LIFE: tuple[Fact, ...] = (
-    *OPENING,
-    produced(0, 1),
-    produced(0, 2),
-    AttemptFailed(attempt(1, 7), "oom"),
-    produced(1, 3),
-    Consumed(RESULT, 0, 3, 1, 1, 1, 1),
-    produced(1, 4),
-)
-END = JobUnregistered("closed")
-
-
-@dataclass
-class Read:
-    """A master, and the positions from which it has read the only partition."""
-
-    steps: GroupSteps
-    starts: list[int] = field(default_factory=list)
-
-    def granted(self, grant: Grant) -> int:
-        self.starts.append(GroupSteps.granted(self.steps, grant))
-        return self.starts[-1]
-
-
-def watched(steps: GroupSteps) -> Read:
-    found = Read(steps)
-    steps.granted = found.granted  # type: ignore[method-assign]
-    return found
-
-
-def live(
-    log: EventLog, facts: Sequence[Fact], *jobs: JobId, settings: MasterSettings = OFTEN, said: str
-) -> int:
-    """Start a master, state facts one by one, end the master, and return the position where it
-    began."""
-    storage = Storage()
-    with closing(joined(log, settings=settings)) as steps:
-        read = watched(steps)
-        drive(log, storage, steps, steps=4)
-        for number, fact in enumerate(facts):
-            for job in jobs:
-                state_facts(log, job, fact, by=f"{said} {number}")
-            drive(log, storage, steps, steps=4 * len(jobs))
-        drive(log, storage, steps)
-    return read.starts[0]
-
-
-def end(log: MemoryEventLog) -> int:
-    return len(log._partitions[0].entries)
-
-
-def standing(log: EventLog, job: JobId) -> dict[str, bytes]:
-    return log.read_state(job, Deadline.after(1.0))
-
-
-def keep(log: MemoryEventLog, job: JobId, records: Sequence[StateRecord]) -> None:
-    with closing(log.open_decisions(job)) as decisions:
-        decisions.begin()
-        for record in records:
-            decisions.keep(record)
-        decisions.commit(0)
-
-
-def state_of(log: EventLog, job: JobId) -> JobState:
-    """Return the state of a job as a master that starts now sees it."""
-    with closing(joined(log, settings=NEVER)) as steps:
-        drive(log, Storage(), steps)
-        return steps.states[job]
+from ..doubles.group_snapshots import END, LIFE, NEVER, OFTEN, end, keep, live, standing, state_of
+from ..doubles.groups import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
+from ..doubles.jobs import JOB, RESULT, looping, produced
+from ..doubles.logs import Fault, FaultyLog
+from ..doubles.steps import CLOCK, StoppedClock
 
 
 def test_a_partition_is_read_from_where_it_is_needed() -> None:

@@ -21,11 +21,11 @@ from headgate.control.snapshots import records
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import read_snapshots
 
-from .log_doubles import FaultyLog
-from .test_loop import produced
-from .test_session_recovery import END, LIFE, NEVER, end, keep, live, standing, state_of
-from .test_session_steps import JOBS, OPENING, Storage, audited, drive, events, state_facts
-from .test_steps import CLOCK
+from ..doubles.group_snapshots import END, LIFE, NEVER, end, keep, live, standing, state_of
+from ..doubles.groups import JOBS, OPENING, Storage, audited, drive, events, state_facts
+from ..doubles.jobs import produced
+from ..doubles.logs import FaultyLog
+from ..doubles.steps import CLOCK
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:

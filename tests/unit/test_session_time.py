@@ -32,23 +32,12 @@ from headgate.control.master.silence import MASTERS, SilenceTimer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
 
-from .log_doubles import STEP_EVENTS_MAX, Fault, FaultyLog
-from .test_loop import JOB, RESULT, Job, attempt, in_a_hurry, produced
-from .test_master import Stack
-from .test_session_mode import mastering, masters_in_a_hurry
-from .test_session_steps import (
-    JOBS,
-    OPENING,
-    STEPS,
-    Storage,
-    audited,
-    drive,
-    events,
-    state_facts,
-)
-from .test_steps import StoppedClock
-
-__all__ = ["in_a_hurry", "masters_in_a_hurry"]
+from ..doubles.group_masters import mastering
+from ..doubles.groups import JOBS, OPENING, STEPS, Storage, audited, drive, events, state_facts
+from ..doubles.jobs import JOB, RESULT, Job, attempt, produced
+from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
+from ..doubles.stacks import Stack
+from ..doubles.steps import StoppedClock
 
 T = TypeVar("T", bound=Body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -25,14 +25,12 @@ from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion
-from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.per_job import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
 
-from .log_doubles import Fault, FaultyLog
-from .test_deletions import BusyStorage
-from .test_loop import (
+from ..doubles.jobs import (
     JOB,
     OPENING,
     REGISTERED,
@@ -45,40 +43,13 @@ from .test_loop import (
     produced,
     state_facts,
 )
-
-
-@dataclass
-class StoppedClock:
-    """A clock that stands still until a test moves it."""
-
-    at_ms: int = 1_000
-
-    def now_ms(self) -> int:
-        return self.at_ms
-
-    def monotonic_s(self) -> float:
-        return self.at_ms / 1000
-
-    def sleep_s(self, seconds: float) -> None:
-        raise AssertionError("nobody sleeps here")
-
-
-CLOCK = StoppedClock()
-STEPS = 12
+from ..doubles.logs import Fault, FaultyLog
+from ..doubles.steps import CLOCK, STEPS, drive
+from ..doubles.storages import BusyStorage
 
 
 def opened(log: EventLog, by: str = "master") -> JobSteps:
     return JobSteps.open(log, Announcer(JOB, by, CLOCK), SETTINGS)
-
-
-def drive(steps: JobSteps, log: EventLog, storage: OrderedStorage) -> list[Outcome]:
-    """Run enough steps that nothing can be left to do, and every deletion at once."""
-    outcomes: list[Outcome] = []
-    for _ in range(STEPS):
-        outcomes.append(steps.step(0.0))
-        for deletion in outcomes[-1].deletions:
-            deletion.run(storage, log, Deadline.after(1.0, CLOCK))
-    return outcomes
 
 
 def whole_life() -> list[Recorded]:

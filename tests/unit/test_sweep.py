@@ -39,8 +39,7 @@ from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import begin, by_partition, read_snapshots
 from headgate.infra.sweep import sweep
 
-from .log_doubles import Fault, FaultyLog, NoAnswer
-from .test_loop import (
+from ..doubles.jobs import (
     JOB,
     OPENING,
     REGISTERED,
@@ -52,13 +51,11 @@ from .test_loop import (
     audited,
     bodies,
     events,
-    in_a_hurry,
     produced,
     state_facts,
 )
-from .test_steps import StoppedClock, drive
-
-__all__ = ["in_a_hurry"]
+from ..doubles.logs import Fault, FaultyLog, NoAnswer
+from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
 

@@ -16,10 +16,10 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState
 
-from .test_loop import JOB as LOOP_JOB
-from .test_loop import RESULT as LOOP_RESULT
-from .test_loop import produced
-from .test_recovery import LIFE, live, position
+from ..doubles.jobs import JOB as LOOP_JOB
+from ..doubles.jobs import RESULT as LOOP_RESULT
+from ..doubles.jobs import produced
+from ..doubles.snapshots import LIFE, live, position
 
 JOB, RESULT, OTHER = JobId("j"), ResultId("r1"), ResultId("r2")
 WAIT_S = 5.0

@@ -1,0 +1,58 @@
+"""Jobs on real Kafka, and what is waited for there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.events.types import Recorded
+from headgate.control.ids import JobId, ResultId
+from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.infra.devstack import stack
+
+PARTITIONS = 2
+LIMIT_S = 30.0
+
+
+def wait_for(done: Callable[[], bool], what: str) -> None:
+    deadline = Deadline.after(LIMIT_S)
+    while not done():
+        assert not deadline.passed, what
+        SYSTEM_CLOCK.sleep_s(0.05)
+
+
+@dataclass
+class Context:
+    job_id: JobId
+    application: str = "tests"
+
+    def on_fatal_error(self, error: BaseException) -> None:
+        raise AssertionError(error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        """Do nothing: nothing is lost here."""
+
+
+@pytest.fixture
+def log() -> Iterator[KafkaEventLog]:
+    """Prepare a topic and a group for one test, and delete the topics afterwards."""
+    found = stack.status()
+    assert found is not None, "`make stack` starts it"
+    prefix = f"test-masters-{os.urandom(4).hex()}"
+    settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(PARTITIONS, 1, 3_600_000))
+    with closing(KafkaEventLog(settings)) as log:
+        log.prepare(Deadline.after(LIMIT_S))
+        yield log
+    admin = AdminClient({"bootstrap.servers": found.bootstrap})
+    for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
+        deleted.result(LIMIT_S)
+
+
+def events_of(log: KafkaEventLog, job: JobId) -> list[Recorded]:
+    return [r for r in log.read_all(Deadline.after(LIMIT_S)) if r.event.job == job]
