@@ -203,8 +203,8 @@ class ShuffleMaster(Protocol):
         """Wait until every partition of a result may be read; return the result.
 
         Raises:
-            Invalid: it is not there, or was released.
-            Lost: what was consumable is gone, and cannot be made again.
+            Invalid: it was released.
+            Lost: the job has failed.
             Unavailable: the master did not say so in time.
         """
 

@@ -52,7 +52,7 @@ class ObjectStoreEnvironment:
         self._range_cache = RangeCache(
             store, limits.cache_bytes, runtime.pool(limits.fetch_parallel, "headgate-get")
         )
-        self._watch = JobView(log, job)
+        self._view = JobView(log, job)
         self._waiting: WeakSet[SegmentGate] = WeakSet()
         self._lock = Lock()
 
@@ -83,7 +83,7 @@ class ObjectStoreEnvironment:
             self._range_cache,
             self._limits,
             Channels(deployment, self._locate, updates),
-            Replacement(deployment, self._watch, self._locate, announce, self._runtime),
+            Replacement(deployment, self._view, self._locate, announce, self._runtime),
             announce,
             self._runtime,
         )
@@ -110,7 +110,7 @@ class ObjectStoreEnvironment:
 
     def close(self) -> None:
         self._range_cache.close()
-        self._watch.close()
+        self._view.close()
         self._log.close()
         self._store.close()
 

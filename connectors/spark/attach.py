@@ -29,19 +29,19 @@ from .versions import SOCKETS, version_of
 _LOG = logging.getLogger("headgate")
 
 
-class _JobContext:
+class _RerunStarter:
     """Implements `JobShuffleContext`: logs fatal errors and starts reruns."""
 
-    def __init__(self, job: JobId, application: str, repairs: Reruns) -> None:
+    def __init__(self, job: JobId, application: str, reruns: Reruns) -> None:
         self.job_id = job
         self.application = application
-        self._repairs = repairs
+        self._reruns = reruns
 
     def on_fatal_error(self, error: BaseException) -> None:
         _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
 
     def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        self._repairs.start(missing)
+        self._reruns.start(missing)
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -84,14 +84,12 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
     name = f"driver {os.urandom(4).hex()}"
     context = ShuffleMasterContext(chosen, name, __version__)
     master = services.factory.create_shuffle_master(context)
-    repairs = Reruns(
-        spark.sparkContext, lambda result: master.state(worker.job).results.get(result)
-    )
+    reruns = Reruns(spark.sparkContext, lambda result: master.state(worker.job).results.get(result))
     try:
         master.start()
-        master.register_job(_JobContext(worker.job, str(spark.sparkContext.appName), repairs))
+        master.register_job(_RerunStarter(worker.job, str(spark.sparkContext.appName), reruns))
         epoch = master.state(worker.job).epoch
-        job_context = JobContext(master, services.store, worker, settings, epoch, repairs)
+        job_context = JobContext(master, services.store, worker, settings, epoch, reruns)
         return Headgate(Exchanger(spark, job_context, _door(spark, settings)), services)
     except BaseException:
         master.close()

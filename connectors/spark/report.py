@@ -30,14 +30,17 @@ class ResultReport:
     superseded: int
     """Attempts that were superseded."""
     puts: int
+    """Segments of consumable attempts."""
     gets: int
+    """Reads that readers have announced."""
     read_bytes: int
     released: str | None
     """Reason of the release; None while the result is not released."""
 
     @property
     def price_usd(self) -> float:
-        """Return the price of all requests, by the list prices of S3 Standard in us-east-1."""
+        """Return the price of these puts and gets, by the list prices of S3 Standard in us-east-1.
+        Retries and superseded attempts are left out."""
         return price_usd(self.puts, self.gets)
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ...control.clock import Deadline
@@ -94,10 +94,10 @@ def open_services(
         log = KafkaEventLog(worker.kafka)
         opening.callback(log.close)
         log.prepare(deadline)
-        store, _ = open_store(worker.store, dict(worker.s3))
+        store, root = open_store(worker.store, dict(worker.s3))
         opening.callback(store.close)
         store.check(deadline)
-        return JobServices(log, store, worker, opening.pop_all())
+        return JobServices(log, store, replace(worker, root=root), opening.pop_all())
 
 
 def _describe(
@@ -136,11 +136,10 @@ def _describe(
         dict(settings.kafka),
         embedded,
     )
-    root = url.split("://", 1)[-1].partition("/")[2].strip("/") if url.startswith("s3:") else ""
     key = f"{job} {os.urandom(4).hex()}"
     wait_s = settings.wait_ms / 1000
     limits = _limits(settings, readers)
-    return WorkerSettings(key, job, kafka, url, root, tuple(s3.items()), limits, wait_s)
+    return WorkerSettings(key, job, kafka, url, "", tuple(s3.items()), limits, wait_s)
 
 
 def _require_local(master: str) -> None:

@@ -209,7 +209,7 @@ class Headgate:
         if self._ended:
             return
         self._queries.close()
-        self._exchanger.job_context.repairs.close()
+        self._exchanger.job_context.reruns.close()
         try:
             self._exchanger.job_context.master.unregister_job(self.job)
             self._end()

@@ -38,7 +38,9 @@ VERSIONS: Mapping[str, Version] = {
     "4.0": Version(sockets=False),
     "4.1": Version(),
     "4.2": Version(to_arrow_schema=_ZONED),
-    "4.3": Version((False,), (False,), _ZONED, grouped=True),
+    "4.3": Version(
+        logical_rdd=(False,), shuffle_exchange=(False,), to_arrow_schema=_ZONED, grouped=True
+    ),
 }
 OLDEST, *_, NEWEST = VERSIONS
 

@@ -77,7 +77,7 @@ class DriverMaster:
         self._settings = settings
         self._me = me
         self._numbers = count()
-        self._loops: dict[JobId, JobMasterThread] = {}
+        self._threads: dict[JobId, JobMasterThread] = {}
         self._epochs: dict[JobId, int] = {}
         self._hearts: dict[JobId, HeartbeatThread] = {}
 
@@ -85,7 +85,7 @@ class DriverMaster:
         """Do nothing: threads start when a job is registered."""
 
     def close(self) -> None:
-        for job in list(self._loops):
+        for job in list(self._threads):
             self._drop(job)
         self._close()
 
@@ -108,7 +108,7 @@ class DriverMaster:
         assert isinstance(accepted, JobAccepted), "a registered job is accepted"
         self._epochs[job] = accepted.epoch
         if self._settings.lease_ms:
-            loop, lease_ms = self._loops[job], self._settings.lease_ms
+            loop, lease_ms = self._threads[job], self._settings.lease_ms
             heart = HeartbeatThread(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
             self._hearts[job] = heart
             heart.start()
@@ -194,7 +194,7 @@ class DriverMaster:
         by nobody who registered later."""
         job, settings, me = context.job_id, self._settings, self._me
         announcer = Announcer(job, me.name, numbers=self._numbers)
-        loop = self._loops[job] = JobMasterThread(
+        loop = self._threads[job] = JobMasterThread(
             context, self._log, self._storage, settings, announcer
         )
         loop.start()
@@ -218,7 +218,7 @@ class DriverMaster:
         return self._epochs[job_id]
 
     def _loop(self, job_id: JobId) -> JobMasterThread:
-        loop = self._loops.get(job_id)
+        loop = self._threads.get(job_id)
         if loop is None:
             raise Invalid(f"job {job_id} is not registered with this master")
         return loop
@@ -226,8 +226,8 @@ class DriverMaster:
     def _drop(self, job_id: JobId) -> None:
         if job_id in self._hearts:
             self._hearts.pop(job_id).stop()
-        if job_id in self._loops:
-            self._loops.pop(job_id).close()
+        if job_id in self._threads:
+            self._threads.pop(job_id).close()
 
     def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
         loop = self._loop(job_id)

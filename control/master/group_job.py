@@ -40,7 +40,7 @@ class GroupJob(JobDecider):
         self._elsewhere = False
         self._abandoned = False
         self._clearing: Clearing | None = None
-        self._watch = SilenceTimer()
+        self._timer = SilenceTimer()
         if snapshot is not None:
             self._start = snapshot.position
             # Nobody knows what a former master still had to delete.
@@ -131,14 +131,14 @@ class GroupJob(JobDecider):
 
     def seems_silent(self, now_ms: int) -> bool:
         """Return True if it is time to read the driver's last heartbeat."""
-        self._watch.hear(self.ledger.heard_ms)
-        return self._watch.is_due(self._lease_ms, now_ms)
+        self._timer.hear(self.ledger.heard_ms)
+        return self._timer.is_due(self._lease_ms, now_ms)
 
     def silent_ms(self, heard_ms: int, now_ms: int) -> int:
         """Return for how long the driver was silent, by the log's clock; 0 while its lease
         lasts."""
-        self._watch.hear(max(heard_ms, self.ledger.heard_ms))
-        return self._watch.silent_ms(self._lease_ms, now_ms)
+        self._timer.hear(max(heard_ms, self.ledger.heard_ms))
+        return self._timer.silent_ms(self._lease_ms, now_ms)
 
     @property
     def _lease_ms(self) -> int:

@@ -27,7 +27,7 @@ from ..model.decide import decide
 from ..model.state import JobState
 from .announcer import Announcer
 from .deletions import Deletion
-from .per_job import JobSteps, Outcome
+from .job_steps import JobSteps, Outcome
 from .silence import LogTime, minds_time, time_of
 from .term import Term
 

@@ -1,1 +1,1 @@
-"""The event log in this process's memory, for tests and the simulation."""
+"""The event log in memory: for tests, the simulation and the service `local-files`."""

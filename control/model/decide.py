@@ -1,7 +1,8 @@
 """Decide what follows from the facts of a job: pure functions, without clock, randomness or I/O.
 
 `decide` returns the decisions on one fact. `step` applies the fact and then these decisions, so
-that a decision takes effect at its basis, live and in replay alike. Invalid facts change nothing.
+that a decision takes effect at its basis, live and in replay alike. Invalid facts change
+nothing that readers see.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ...control.errors import HeadgateError, Invalid
-from .. import doctor, group_master
+from .. import doctor, master_command
 from ..devstack import stack
 from ..doctor import CheckVerdict
 from ..target import Target
@@ -104,7 +104,7 @@ def run_master(
     ],
 ) -> None:
     """Decide for the jobs of mode `session`, in a group of such processes, until SIGTERM."""
-    group_master.run(target, slot)
+    master_command.run(target, slot)
 
 
 def main() -> None:

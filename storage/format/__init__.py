@@ -1,1 +1,1 @@
-"""The objects' names and bytes: segments, fingerprints, manifests."""
+"""The objects' names and bytes: segments and manifests."""

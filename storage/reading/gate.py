@@ -41,7 +41,7 @@ class SegmentGate:
         range_cache: RangeCache,
         limits: Limits,
         channels: Channels,
-        repair: Replacement,
+        replacement: Replacement,
         announce: Announce,
         runtime: Runtime,
     ) -> None:
@@ -50,7 +50,7 @@ class SegmentGate:
         self._range_cache = range_cache
         self._limits = limits
         self._channels = channels
-        self._repair = repair
+        self._replacement = replacement
         self._announce = announce
         self._runtime = runtime
         self._known = plan(deployment, limits)
@@ -188,7 +188,7 @@ class SegmentGate:
             try:
                 return piece, self._sound(piece, window)
             except (Lost, Corrupt) as failure:
-                came = self._repair.replace(piece, failure)
+                came = self._replacement.replace(piece, failure)
                 same = next((other for other in came if _stands_for(other, piece)), None)
                 if same is None:
                     self._begin_again(piece, came, failure)

@@ -25,13 +25,13 @@ class Replacement:
     def __init__(
         self,
         deployment: InputGateDeployment,
-        watch: JobView,
+        view: JobView,
         locate: Locate,
         announce: Announce,
         runtime: Runtime,
     ) -> None:
         self._deployment = deployment
-        self._watch = watch
+        self._view = view
         self._locate = locate
         self._announce = announce
         self._runtime = runtime
@@ -44,14 +44,14 @@ class Replacement:
             Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
         """
         attempt = piece.source.attempt
-        result = self._readable(self._watch.state(self._runtime.deadline()), failure)
+        result = self._readable(self._view.state(self._runtime.deadline()), failure)
         offset = 0
         if result.winners.get(attempt.partition.index, attempt) == attempt:
             lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
             offset = self._announce(lost).offset(self._runtime.deadline())
         if result.registered.pipelined:
             raise failure
-        came = self._watch.wait(
+        came = self._view.wait(
             self._deployment.manifest.result,
             lambda state: self._replacement(state, piece, failure),
             self._runtime.deadline,

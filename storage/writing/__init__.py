@@ -1,1 +1,1 @@
-"""The producing side: sorts batches and stores them as segments."""
+"""The producing side: sorts batches, takes their fingerprints, stores them as segments."""

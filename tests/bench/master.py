@@ -42,7 +42,7 @@ from headgate.control.master.announcer import Announcer
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState, ResultState
-from headgate.infra import group_master
+from headgate.infra import master_command
 from headgate.infra.devstack import stack
 
 from .core import EXCHANGES, MAPS, REDUCERS, Taken, facts, in_core, index_of
@@ -184,11 +184,11 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
 
 def _steps(log: KafkaEventLog) -> GroupSteps:
     """Return the steps of a master that may decide in every partition."""
-    settings = MasterSettings(step_events_max=group_master.STEP_EVENTS_MAX)
+    settings = MasterSettings(step_events_max=master_command.STEP_EVENTS_MAX)
     steps = GroupSteps(log, MasterIdentity("0", "bench", SYSTEM_CLOCK, ""), settings)
     while len(steps._held) < PARTITIONS or not all(h.recovered for h in steps._held.values()):
         steps.step(0.1)
-    group_master.spare_collector()
+    master_command.spare_collector()
     return steps
 
 
@@ -222,7 +222,7 @@ def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
         seen = copied = 0
         while seen < expected:
             found = [
-                m for m in consumer.consume(group_master.STEP_EVENTS_MAX, 0.1) if not m.error()
+                m for m in consumer.consume(master_command.STEP_EVENTS_MAX, 0.1) if not m.error()
             ]
             seen += len(found)
             originals = [message for message in found if message.key() is not None]

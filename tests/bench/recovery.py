@@ -41,7 +41,7 @@ from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings, TopicSettings
 from headgate.control.log import Receipt
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.model.replay import Derived, Replay
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.schedule import SnapshotSchedule

@@ -10,7 +10,7 @@ from headgate.control.contract import MasterSettings
 from headgate.control.events.types import AttemptFailed, AttemptStarted, Consumed, Fact
 from headgate.control.log import EventLog
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import take_up
 

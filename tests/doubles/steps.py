@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headgate.control.clock import Deadline
 from headgate.control.log import EventLog
-from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.job_steps import JobSteps, Outcome
 
 from .jobs import OrderedStorage
 

@@ -50,7 +50,7 @@ RESULT = ResultId("r1")
 HOLDING = """
 import functools, pathlib, sys, time
 from headgate.control.kafka.membership import KafkaMembership
-from headgate.infra import group_master as masters
+from headgate.infra import master_command as masters
 from headgate.infra.cli.app import main
 often = dict(snapshot_events=int(sys.argv.pop(1)), look_ms=500)
 masters.MasterSettings = functools.partial(masters.MasterSettings, **often)

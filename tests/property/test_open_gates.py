@@ -104,7 +104,7 @@ class Reader:
         deployment = self.deployment(early, first, count)
         channels = Channels(deployment, self.environment._locate, Told(told))
         means, made = Runtime(wait_s), self.environment
-        repair = Replacement(deployment, made._watch, made._locate, self.announce, means)
+        repair = Replacement(deployment, made._view, made._locate, self.announce, means)
         return SegmentGate(
             deployment, made._range_cache, LIMITS, channels, repair, self.announce, means
         )

@@ -12,7 +12,7 @@ from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Clearing, Deletion
 from headgate.control.master.group_master import Lookout
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.silence import MASTERS
 from headgate.control.master.term import Term
 from headgate.storage.upkeep.object_deletion import ObjectDeleter

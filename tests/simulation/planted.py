@@ -15,7 +15,7 @@ from headgate.control.events.types import Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId
 from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.log import EventLog
-from headgate.control.master import per_job
+from headgate.control.master import job_steps
 from headgate.control.master.silence import SilenceTimer
 from headgate.control.master.term import Term
 from headgate.control.memory.group import MemoryMembership
@@ -189,7 +189,7 @@ def begin_at_what_is_left(patch: pytest.MonkeyPatch) -> None:
         standing = Standing(frozenset(log.read_state(job, deadline)))
         return Start(log.follow(job, None), None, standing, "")
 
-    patch.setattr(per_job, "take_up", oldest)
+    patch.setattr(job_steps, "take_up", oldest)
 
 
 def end_promoted_results_too(patch: pytest.MonkeyPatch) -> None:

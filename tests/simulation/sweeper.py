@@ -10,7 +10,7 @@ from headgate.control.events.types import LeaseExpired
 from headgate.control.ids import JobId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.per_job import JobSteps, Outcome
+from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.master.silence import time_of
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import read_snapshots

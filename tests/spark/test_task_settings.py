@@ -50,7 +50,7 @@ def test_below_a_repartition(
     with setting(spark, conf):
         df = spark.range(40).selectExpr(f"{expression} x", "id")
         assert told(df) == told(by_road.repartition(df, 3, "x"))
-    stages = by_road._exchanger.job_context.repairs._stages
+    stages = by_road._exchanger.job_context.reruns._stages
     stages[by_road.results()[-1].result].again([0])
 
 

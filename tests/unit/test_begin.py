@@ -16,7 +16,7 @@ from headgate.control.events.types import Fact, JobAccepted, JobUnregistered, Pr
 from headgate.control.ids import JobId
 from headgate.control.log import Decisions, EventLog, Follower, StateRecord
 from headgate.control.master.announcer import Announcer
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState

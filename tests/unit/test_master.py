@@ -246,7 +246,7 @@ def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
             produce(stack, environment, descriptor, partition)
         state = master.await_complete(descriptor)
         assert failed not in state.winners.values()
-        loop = master._loops[JOB]
+        loop = master._threads[JOB]
         loop.wait_for(lambda s: None if s.results[RESULT].doomed else True, "deletion")
         assert LAYOUT.segment(failed, 0) not in stack.objects
         read(stack, environment, master, descriptor)
@@ -334,7 +334,7 @@ def test_a_closed_master_serves_nobody(stack: Stack) -> None:
     """A closed master knows no job, and a question to one of its loops is `Closed`."""
     with stack.master() as master:
         master.register_job(Job())
-        loop = master._loops[JOB]
+        loop = master._threads[JOB]
         master.close()
         with pytest.raises(Invalid):
             master.state(JOB)

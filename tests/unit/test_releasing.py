@@ -50,8 +50,8 @@ class Master:
 
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
-    repairs = Reruns(context, lambda _: None)
-    means: Any = SimpleNamespace(epoch=1, settings=Settings(), master=master, repairs=repairs)
+    reruns = Reruns(context, lambda _: None)
+    means: Any = SimpleNamespace(epoch=1, settings=Settings(), master=master, reruns=reruns)
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
     return Headgate(Exchanger(context, means, DOOR), services)
 

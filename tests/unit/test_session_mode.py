@@ -82,7 +82,7 @@ def test_the_driver_hears_of_what_the_log_shows_only() -> None:
     with mastering(stack, slow), driving(stack) as driver:
         driver.register_job(Job())
         slow.may_commit.clear()
-        loop = driver._loops[JOB]
+        loop = driver._threads[JOB]
         answer = loop.ask(JobRegistered(SESSION, "0", "again"))
         with pytest.raises(TimeoutError):
             answer.result(0.1)

@@ -24,7 +24,7 @@ from headgate.control.inquiry.audit import audit
 from headgate.control.master import group_steps
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay

@@ -25,7 +25,7 @@ from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots

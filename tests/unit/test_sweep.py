@@ -32,7 +32,7 @@ from headgate.control.master import heartbeats
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.heartbeats import HeartbeatThread
-from headgate.control.master.per_job import JobSteps
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.silence import time_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState

@@ -106,7 +106,7 @@ class JobContext:
     worker: WorkerSettings
     settings: Settings
     epoch: int
-    repairs: Reruns
+    reruns: Reruns
     known: KnownScans = field(default_factory=KnownScans)
 
 
@@ -180,7 +180,7 @@ class Exchanger:
                 rows = write.run()
                 state = job_context.master.await_complete(descriptor)
                 check_rows(state, rows)
-                job_context.repairs.keep(result, replace(write, again=settings.around(write.again)))
+                job_context.reruns.keep(result, replace(write, again=settings.around(write.again)))
                 manifest, shipped = self._manifest(descriptor, state)
                 read = ReadTask(job_context.worker, shipped, transport.schema)
                 return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
@@ -193,7 +193,7 @@ class Exchanger:
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
         error that came before."""
-        self.job_context.repairs.forget(descriptor.result)
+        self.job_context.reruns.forget(descriptor.result)
         with suppress(HeadgateError):
             self.job_context.master.release_partition_externally(descriptor)
 

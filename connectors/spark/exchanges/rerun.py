@@ -59,7 +59,7 @@ class Reruns:
                     thread = threading.Thread(
                         target=self._repair,
                         args=(result, self._stages[result]),
-                        name=f"headgate-repair-{result}",
+                        name=f"headgate-rerun-{result}",
                         daemon=True,
                     )
                     self._running[result] = thread
@@ -97,7 +97,7 @@ class Reruns:
         return frozenset() if state is None or state.released else frozenset(state.reproducing)
 
     def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
-        group = f"headgate-repair-{result}"
+        group = f"headgate-rerun-{result}"
         with ThreadPoolExecutor(1, thread_name_prefix=group) as executor:
             job = executor.submit(self._again, group, result, stage, missing)
             self._make_room(group, result, missing, job)

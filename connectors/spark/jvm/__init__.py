@@ -1,1 +1,1 @@
-"""In the driver: the only folder that calls the JVM through Py4J."""
+"""In the driver: the only folder that imports Py4J."""

@@ -1,5 +1,5 @@
-"""The private door: with the folders `jvm` and `queries` behind it, the only code that touches
-Spark's internals through py4j.
+"""The private door to Spark's internals. Together with `queries`, this folder has nearly all code
+that calls them.
 
 `open_door` returns None where a class that it needs is missing or batches cannot be made. The
 caller then uses public PySpark only.

@@ -140,7 +140,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
         return None
     zone = conf.get(_ZONE)
     schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
-    ways = FunctionSettings(
+    settings = FunctionSettings(
         zone,
         by_name=is_true(conf.get(_BY_NAME)),
         safely=is_true(conf.get(_SAFELY)),
@@ -150,4 +150,6 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     )
     command = bytes(function.command().unsafeArray())
     columns = tuple(shuffle.columns for shuffle in shuffles)
-    return Call(command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), ways)
+    return Call(
+        command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), settings
+    )

@@ -102,7 +102,7 @@ class SessionQueries:
     def release_all(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
         for descriptor in descriptors:
             self._exchanger.job_context.master.release_partition_externally(descriptor)
-            self._exchanger.job_context.repairs.forget(descriptor.result)
+            self._exchanger.job_context.reruns.forget(descriptor.result)
 
     def require_open(self) -> None:
         if self.closed:

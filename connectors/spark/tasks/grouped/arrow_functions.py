@@ -24,7 +24,7 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
     for table in _written(called):
-        yield _checked(table, schema, function.ways.by_name)
+        yield _checked(table, schema, function.settings.by_name)
 
 
 def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
@@ -41,7 +41,7 @@ def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Tabl
 
 
 def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
-    most = max(0, function.ways.batch_rows) or None
+    most = max(0, function.settings.batch_rows) or None
     for neighbours in groups:
         tables = list(_tables(neighbours.sides[0]))
         for at, (key, table) in enumerate(zip(_keys(neighbours), tables, strict=True)):

@@ -46,7 +46,7 @@ class Call:
     """For each side the stored columns that it takes."""
     schemas: tuple[bytes, ...]
     """For each side the names and types of these columns, as an Arrow schema."""
-    ways: FunctionSettings
+    settings: FunctionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Function:
     """True when it takes a group as an iterator of batches."""
     returned: StructType
     """The declared schema of its results."""
-    ways: FunctionSettings
+    settings: FunctionSettings
 
 
 def load_function(call: Call) -> Function:
     function, returned = pickle.loads(call.function)
     takes_key = len(inspect.getfullargspec(function).args) != len(call.schemas)
     checked = fail_on_stopiteration(function)
-    return Function(checked, takes_key, call.by_batch, returned, call.ways)
+    return Function(checked, takes_key, call.by_batch, returned, call.settings)

@@ -61,33 +61,33 @@ def _part(side: Sorted, first: int, end: int) -> Sorted:
 def _of_frames(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
     for window in groups:
         arguments_by_side: list[Iterable[Any]] = [
-            _Frames(side, function.ways).all() for side in window.sides
+            _Frames(side, function.settings).all() for side in window.sides
         ]
         if function.takes_key:
-            arguments_by_side.insert(0, _keys(window, function.ways))
+            arguments_by_side.insert(0, _keys(window, function.settings))
         for arguments in zip(*arguments_by_side, strict=True):
             yield function.call(*arguments)
 
 
 def _of_batches(function: Function, groups: Iterable[Groups]) -> Iterator[pd.DataFrame]:
-    ways = function.ways
+    settings = function.settings
     for window in groups:
         side, count = window.sides[0], len(window.sides[0].starts) - 1
-        rest = (frame for rows in window.more for frame in _batches(rows, ways))
+        rest = (frame for rows in window.more for frame in _batches(rows, settings))
         for at, (key, batches) in enumerate(
-            zip(_keys(window, ways), _pieces(side, ways), strict=True)
+            zip(_keys(window, settings), _pieces(side, settings), strict=True)
         ):
             group_batches = chain(batches, rest) if at == count - 1 else batches
             yield from function.call(*([key] if function.takes_key else []), group_batches)
 
 
-def _pieces(side: Sorted, ways: FunctionSettings) -> Iterator[Iterator[pd.DataFrame]]:
+def _pieces(side: Sorted, settings: FunctionSettings) -> Iterator[Iterator[pd.DataFrame]]:
     """Yield the batches of each group. Those of a single large group are converted one by one."""
     if len(side.starts) == 2 and side.rows.nbytes > _WINDOW_BYTES:
-        yield _batches(side.rows, ways)
+        yield _batches(side.rows, settings)
         return
-    pieces, firsts = _in_batches(side, ways.batch_rows)
-    frames = _Frames(pieces, ways)
+    pieces, firsts = _in_batches(side, settings.batch_rows)
+    frames = _Frames(pieces, settings)
     for first, end in pairwise(firsts.tolist()):
         yield map(frames.cut, range(first, end))
 
@@ -103,36 +103,38 @@ def _in_batches(side: Sorted, most: int) -> tuple[Sorted, Longs]:
     return Sorted(side.rows, np.append(starts, side.starts[-1])), firsts
 
 
-def _batches(rows: pa.Table, ways: FunctionSettings) -> Iterator[pd.DataFrame]:
-    for batch in rows.to_batches(max_chunksize=max(0, ways.batch_rows) or None):
-        yield _frame(batch, ways)
+def _batches(rows: pa.Table, settings: FunctionSettings) -> Iterator[pd.DataFrame]:
+    for batch in rows.to_batches(max_chunksize=max(0, settings.batch_rows) or None):
+        yield _frame(batch, settings)
 
 
-def _keys(groups: Groups, ways: FunctionSettings) -> Iterable[tuple[Any, ...]]:
-    return zip(*[_values(key, ways) for key in groups.keys], strict=True) if groups.keys else [()]
-
-
-def _values(key: pa.Array, ways: FunctionSettings) -> list[Any]:
-    """Return the values as pandas converts each alone: beside a null some get another type."""
-    if _has_nulls_inside(key) and len(key) > 1:
-        return [value for at in range(len(key)) for value in _values(key.slice(at, 1), ways)]
-    table = pa.table({"key": key})
-    if not 0 < key.null_count < len(key):
-        values = _columns(table, ways)[0].array
-        return [values[at] for at in range(len(values))]
-    nothing = _values(key.filter(key.is_null())[:1], ways)[0]
-    others = iter(_values(key.drop_null(), ways))
-    return [next(others) if is_there else nothing for is_there in key.is_valid().to_pylist()]
-
-
-def _columns(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> list[pd.Series]:
-    return ArrowBatchTransformer.to_pandas(
-        rows, timezone=ways.zone, prefer_int_ext_dtype=ways.nullable_ints
+def _keys(groups: Groups, settings: FunctionSettings) -> Iterable[tuple[Any, ...]]:
+    return (
+        zip(*[_values(key, settings) for key in groups.keys], strict=True) if groups.keys else [()]
     )
 
 
-def _frame(rows: pa.Table | pa.RecordBatch, ways: FunctionSettings) -> pd.DataFrame:
-    return pd.concat(_columns(rows, ways), axis=1)
+def _values(key: pa.Array, settings: FunctionSettings) -> list[Any]:
+    """Return the values as pandas converts each alone: beside a null some get another type."""
+    if _has_nulls_inside(key) and len(key) > 1:
+        return [value for at in range(len(key)) for value in _values(key.slice(at, 1), settings)]
+    table = pa.table({"key": key})
+    if not 0 < key.null_count < len(key):
+        values = _columns(table, settings)[0].array
+        return [values[at] for at in range(len(values))]
+    nothing = _values(key.filter(key.is_null())[:1], settings)[0]
+    others = iter(_values(key.drop_null(), settings))
+    return [next(others) if is_there else nothing for is_there in key.is_valid().to_pylist()]
+
+
+def _columns(rows: pa.Table | pa.RecordBatch, settings: FunctionSettings) -> list[pd.Series]:
+    return ArrowBatchTransformer.to_pandas(
+        rows, timezone=settings.zone, prefer_int_ext_dtype=settings.nullable_ints
+    )
+
+
+def _frame(rows: pa.Table | pa.RecordBatch, settings: FunctionSettings) -> pd.DataFrame:
+    return pd.concat(_columns(rows, settings), axis=1)
 
 
 class _Frames:
@@ -140,15 +142,15 @@ class _Frames:
     integers and booleans another type. So pieces are converted together only if they have nulls in
     the same columns."""
 
-    def __init__(self, side: Sorted, ways: FunctionSettings) -> None:
+    def __init__(self, side: Sorted, settings: FunctionSettings) -> None:
         self._side = side
-        self._ways = ways
+        self._settings = settings
         self._frames: list[pd.DataFrame] = []
         self._places: dict[int, tuple[int, int, int]] = {}
         if any(_has_nulls_inside(as_one(column)) for column in side.rows.columns):
             return
         lengths = np.diff(side.starts)
-        kinds = _kinds(side, ways)
+        kinds = _kinds(side, settings)
         for kind in range(int(kinds.max(initial=0)) + 1):
             of_kind = kinds == kind
             picked = indices(np.flatnonzero(np.repeat(of_kind, lengths)))
@@ -156,7 +158,7 @@ class _Frames:
             ends = np.concatenate(([0], np.cumsum(lengths[of_kind]))).tolist()
             for piece, (start, end) in zip(np.flatnonzero(of_kind), pairwise(ends), strict=True):
                 self._places[int(piece)] = len(self._frames), start, end
-            self._frames.append(_frame(rows, ways))
+            self._frames.append(_frame(rows, settings))
 
     def all(self) -> Iterator[pd.DataFrame]:
         return map(self.cut, range(len(self._side.starts) - 1))
@@ -164,7 +166,7 @@ class _Frames:
     def cut(self, at: int) -> pd.DataFrame:
         if not self._frames:
             start, end = self._side.starts[at : at + 2]
-            return _frame(self._side.rows.slice(start, end - start), self._ways)
+            return _frame(self._side.rows.slice(start, end - start), self._settings)
         number, start, end = self._places[at]
         frame = self._frames[number]
         if end - start == len(frame):
@@ -174,12 +176,12 @@ class _Frames:
         return piece
 
 
-def _kinds(side: Sorted, ways: FunctionSettings) -> Longs:
+def _kinds(side: Sorted, settings: FunctionSettings) -> Longs:
     """Return a number for each piece: equal numbers mean that nulls change the type of the same
     columns."""
     has_null = [np.zeros(len(side.starts) - 1, np.bool_)]
     for column in side.rows.columns:
-        is_plain_integer = pa.types.is_integer(column.type) and not ways.nullable_ints
+        is_plain_integer = pa.types.is_integer(column.type) and not settings.nullable_ints
         if column.null_count and (is_plain_integer or pa.types.is_boolean(column.type)):
             valid = numbers(as_one(column).is_valid().cast(pa.int8()), np.int8)
             nulls = np.concatenate(([0], np.cumsum(valid == 0)))
@@ -218,8 +220,8 @@ class _Results:
 
     def __init__(self, function: Function) -> None:
         self._returned = returned = function.returned
-        self._ways = ways = function.ways
-        self._schema = pa.schema(list(to_arrow_type(returned, timezone=ways.zone)))
+        self._settings = settings = function.settings
+        self._schema = pa.schema(list(to_arrow_type(returned, timezone=settings.zone)))
         self._known: dict[tuple[Hashable, ...], Sequence[Hashable]] = {}
         self._alone = False
 
@@ -249,7 +251,7 @@ class _Results:
         verify_return_type(frame, pd.DataFrame)
         labels = tuple(frame.columns)
         if (order := self._known.get(labels)) is None:
-            by_name = self._ways.by_name
+            by_name = self._settings.by_name
             verify_pandas_result(frame, self._returned, by_name, truncate_return_schema=False)
             order = self._known[labels] = self._order(labels)
         columns = [] if self._alone else [copied(frame[label]) for label in order]
@@ -261,7 +263,7 @@ class _Results:
         names = self._returned.names
         if len(set(labels)) < len(labels) or len(set(names)) < len(names):
             return ()
-        by_name = self._ways.by_name and any(isinstance(label, str) for label in labels)
+        by_name = self._settings.by_name and any(isinstance(label, str) for label in labels)
         return names if by_name else labels
 
     def _table(self, waiting: list[_Result]) -> pa.Table:
@@ -274,15 +276,15 @@ class _Results:
         return pa.concat_tables([self._converted(result.frame(), cast=True) for result in waiting])
 
     def _converted(self, data: pd.DataFrame | list[pd.Series], cast: bool) -> pa.Table:
-        ways = self._ways
+        settings = self._settings
         batch = PandasToArrowConversion.convert(
             data,
             self._returned,
-            timezone=ways.zone,
-            safecheck=ways.safely,
+            timezone=settings.zone,
+            safecheck=settings.safely,
             arrow_cast=cast,
-            assign_cols_by_name=ways.by_name,
-            int_to_decimal_coercion_enabled=ways.decimals_from_ints,
+            assign_cols_by_name=settings.by_name,
+            int_to_decimal_coercion_enabled=settings.decimals_from_ints,
         )
         return pa.Table.from_arrays(batch.columns, schema=self._schema)
 
