@@ -69,7 +69,7 @@ def sweep(
         Fenced: a driver has attached meanwhile.
         Unavailable: the log, a session master or the store did not answer in time.
     """
-    if is_over(neglected.state) or not neglected.state.epoch:
+    if is_over(neglected.state):
         gone = forget(log, neglected.job, Deadline.after(settings.wait_ms / 1000))
         return Swept(neglected.job, forgotten=gone, came_back=not gone)
     announcer = Announcer(neglected.job, f"sweep {os.urandom(4).hex()}")

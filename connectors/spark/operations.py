@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class Operations:
 
     _context: JobContext
     _services: JobServices
+    _require_open: Callable[[], None]
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
         """Return True if a whole result, or one whole partition of it, can be read now."""
@@ -40,6 +42,7 @@ class Operations:
             Closed: the session has closed its headgate.
             Unavailable: the log was not read in time.
         """
+        self._require_open()
         job = self._context.worker.job
         deadline = Deadline.after(self._context.settings.wait_ms / 1000)
         with closing(follow_all(self._services.log, job, deadline)) as follower:

@@ -44,7 +44,8 @@ class Headgate:
     @property
     def ops(self) -> Operations:
         """Questions of an operator about this job."""
-        return Operations(self._exchanger.job_context, self._services)
+        queries = self._queries
+        return Operations(self._exchanger.job_context, self._services, queries.require_open)
 
     @property
     def job(self) -> JobId:

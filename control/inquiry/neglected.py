@@ -17,8 +17,8 @@ from ..snapshots.schedule import is_over
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
-    """A job that somebody must look after, at a time of the log's clock. A job that is over, or has
-    never begun, has nothing left but its last snapshot."""
+    """A job that somebody must look after, at a time of the log's clock. A job that is over
+    has nothing left but its last snapshot."""
 
     state: JobState
     mode: str
@@ -55,8 +55,7 @@ def neglected(
     - jobs whose driver was silent for longer than its lease;
     - jobs that are closed, and still have objects that were ordered to go or results that have
       expired;
-    - jobs that are over, or that no driver has registered, and whose events the log has lost: their
-      position is at or before `oldest`.
+    - jobs that are over and whose events the log has lost: their position is at or before `oldest`.
 
     A job whose log does not explain itself is left alone, because such a log proves nothing.
     `records` need not include the events that the snapshots have.
@@ -75,8 +74,7 @@ def neglected(
     for job, entry in followed.items():
         if entry.broken:
             continue
-        state = entry.replay.state
-        if (is_over(state) or not state.epoch) and entry.position > oldest(job):
+        if is_over(entry.replay.state) and entry.position > oldest(job):
             continue
         if (judged := _judged(entry.replay, beats.get(job, 0), now_ms)) is not None:
             yield judged
@@ -85,7 +83,7 @@ def neglected(
 def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     state, registered = replay.state, replay.registered
     if registered is None:
-        return None if state.epoch else Neglected(state, PER_JOB, "", 0, now_ms)
+        return None
     silent_ms = now_ms - max(replay.heard_ms, beat_ms)
     mode = replay.mode or PER_JOB
     if is_over(state):

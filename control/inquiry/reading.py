@@ -20,10 +20,10 @@ _POLL_S = 0.5
 _POLL_EVENTS_MAX = 500
 
 
-def known(log: EventLog, job: str, begun: bool = True) -> dict[JobId, Snapshot]:
+def known(log: EventLog, job: str) -> dict[JobId, Snapshot]:
     """Return the snapshots of one job, or of all jobs. Read them before the events: then no event
     between the two is missed."""
-    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX), begun)
+    return read_snapshots(log, job_id(job) if job else None, Deadline.after(READ_S_MAX))
 
 
 def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator[Recorded]:

@@ -93,8 +93,8 @@ class DriverMaster:
         """Become the job's driver, and its master unless the session has one. Both fence the
         predecessor.
 
-        A driver that was fenced before it was accepted tries again within `wait_ms`, unless a later
-        driver has registered.
+        A driver that was fenced before it was accepted begins again, until `wait_ms` are over or a
+        later driver has registered.
 
         Raises:
             Fenced: a later driver speaks for the job, or every try was fenced.

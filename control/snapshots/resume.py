@@ -206,22 +206,16 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
     return True
 
 
-def read_snapshots(
-    log: EventLog, job: JobId | None, deadline: Deadline, begun: bool = True
-) -> dict[JobId, Snapshot]:
-    """Return the newest snapshot of a job, or with None of every job. With `begun`, leave out jobs
-    whose first driver has not registered. A snapshot that does not belong to the log is left out.
+def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict[JobId, Snapshot]:
+    """Return the newest snapshot of a job, or with None of every job. Jobs whose first driver has
+    not registered are left out, and snapshots that do not belong to the log.
 
     Raises:
         Unavailable: the log cannot be read in time.
     """
     by_job = _by_job(log.read_state(job, deadline))
     snapshots = {name: _read(name, stored)[0] for name, stored in by_job.items()}
-    wanted = {
-        n: snapshot
-        for n, snapshot in snapshots.items()
-        if snapshot and (snapshot.state.epoch or not begun)
-    }
+    wanted = {n: snapshot for n, snapshot in snapshots.items() if snapshot and snapshot.state.epoch}
     identity = log.identity(deadline) if wanted else ""
     written = by_partition(log, log.written)
     checked = {

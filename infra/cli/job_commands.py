@@ -140,7 +140,7 @@ def run_sweep(target: Target, job: Job = "") -> None:
     with closing(store), closing(target.open_log()) as log:
         name = JobId(f"sweep-{os.urandom(4).hex()}")
         now_ms = time_of(log, name, Deadline.after(READ_S_MAX))
-        snapshots = known(log, job, begun=False)
+        snapshots = known(log, job)
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
         records = read_news(log, job, snapshots)
         oldest = by_partition(log, log.oldest)

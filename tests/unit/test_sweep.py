@@ -36,13 +36,12 @@ from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.silence import time_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
-from headgate.control.snapshots.resume import begin, by_partition, read_snapshots
+from headgate.control.snapshots.resume import by_partition, read_snapshots
 from headgate.infra.sweep import sweep
 
 from ..doubles.jobs import (
     JOB,
     OPENING,
-    REGISTERED,
     RESULT,
     SETTINGS,
     Job,
@@ -114,7 +113,7 @@ class World:
 
     def neglected(self) -> list[Neglected]:
         deadline = Deadline.after(1.0)
-        snapshots = read_snapshots(self.log, None, deadline, begun=False)
+        snapshots = read_snapshots(self.log, None, deadline)
         beats = self.log.read_beats(None, deadline)
         records = self.log.read_all(deadline)
         oldest = by_partition(self.log, self.log.oldest)
@@ -178,28 +177,6 @@ def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
     assert 2 == found.state.epoch
     assert sweep(world.log, world.storage, found, SETTINGS).forgotten
     assert {} == world.log.read_state(JOB, Deadline.after(1.0))
-    assert [] == world.neglected()
-
-
-def test_a_job_that_never_began_is_forgotten(world: World) -> None:
-    """The state of a job whose driver ended before it registered is deleted together with the log's
-    events of that name, not before them, and not if the job is registered after all."""
-    state_facts(world.log, REGISTERED, by="a former driver")
-    deadline = Deadline.after(1.0)
-    begin(world.log, JOB, deadline, is_new=True)
-    world.clock.at_ms += 2 * LEASE_MS
-    kept = world.log.read_state(JOB, deadline)
-    assert {} != kept
-    assert [] == world.neglected()
-    world.log.expire(JOB, world.log.written(JOB))
-    (found,) = world.neglected()
-    world.log.append(Announcer(JOB, "driver").fact(LIVED[0]))
-    assert sweep(world.log, world.storage, found, SETTINGS).came_back
-    assert kept == world.log.read_state(JOB, deadline)
-    assert [] == world.neglected()
-    world.log.expire(JOB, world.log.written(JOB))
-    assert sweep(world.log, world.storage, found, SETTINGS).forgotten
-    assert {} == world.log.read_state(JOB, deadline)
     assert [] == world.neglected()
 
 
