@@ -121,19 +121,21 @@ def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Stri
             yield Strike(IN_TURN[0], chance.uniform(*BETWEEN_S), lasts_s, chance.random())
         return
     times = chance.choice((1, 2)) if again and victim != "driver" else 1
-    phases = _phases(work, victim)
+    phases = _phases(work, victim, how)
     long = how != KILLED and victim in ("master", "driver")
     for phase in sorted((chance.choice(phases) for _ in range(times)), key=phases.index):
         lasts_s = chance.uniform(*(LASTS_LONG_S if long else LASTS_S))
         yield Strike(phase, chance.uniform(0, AFTER_S_MAX), lasts_s, chance.random())
 
 
-def _phases(work: Work, victim: str) -> tuple[str, ...]:
+def _phases(work: Work, victim: str, how: str) -> tuple[str, ...]:
     """Return the phases in which a strike is useful. Closing takes no time after queries, so it is
-    left out."""
+    left out. A driver is replaced once it has attached: one that registers behind its successor
+    would take the job back."""
     if victim in _OF_TASKS:
         return work.phases[1:-2]
-    return work.phases[: -2 if work.application == TPCDS else -1]
+    first = 1 if how == REPLACED else 0
+    return work.phases[first : -2 if work.application == TPCDS else -1]
 
 
 @dataclass(frozen=True, slots=True)

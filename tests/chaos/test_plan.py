@@ -20,6 +20,7 @@ from .plan import (
     KILLED,
     OFFLOAD,
     QUERIES,
+    REPLACED,
     SOAKED,
     TPCDS,
     faults,
@@ -70,6 +71,13 @@ def test_a_victim_is_there() -> None:
         assert one.work.mode == SESSION or one.victim != "master"
         if one.victim in ("executor", "worker"):
             assert {strike.phase for strike in one.strikes} <= set(one.work.phases[1:-2])
+
+
+def test_a_driver_is_replaced_after_it_has_attached() -> None:
+    """A driver that is held up while it attaches would be the last to register."""
+    replaced = [one for one in islice(plan(7), 200) if one.how == REPLACED]
+    assert len(replaced) > 10
+    assert "attaching" not in {strike.phase for one in replaced for strike in one.strikes}
 
 
 def test_how_often_a_victim_is_struck() -> None:
