@@ -25,6 +25,7 @@ from ..events.types import (
     JobAccepted,
     JobRegistered,
     JobUnregistered,
+    PartitionAccepted,
     PartitionRegistered,
     PromoteRequested,
     ReleaseRequested,
@@ -251,14 +252,15 @@ def _describe(
             Invalid(f"the master refused the partitions of result {partition.result}")
         )
     else:
-        epoch = getattr(done.result()[0], "epoch")  # noqa: B009
+        accepted = done.result()[0]
+        assert isinstance(accepted, PartitionAccepted), "nothing else follows from a registration"
         described.set_result(
             ShuffleDescriptor(
                 job,
                 partition.result,
                 partition.partitions,
                 partition.subpartitions,
-                epoch,
+                accepted.epoch,
                 partition.broadcast,
             )
         )
