@@ -185,6 +185,8 @@ def _refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | 
         return "the result is released"
     if state.failed is not None:
         return "the job has failed"
+    if state.closed is not None:
+        return "the job is closed"
     if attempt.partition.index not in result.accepted:
         return "the partition is not registered"
     if attempt.epoch != state.epoch:

@@ -98,6 +98,11 @@ STATES: Mapping[str, Mapping[str, tuple[Fact, ...]]] = {
         "released": RELEASED,
         "deleted": (*RELEASED, Deleted(RESULT, (OURS, NEIGHBOUR), 2)),
         "job closed": (*WHOLE, CLOSED),
+        "closed, unfinished": (
+            *_before(False),
+            StopTrackingRequested(RESULT, "catalog", 1),
+            CLOSED,
+        ),
         "closed, promoted": (*WHOLE, PromoteRequested(RESULT, EXPIRES_MS, 1), CLOSED),
         "job failed": (*WHOLE, FIRST, started(OTHER), produced(OTHER, fingerprint=2)),
     },
