@@ -7,12 +7,15 @@ stale.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..connectors.spark.settings import PREFIX, keys
 from ..control.kafka.settings import OWNED
-from ..storage.stores.s3.settings import OWN_OPTIONS, PASSED_OPTIONS, SECRET_OPTIONS
+from ..control.options import TEXT, Option
+from ..storage.stores.s3.settings import OPTIONS as S3_OPTIONS
+from ..storage.stores.s3.settings import SECRET_OPTIONS
 
 _PAGE = Path("docs/configuration.md")
 _MIB = 1 << 20
@@ -39,50 +42,44 @@ because a secret would stand in the Spark configuration:
 _S3 = f"""
 ## `{PREFIX}s3.*`
 
-"""
+Options of the object store. Credentials are none of them: they come from the ordinary AWS chain.
 
-_CREDENTIALS = """
-Credentials are no options. They come from the ordinary AWS chain: environment, profile, web
-identity or instance role, in the driver and in every executor. These are refused: """
+"""
 
 
 def settings_table() -> str:
     """Return every key of Headgate with its default, as a Markdown table."""
+    options = [Option(k.metadata["key"], k.default, TEXT, k.metadata["doc"]) for k in keys()]
+    return options_table(PREFIX, options)
+
+
+def options_table(prefix: str, options: Iterable[Option]) -> str:
+    """Return every option with its default, as a Markdown table."""
     rows = [
-        f"| `{PREFIX}{key.metadata['key']}` | {_default(key.metadata['key'], key.default)} "
-        f"| {key.metadata['doc']} |"
-        for key in keys()
+        f"| `{prefix}{o.name}` | {_default(o.name, o.default)} | {o.meaning} |" for o in options
     ]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def configuration_page() -> str:
     """Return the text of the page."""
-    options = _names(OWN_OPTIONS | PASSED_OPTIONS)
     return (
-        f"{_HEAD}{settings_table()}{_KAFKA}{_kafka_table()}"
-        f"{_S3}Options of the object store: {options}.\n"
-        f"{_CREDENTIALS}{_names(SECRET_OPTIONS)}.\n"
+        f"{_HEAD}{settings_table()}"
+        f"{_KAFKA}{_refused_table(OWNED)}"
+        f"{_S3}{options_table(f'{PREFIX}s3.', S3_OPTIONS)}\n{_refused_table(SECRET_OPTIONS)}"
     )
 
 
-def _kafka_table() -> str:
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in OWNED.items():
-        by_reason.setdefault(reason, []).append(f"`{name}`")
-    rows = [f"| {reason} | {' '.join(names)} |" for reason, names in by_reason.items()]
+def _refused_table(refused: Mapping[str, str]) -> str:
+    rows = [f"| {why} | `{'` `'.join(names.split())}` |" for why, names in refused.items()]
     return "\n".join(["| why | refused |", "| --- | --- |", *rows]) + "\n"
-
-
-def _names(options: frozenset[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(options))
 
 
 def _default(key: str, value: Any) -> str:
     """Return a default as a user types it, and in a larger unit if that is easier to read."""
-    if value == "":
+    if value in ("", None):
         return "(empty)"
-    if key.endswith(".bytes") and value >= _MIB:
+    if key.endswith("bytes") and value >= _MIB:
         return f"`{value}` ({value // _MIB} MiB)"
     if key.endswith(".ms"):
         unit, size_ms = next((u for u in _UNITS_MS if value % u[1] == 0), ("ms", 1))

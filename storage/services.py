@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from ..control.clock import SYSTEM_CLOCK
@@ -20,6 +19,7 @@ from ..control.master.driver_master import DriverIdentity, DriverMaster
 from ..control.master.group_master import GroupMaster
 from ..control.master.group_steps import MasterIdentity
 from ..control.memory.log import MemoryEventLog
+from ..control.options import nearest
 from .contract import ShuffleEnvironmentContext, ShuffleServiceFactory
 from .environment import ObjectStoreEnvironment
 from .limits import Limits
@@ -110,8 +110,7 @@ class ServicesByName:
     def _known(self, name: str) -> str:
         if name in self._makers:
             return name
-        near = get_close_matches(name, self._makers, 1, 0.0)
         raise Invalid(
-            f"there is no shuffle service {name!r}: use one of {', '.join(sorted(self._makers))}"
-            + (f"; did you mean {near[0]}?" if near else "")
+            f"there is no shuffle service {name!r}: use one of {', '.join(sorted(self._makers))}; "
+            f"did you mean {nearest(name, self._makers)}?"
         )

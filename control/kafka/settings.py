@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from types import MappingProxyType
 
 from ..errors import Invalid
 from ..ids import JobId
-from ..secrets import has_password
+from ..options import nearest, refuse_unsafe
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 << 20
 BEATS_MS = 2 * _DAY_MS  # how long the log keeps a driver's heartbeat
 
-_OWNED_WHY = {
+OWNED = {
     "the settings name the broker": "bootstrap.servers metadata.broker.list",
     "a confirmed fact must survive a broker": "acks request.required.acks",
     "a fact is in the log once, in order": (
@@ -47,9 +46,6 @@ _OWNED_WHY = {
         "sasl.oauthbearer.assertion.private.key.passphrase"
     ),
 }
-OWNED: Mapping[str, str] = MappingProxyType(
-    {name: why for why, names in _OWNED_WHY.items() for name in names.split()}
-)
 
 # Used only to suggest names in errors. The client library decides which options exist.
 _KNOWN = """
@@ -127,11 +123,7 @@ class KafkaSettings:
     """True for librdkafka's mock broker, which makes topics by itself and reports no settings."""
 
     def __post_init__(self) -> None:
-        for name in self.options:
-            if name in OWNED:
-                raise Invalid(f"Kafka option {name} cannot be set: {OWNED[name]}")
-            if "url" in name and has_password(self.options[name]):
-                raise Invalid(f"Kafka option {name} has a password in its address: leave it out")
+        refuse_unsafe("Kafka", self.options, OWNED)
 
     @property
     def events_topic(self) -> str:
@@ -264,11 +256,6 @@ class KafkaSettings:
         """
         named = [name for name in self.options if f'"{name}"' in text] or sorted(self.options)
         if "No such configuration property" in text:
-            near = [f"{name} (did you mean {_nearest(name)}?)" for name in named]
+            near = [f"{name} (did you mean {nearest(name, _KNOWN.split())}?)" for name in named]
             return Invalid(f"Kafka has no option {', '.join(near)}")
         return Invalid(f"the Kafka client refuses the value of {', '.join(named) or 'bootstrap'}")
-
-
-def _nearest(name: str) -> str:
-    matches = get_close_matches(name, _KNOWN.split(), 1, cutoff=0.0)
-    return matches[0]

@@ -19,7 +19,7 @@ from obstore.store import S3Store
 from ....control.clock import Clock
 from ....control.errors import Closed, Invalid
 from .errors import NO_CREDENTIALS, error_for, translated
-from .settings import CA, CLIENT_OPTIONS, PROXY, S3Settings
+from .settings import CA, PROXY, S3Settings
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Credential
@@ -43,11 +43,11 @@ def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = Non
             unsigned_payload=True,
             client_options=_client_options(settings, timeout_s or settings.request_timeout_s),
             retry_config={"max_retries": 0},
-            credential_provider=_dummies if settings.dummy_credentials else _chain(clock),
+            credential_provider=_dummies if settings.client.dummy_credentials else _chain(clock),
         )
     except Exception as error:
         raise Invalid(
-            f"{settings.place}: the client refuses the s3 options {sorted(settings.options)}"
+            f"{settings.place}: the client refuses the s3 options {sorted(settings.client.passed)}"
         ) from error
 
 
@@ -137,14 +137,12 @@ def _environment_credentials() -> S3Credential | None:
 
 
 def _client_options(settings: S3Settings, timeout_s: float) -> ClientConfig:
-    passed: dict[str, Any] = {
-        key: value for key, value in settings.options.items() if key in CLIENT_OPTIONS and key != CA
-    }
-    if CA in settings.options:
-        passed[CA] = _certificates(settings.options[CA])
+    passed: dict[str, Any] = dict(settings.client.passed)
+    if CA in passed:
+        passed[CA] = _certificates(passed[CA])
     passed["allow_http"] = (settings.endpoint or "").startswith("http://")
     passed["timeout"] = timedelta(seconds=timeout_s)
-    passed["connect_timeout"] = timedelta(seconds=min(settings.connect_timeout_s, timeout_s))
+    passed["connect_timeout"] = timedelta(seconds=min(settings.client.connect_timeout_s, timeout_s))
     options: ClientConfig = passed  # type: ignore[assignment]
     return options
 
@@ -158,9 +156,9 @@ def _certificates(path: str) -> bytes:
 
 
 def _verify(settings: S3Settings) -> bool | str | None:
-    if settings.options.get("allow_invalid_certificates", "false").lower() == "true":
+    if settings.client.passed.get("allow_invalid_certificates", "false").lower() == "true":
         return False
-    return settings.options.get(CA)
+    return settings.client.passed.get(CA)
 
 
 def _cold_client(settings: S3Settings) -> Any:
@@ -168,16 +166,16 @@ def _cold_client(settings: S3Settings) -> Any:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
-    proxy = settings.options.get(PROXY)
+    proxy = settings.client.passed.get(PROXY)
     try:
-        keys = (DUMMY_KEY, DUMMY_KEY) if settings.dummy_credentials else (None, None)
+        keys = (DUMMY_KEY, DUMMY_KEY) if settings.client.dummy_credentials else (None, None)
         client = boto3.session.Session(*keys).client(
             "s3",
             endpoint_url=settings.service_url,
             region_name=settings.region,
             verify=_verify(settings),
             config=Config(
-                connect_timeout=settings.connect_timeout_s,
+                connect_timeout=settings.client.connect_timeout_s,
                 read_timeout=settings.request_timeout_s,
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 max_pool_connections=max(10, settings.multipart.threads),

@@ -8,66 +8,53 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from types import MappingProxyType
 
 from ....control.errors import Invalid
-from ....control.secrets import has_password
+from ....control.options import (
+    ABOVE_0,
+    FLAG,
+    TEXT,
+    Option,
+    has_password,
+    read_options,
+    refuse_unsafe,
+    whole,
+)
 from ..retries import RetrySettings
 
-MIB = 1 << 20
-PART_BYTES_MIN = 5 * MIB  # S3 refuses smaller parts, the last one excepted
-
-# obstore gets these options as they are; boto3 gets `CA` and `PROXY`, too.
 CA, PROXY = "root_certificate", "proxy_url"
-CLIENT_OPTIONS = frozenset(
-    {
-        CA,
-        PROXY,
-        "allow_invalid_certificates",
-        "http1_only",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_excludes",
-        "randomize_addresses",
-        "user_agent",
-    }
-)
-PASSED_OPTIONS = CLIENT_OPTIONS | {"connect_timeout_s", "dummy_credentials", "path_style"}
-OWN_OPTIONS = frozenset(
-    {
-        "connect_timeout_s",
-        "dummy_credentials",
-        "endpoint",
-        "multipart_bytes",
-        "part_bytes",
-        "part_threads",
-        "path_style",
-        "region",
-        "request_timeout_s",
-        "tries_max",
-    }
-)
-SECRET_OPTIONS = frozenset(
-    {"access_key", "access_key_id", "secret_key", "secret_access_key", "session_token", "token"}
-)
+SECRET_OPTIONS = {
+    "a secret would stand in the clear: use the AWS chain (environment, profile, web identity or "
+    "instance role), in the driver and in every executor": (
+        "access_key access_key_id secret_access_key secret_key session_token token"
+    )
+}
+_CONNECT_S, _REQUEST_S = 5.0, 60.0
+_MIB = 1 << 20
+_PART_BYTES_MIN = 5 * _MIB  # S3 refuses smaller parts, the last one excepted
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """The settings that both clients are made with."""
+
+    path_style: bool | None = None
+    """True if URLs have the bucket in their path, False if in their host; None: True with an
+    endpoint. AWS resolves a host for each bucket; the endpoint of another store rarely does."""
+    connect_timeout_s: float = _CONNECT_S
+    dummy_credentials: bool = False
+    """True if requests are signed with invented keys, for the embedded store, which checks none."""
+    passed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More options. obstore gets them as they are, boto3 gets `CA` and `PROXY`."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultipartSettings:
-    threshold_bytes: int = 128 * MIB
+    threshold_bytes: int = 128 * _MIB
     """Bodies of this size and more are sent in parts."""
-    part_bytes: int = 32 * MIB
+    part_bytes: int = 32 * _MIB
     threads: int = 4
     """Parts of one body that are sent at the same time."""
-
-    def __post_init__(self) -> None:
-        if self.part_bytes < PART_BYTES_MIN or self.threads < 1 or self.threshold_bytes < 1:
-            raise Invalid(
-                f"multipart needs part_bytes >= {PART_BYTES_MIN}, part_threads >= 1 and "
-                f"multipart_bytes >= 1, not {self}"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +62,12 @@ class S3Settings:
     bucket: str
     endpoint: str | None = None
     region: str = "us-east-1"
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    request_timeout_s: float = 60.0
+    client: ClientSettings = field(default_factory=ClientSettings)
+    request_timeout_s: float = _REQUEST_S
     retries: RetrySettings = field(default_factory=RetrySettings)
     multipart: MultipartSettings = field(default_factory=MultipartSettings)
 
     def __post_init__(self) -> None:
-        _refuse_unknown(self.options, PASSED_OPTIONS)
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
-        if not self.bucket or self.request_timeout_s <= 0:
-            raise Invalid("s3 needs a bucket and a request_timeout_s above 0")
         if "@" in self.bucket or has_password(self.service_url):
             raise Invalid("an s3 bucket or endpoint has a user or a password in its address")
         if not self.service_url.startswith(("http://", "https://")):
@@ -92,16 +75,9 @@ class S3Settings:
 
     @property
     def path_style(self) -> bool:
-        """Return True if URLs have the bucket in their path, False if in their host. AWS resolves
-        a host for each bucket; the endpoint of another store rarely does."""
-        option = self.options.get("path_style")
-        return self.endpoint is not None if option is None else _flag("path_style", option)
-
-    @property
-    def dummy_credentials(self) -> bool:
-        """Return True if requests are signed with invented keys, for the embedded store, which
-        checks none."""
-        return _flag("dummy_credentials", self.options.get("dummy_credentials", "false"))
+        """Return True if URLs have the bucket in their path."""
+        wish = self.client.path_style
+        return self.endpoint is not None if wish is None else wish
 
     @property
     def service_url(self) -> str:
@@ -114,13 +90,47 @@ class S3Settings:
         return self.service_url if self.path_style else f"{scheme}://{self.bucket}.{host}"
 
     @property
-    def connect_timeout_s(self) -> float:
-        return _number("connect_timeout_s", self.options.get("connect_timeout_s", "5"))
-
-    @property
     def place(self) -> str:
         """Return the name of the bucket and its endpoint for error messages."""
         return f"bucket {self.bucket} at {self.endpoint or 'AWS, region ' + self.region}"
+
+
+_PARTS = MultipartSettings()
+_OWN = (
+    Option(
+        "endpoint", "", TEXT, "empty: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, else AWS's own"
+    ),
+    Option("region", "", TEXT, "empty: `AWS_REGION` or `AWS_DEFAULT_REGION`, else `us-east-1`"),
+    Option(
+        "path_style",
+        None,
+        FLAG,
+        "`true`: URLs have the bucket in their path, `false`: in their host; empty: `true` with an "
+        "endpoint, `false` for AWS",
+    ),
+    Option("connect_timeout_s", _CONNECT_S, ABOVE_0, "longest wait for a connection"),
+    Option("request_timeout_s", _REQUEST_S, ABOVE_0, "longest wait for one answer"),
+    Option("tries_max", RetrySettings().tries_max, whole(1), "tries of one request"),
+    Option(
+        "multipart_bytes", _PARTS.threshold_bytes, whole(1), "objects from this size on have parts"
+    ),
+    Option("part_bytes", _PARTS.part_bytes, whole(_PART_BYTES_MIN), "size of a part"),
+    Option("part_threads", _PARTS.threads, whole(1), "parts of an object on their way at once"),
+    Option("dummy_credentials", False, FLAG, "`true`: invented keys, for a store that checks none"),
+)
+_PASSED = {
+    CA: "file of the authorities whose certificates are trusted",
+    PROXY: "address of a proxy; if it needs a password, name it in the environment, as HTTPS_PROXY",
+    "proxy_excludes": "hosts that are reached without the proxy",
+    "allow_invalid_certificates": "`true`: every certificate is trusted",
+    "http1_only": "`true`: HTTP/1.1 only",
+    "http2_only": "`true`: HTTP/2 only",
+    "pool_idle_timeout": "time for which an idle connection is kept, as `90s`",
+    "pool_max_idle_per_host": "idle connections that are kept",
+    "randomize_addresses": "`true`: a host's addresses are used in random order",
+    "user_agent": "name of the client in its requests",
+}
+OPTIONS = (*_OWN, *(Option(name, "", TEXT, meaning) for name, meaning in _PASSED.items()))
 
 
 def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
@@ -129,66 +139,24 @@ def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
     Raises:
         Invalid: an option is unknown, holds a secret, or has a value that cannot be used.
     """
-    _refuse_unknown(options, CLIENT_OPTIONS | OWN_OPTIONS)
-    parts = MultipartSettings()
+    refuse_unsafe("s3", options, SECRET_OPTIONS)
+    values = read_options("s3.", OPTIONS, options)
+    client = ClientSettings(
+        values["path_style"],
+        values["connect_timeout_s"],
+        values["dummy_credentials"],
+        {name: text for name, text in options.items() if name in _PASSED},
+    )
     return S3Settings(
-        bucket=bucket,
-        endpoint=options.get("endpoint") or _from_environment("AWS_ENDPOINT_URL"),
-        region=options.get("region") or _region(),
-        options={key: value for key, value in options.items() if key in PASSED_OPTIONS},
-        request_timeout_s=_number("request_timeout_s", options.get("request_timeout_s", "60")),
-        retries=RetrySettings(tries_max=_count(options, "tries_max", RetrySettings().tries_max)),
-        multipart=MultipartSettings(
-            _count(options, "multipart_bytes", parts.threshold_bytes),
-            _count(options, "part_bytes", parts.part_bytes),
-            _count(options, "part_threads", parts.threads),
-        ),
+        bucket,
+        values["endpoint"] or _environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        values["region"] or _environment("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
+        client,
+        values["request_timeout_s"],
+        RetrySettings(tries_max=values["tries_max"]),
+        MultipartSettings(values["multipart_bytes"], values["part_bytes"], values["part_threads"]),
     )
 
 
-def _region() -> str:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-
-
-def _from_environment(key: str) -> str | None:
-    return os.environ.get(f"{key}_S3") or os.environ.get(key) or None
-
-
-def _refuse_unknown(options: Mapping[str, str], allowed: frozenset[str]) -> None:
-    for key in sorted(options):
-        if key in SECRET_OPTIONS:
-            raise Invalid(
-                f"s3 option {key!r} would put a secret into the configuration: remove it and use "
-                "the AWS chain (environment, profile, web identity or instance role)"
-            )
-        if key in ("endpoint", "proxy_url") and has_password(options[key]):
-            raise Invalid(
-                f"s3 option {key!r} has a password in its address, which Spark would show: leave "
-                "it out, and name a proxy that needs one in the environment, as HTTPS_PROXY"
-            )
-        if key not in allowed:
-            near = get_close_matches(key, sorted(allowed), n=1, cutoff=0.0)
-            raise Invalid(f"unknown s3 option {key!r}; the nearest is {near[0]!r}")
-
-
-def _flag(key: str, value: str) -> bool:
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise Invalid(f"s3 option {key!r} must be true or false, not {value!r}")
-
-
-def _number(key: str, value: str) -> float:
-    try:
-        number = float(value)
-    except ValueError as error:
-        raise Invalid(f"s3 option {key!r} must be a number, not {value!r}") from error
-    if number <= 0:
-        raise Invalid(f"s3 option {key!r} must be above 0, not {value!r}")
-    return number
-
-
-def _count(options: Mapping[str, str], key: str, default: int) -> int:
-    number = _number(key, options.get(key, str(default)))
-    if number != int(number):
-        raise Invalid(f"s3 option {key!r} must be a whole number, not {options[key]!r}")
-    return int(number)
+def _environment(*names: str) -> str | None:
+    return next((text for name in names if (text := os.environ.get(name))), None)
