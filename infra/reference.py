@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..connectors.spark.settings import PREFIX, keys
+from ..connectors.spark.settings import OPTIONS, PREFIX
 from ..control.kafka.settings import OWNED
-from ..control.options import TEXT, Option
+from ..control.options import Option
 from ..storage.stores.s3.settings import OPTIONS as S3_OPTIONS
 from ..storage.stores.s3.settings import SECRET_OPTIONS
 
@@ -47,12 +47,6 @@ Options of the object store. Credentials are none of them: they come from the or
 """
 
 
-def settings_table() -> str:
-    """Return every key of Headgate with its default, as a Markdown table."""
-    options = [Option(k.metadata["key"], k.default, TEXT, k.metadata["doc"]) for k in keys()]
-    return options_table(PREFIX, options)
-
-
 def options_table(prefix: str, options: Iterable[Option]) -> str:
     """Return every option with its default, as a Markdown table."""
     rows = [
@@ -64,7 +58,7 @@ def options_table(prefix: str, options: Iterable[Option]) -> str:
 def configuration_page() -> str:
     """Return the text of the page."""
     return (
-        f"{_HEAD}{settings_table()}"
+        f"{_HEAD}{options_table(PREFIX, OPTIONS)}"
         f"{_KAFKA}{_refused_table(OWNED)}"
         f"{_S3}{options_table(f'{PREFIX}s3.', S3_OPTIONS)}\n{_refused_table(SECRET_OPTIONS)}"
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..connectors.spark.settings import Settings
 from ..control.errors import Invalid
-from ..control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from ..control.kafka.log import KafkaEventLog, KafkaSettings
 from ..storage.limits import Limits
 from ..storage.services import StorageFactory
 from ..storage.stores.open_store import open_store
@@ -43,13 +42,10 @@ class Target:
         """
         if not self.broker:
             raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")
-        defaults = Settings()
-        topic = TopicSettings(
-            defaults.topic_partitions, defaults.topic_replication, defaults.topic_retention_ms
+        settings = KafkaSettings(
+            self.broker, self.prefix, request_timeout_s=ANSWER_S_MAX, options=dict(self.kafka)
         )
-        return KafkaEventLog(
-            KafkaSettings(self.broker, self.prefix, topic, ANSWER_S_MAX, dict(self.kafka))
-        )
+        return KafkaEventLog(settings)
 
     def open_bucket(self, **options: str) -> tuple[BlobStore, str]:
         """Open the store, with `options` over the target's; return it and the root of its names.

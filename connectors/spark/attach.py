@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ...control import __version__
-from ...control.contract import MasterSettings, ShuffleMasterContext
+from ...control.contract import ShuffleMasterContext
 from ...control.errors import Invalid
 from ...control.ids import JobId, ResultId, job_id
 from .exchanges.exchange import Exchanger, JobContext
@@ -80,25 +80,24 @@ def default_job(application: str) -> str:
 
 def _register(spark: SparkSession, settings: Settings, services: JobServices) -> Headgate:
     worker = services.worker
-    chosen = MasterSettings(settings.wait_ms, mode=settings.mode, lease_ms=settings.lease_ms)
     name = f"driver {os.urandom(4).hex()}"
-    context = ShuffleMasterContext(chosen, name, __version__)
+    context = ShuffleMasterContext(settings.master, name, __version__)
     master = services.factory.create_shuffle_master(context)
     reruns = Reruns(spark.sparkContext, lambda result: master.state(worker.job).results.get(result))
     try:
         master.start()
         master.register_job(_RerunStarter(worker.job, str(spark.sparkContext.appName), reruns))
         epoch = master.state(worker.job).epoch
-        job_context = JobContext(master, services.store, worker, settings, epoch, reruns)
-        return Headgate(Exchanger(spark, job_context, _door(spark, settings)), services)
+        exchanges = settings.exchanges
+        job_context = JobContext(master, services.store, worker, exchanges, epoch, reruns)
+        door = None if exchanges.catalyst == "off" else _door(spark)
+        return Headgate(Exchanger(spark, job_context, door), services)
     except BaseException:
         master.close()
         raise
 
 
-def _door(spark: SparkSession, settings: Settings) -> CatalystDoor | None:
-    if settings.catalyst == "off":
-        return None
+def _door(spark: SparkSession) -> CatalystDoor | None:
     if (door := open_door(spark)) is None:
         _LOG.warning(
             "Spark %s has no door that is known: rows are the same, but Spark does not know "

@@ -44,7 +44,7 @@ class Operations:
         """
         self._require_open()
         job = self._context.worker.job
-        deadline = Deadline.after(self._context.settings.wait_ms / 1000)
+        deadline = Deadline.after(self._context.worker.wait_s)
         with closing(follow_all(self._services.log, job, deadline)) as follower:
             records, end = [], follower.end()
             while follower.position() < end:

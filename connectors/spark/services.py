@@ -14,8 +14,6 @@ from ...control.contract import SESSION
 from ...control.errors import Invalid
 from ...control.ids import JobId
 from ...control.kafka.log import KafkaEventLog
-from ...control.kafka.settings import KafkaSettings, TopicSettings
-from ...storage.limits import Limits
 from ...storage.services import StorageFactory
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
@@ -108,37 +106,28 @@ def _describe(
     readers: int,
     opening: ExitStack,
 ) -> WorkerSettings:
-    bootstrap, url, s3 = settings.broker, settings.store, dict(settings.s3)
+    kafka, url, s3 = settings.kafka, settings.store, dict(settings.s3)
     if url.startswith("memory:"):
         raise Invalid(f"{PREFIX}store is s3://bucket/root or file:///path: no task shares {url}")
-    embedded = not bootstrap and (not url or url.startswith("file:"))
-    if embedded:
+    if not kafka.bootstrap and (not url or url.startswith("file:")):
         _require_local(master)
-        if settings.mode == SESSION:
+        if settings.master.mode == SESSION:
             raise Invalid(
                 f"the masters of a session need a broker: set {PREFIX}broker and {PREFIX}store"
             )
         _LOG.warning("no broker is set: the embedded stack forgets everything when it is closed")
         services = local()
         opening.callback(services.close)
-        bootstrap = services.bootstrap
+        kafka = replace(kafka, bootstrap=services.bootstrap, embedded=True)
         if not url:
-            url = f"s3://{services.bucket}/{settings.topic_prefix}"
+            url = f"s3://{services.bucket}/{kafka.topic_prefix}"
             s3 |= {"endpoint": services.endpoint, "dummy_credentials": "true"}
-    elif not bootstrap or not url:
-        missing = "store" if bootstrap else "broker"
+    elif not kafka.bootstrap or not url:
+        missing = "store" if kafka.bootstrap else "broker"
         raise Invalid(f"set {PREFIX}{missing} too, or neither for the embedded stack")
-    kafka = KafkaSettings(
-        bootstrap,
-        settings.topic_prefix,
-        _topic(settings),
-        settings.request_ms / 1000,
-        dict(settings.kafka),
-        embedded,
-    )
     key = f"{job} {os.urandom(4).hex()}"
-    wait_s = settings.wait_ms / 1000
-    limits = _limits(settings, readers)
+    limits = replace(settings.limits, readers=readers)
+    wait_s = settings.master.wait_ms / 1000
     return WorkerSettings(key, job, kafka, url, "", tuple(s3.items()), limits, wait_s)
 
 
@@ -148,21 +137,3 @@ def _require_local(master: str) -> None:
             f"the embedded stack serves one machine only, and this session runs on {master}: "
             f"set {PREFIX}broker and {PREFIX}store"
         )
-
-
-def _topic(settings: Settings) -> TopicSettings:
-    return TopicSettings(
-        settings.topic_partitions, settings.topic_replication, settings.topic_retention_ms
-    )
-
-
-def _limits(settings: Settings, readers: int) -> Limits:
-    return Limits(
-        settings.segment_bytes,
-        settings.fetch_bytes,
-        settings.fetch_parallel,
-        settings.join_bytes,
-        settings.cache_bytes,
-        settings.group_bytes,
-        readers,
-    )

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from pyspark.sql import functions as F
 from headgate import attach
 from headgate.connectors.spark import attach as attaching
 from headgate.connectors.spark.services import JobServices
+from headgate.connectors.spark.settings import Settings, read_settings
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.ids import JobId
@@ -48,8 +50,12 @@ def rows(df: DataFrame) -> list[str]:
 
 def first_driver(conf: dict[str, str], ready: str, snapshot_events: int) -> None:
     """Write two results, release one of them, and begin a third one that never ends."""
-    often = partial(MasterSettings, snapshot_events=snapshot_events)
-    vars(attaching)["MasterSettings"] = often
+
+    def often(conf: Mapping[str, str]) -> Settings:
+        settings = read_settings(conf)
+        return replace(settings, master=replace(settings.master, snapshot_events=snapshot_events))
+
+    vars(attaching)["read_settings"] = often
     spark = build_session(Place("real", conf), "local[2]")
     hg = attach(spark)
     hg.repartition(orders(spark), SUBPARTITIONS, "k")

@@ -14,7 +14,7 @@ from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
 from headgate.connectors.spark.jvm import catalyst
 from headgate.connectors.spark.services import JobServices
-from headgate.connectors.spark.settings import Settings, read_settings
+from headgate.connectors.spark.settings import read_settings
 from headgate.control.ids import job_id
 from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.limits import Limits
@@ -39,7 +39,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     monkeypatch.setattr(attach, "open_door", lambda _: None)
     monkeypatch.setattr(attach, step, fail)
     with pytest.raises(RuntimeError, match="no door"):
-        attach._register(SPARK, Settings(), services)
+        attach._register(SPARK, read_settings({}), services)
     with pytest.raises(Closed):
         log.written(JOB)
 

@@ -150,7 +150,7 @@ def test_an_address_with_a_password_is_refused() -> None:
 def test_a_sessions_settings_do_not_show_options() -> None:
     """The `repr` of a session's settings shows no options either."""
     read = read_settings({"spark.headgate.kafka.sasl.password": "hunter2"})
-    assert "hunter2" == read.kafka["sasl.password"]
+    assert "hunter2" == read.kafka.options["sasl.password"]
     assert "hunter2" not in repr(read)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.connectors.spark.settings import PREFIX, keys
-from headgate.infra.reference import configuration_page, settings_table
+from headgate.connectors.spark.settings import OPTIONS, PREFIX
+from headgate.control.options import Option
+from headgate.infra.reference import configuration_page, options_table
+from headgate.storage.stores.s3.settings import OPTIONS as S3_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
@@ -20,10 +22,11 @@ def test_the_configuration_page_is_current() -> None:
     assert configuration_page() == (ROOT / "docs" / "configuration.md").read_text()
 
 
-def test_every_key_is_explained() -> None:
+@pytest.mark.parametrize("options", [OPTIONS, S3_OPTIONS], ids=["spark", "s3"])
+def test_every_key_is_explained(options: tuple[Option, ...]) -> None:
     """Every key has a row in the table, with its meaning."""
-    rows = settings_table().splitlines()[2:]
-    assert [f"`{PREFIX}{key.metadata['key']}`" for key in keys()] == [
+    rows = options_table(PREFIX, options).splitlines()[2:]
+    assert [f"`{PREFIX}{option.name}`" for option in options] == [
         row.split("|")[1].strip() for row in rows
     ]
     assert all(row.split("|")[3].strip() for row in rows)
@@ -31,7 +34,7 @@ def test_every_key_is_explained() -> None:
 
 def test_there_are_few_keys() -> None:
     """There are few enough keys for a user to read all of them."""
-    assert len(keys()) < KEYS_MAX
+    assert len(OPTIONS) < KEYS_MAX
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

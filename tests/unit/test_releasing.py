@@ -16,7 +16,7 @@ from headgate.connectors.spark.exchanges.lifetimes import Lifetimes, NoReader
 from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.connectors.spark.jvm.caches import Cache
 from headgate.connectors.spark.operations import Operations
-from headgate.connectors.spark.settings import Settings
+from headgate.connectors.spark.settings import read_settings
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
 
@@ -52,7 +52,8 @@ class Master:
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
     reruns = Reruns(context, lambda _: None)
-    means: Any = SimpleNamespace(epoch=1, settings=Settings(), master=master, reruns=reruns)
+    settings = read_settings({}).exchanges
+    means: Any = SimpleNamespace(epoch=1, settings=settings, master=master, reruns=reruns)
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
     return Headgate(Exchanger(context, means, DOOR), services)
 

@@ -30,7 +30,7 @@ from ....storage.format.segment import Longs
 from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
-from ..settings import Settings
+from ..settings import ExchangeSettings
 from ..tasks.shipping import cause
 from ..tasks.worker import MapTask, ReadTask, WorkerSettings
 from ..types import check, given_schema, has_maps
@@ -104,7 +104,7 @@ class JobContext:
     master: ShuffleMaster
     store: BlobStore
     worker: WorkerSettings
-    settings: Settings
+    settings: ExchangeSettings
     epoch: int
     reruns: Reruns
     known: KnownScans = field(default_factory=KnownScans)
