@@ -58,9 +58,8 @@ class SegmentGate:
         self._ready: deque[tuple[Slice, memoryview]] = deque()
         self._handed_out: set[tuple[PartitionId, int]] = set()
         self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
-        self._unknown = {descriptor.partition for descriptor in deployment.unknown}
         self._held_bytes = 0
-        self._owed_rows = self._stated_rows()
+        self._stated_rows = _stated_rows(deployment)
         self._rows = 0
         self._read_bytes = 0
         self._begun = False
@@ -112,6 +111,7 @@ class SegmentGate:
         if piece is None:
             self._read_on()
             piece = self._channels.take()
+            self._stated_rows += piece.rows if piece is not None else 0
         return piece
 
     def _has_room(self, piece: Slice) -> bool:
@@ -135,31 +135,19 @@ class SegmentGate:
             self._held_bytes += checked[0].span.length
             self._rows += checked[0].rows
             self._read_bytes += checked[0].span.length
-            if piece.part not in self._instead and piece.part[0] not in self._unknown:
-                self._owed_rows -= checked[0].rows
-
-    def _stated_rows(self, of: tuple[PartitionId, int] | None = None) -> int:
-        """Return the number of rows that the manifest states for this reader, or for one part."""
-        it = self._deployment
-        first = it.first if of is None else of[1]
-        span = slice(first - it.manifest.first, first - it.manifest.first + (1 if of else it.count))
-        return sum(
-            int(source.rows[span].sum())
-            for source in it.manifest.sources
-            if of is None or source.attempt.partition == of[0]
-        )
 
     def _check_whole(self) -> None:
-        """Check that as many rows were taken as the manifest states.
+        """Check that as many rows were taken as are stated.
 
         Raises:
             Corrupt: the numbers differ.
         """
-        if self._owed_rows:
+        if self._rows != self._stated_rows:
             it = self._deployment
             raise Corrupt(
                 f"subpartitions {it.first} to {it.first + it.count - 1} of result "
-                f"{it.manifest.result}: {self._owed_rows} rows are stated and were not read"
+                f"{it.manifest.result}: {self._stated_rows - self._rows} rows are stated and were "
+                "not read"
             )
 
     def _announce_consumed(self, requests: int) -> Receipt:
@@ -207,11 +195,8 @@ class SegmentGate:
                 f"{failure}; it was made again with its rows in another order, when this reader "
                 "had handed out some of them: the reader has to begin again"
             ) from failure
-        if piece.part not in self._instead and piece.part[0] not in self._unknown:
-            self._owed_rows -= self._stated_rows(piece.part)
         for ready, _ in self._ready:
             if ready.part == piece.part:
-                self._owed_rows += ready.rows if piece.part not in self._instead else 0
                 self._held_bytes -= ready.span.length
                 self._rows -= ready.rows
                 self._read_bytes -= ready.span.length
@@ -249,6 +234,13 @@ class SegmentGate:
             ) from exc
         at = piece.span.start - piece.window.start
         return body[at : at + piece.span.length]
+
+
+def _stated_rows(deployment: InputGateDeployment) -> int:
+    """Return the number of rows that the manifest states for a reader."""
+    first = deployment.first - deployment.manifest.first
+    span = slice(first, first + deployment.count)
+    return sum(int(source.rows[span].sum()) for source in deployment.manifest.sources)
 
 
 def _stands_for(other: Slice, piece: Slice) -> bool:

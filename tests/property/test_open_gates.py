@@ -25,6 +25,7 @@ from headgate.storage.contract import InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.limits import Limits
 from headgate.storage.reading.gate import SegmentGate
+from headgate.storage.reading.read_plan import Slice, alone
 from headgate.storage.reading.replacement import Replacement
 from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
@@ -100,13 +101,14 @@ class Reader:
         first: int = 0,
         count: int = SUBPARTITIONS,
         wait_s: float = 0.02,
+        limits: Limits = LIMITS,
     ) -> SegmentGate:
         deployment = self.deployment(early, first, count)
         channels = Channels(deployment, self.environment._locate, Told(told))
         means, made = Runtime(wait_s), self.environment
         repair = Replacement(deployment, made._view, made._locate, self.announce, means)
         return SegmentGate(
-            deployment, made._range_cache, LIMITS, channels, repair, self.announce, means
+            deployment, made._range_cache, limits, channels, repair, self.announce, means
         )
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
@@ -333,6 +335,22 @@ def test_every_open_gate_is_told() -> None:
         late = shuffle.create_input_gate(deployment)
         with pytest.raises(Unavailable, match=f"{RESULT}/0"):
             rows(late)
+
+
+def test_what_was_not_known_is_read_from_its_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that became known later, and then lost a segment, is read whole from the attempt
+    that replaced its own."""
+
+    def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
+        other = attempt(piece.source.attempt.partition.index, 1)
+        sources = [self._locate(other, one, SUBPARTITIONS) for one in written()[1][other].segments]
+        return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
+
+    monkeypatch.setattr(Replacement, "replace", replacement)
+    with reading() as reader:
+        reader.environment._store.delete([LAYOUT.segment(attempt(0, 0), 1)])
+        gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))
+        assert rows(gate) == expected({0: 1, 1: 0, 2: 0, 3: 0})
 
 
 def test_a_gate_is_read_once() -> None:
