@@ -41,10 +41,10 @@ from ..events.types import (
 )
 from ..ids import AttemptId, ResultId, in_parts
 from .apply import apply
+from .attempts import is_last, is_superseded, refusal, refuse_late, unsound
+from .decide_stream import decide_segment, decide_stream_break, decide_stream_end
 from .reproduce import decide_again
 from .state import JobState, ResultState, is_fenced
-
-_AGAIN = "it was superseded before"
 
 
 def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
@@ -68,7 +68,7 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
         case Produced():
             return _decide_produced(state, fact)
         case SegmentProduced():
-            return _decide_segment(state, fact)
+            return decide_segment(state, fact)
         case AttemptFailed():
             return _decide_ended(state, fact.attempt, "failed")
         case ExecutorLost():
@@ -91,7 +91,7 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
                 for decision in _decide_release(state, name, fact.reason)
             )
         case AttemptStarted():
-            return _decide_started(state, fact.attempt)
+            return refuse_late(state, fact.attempt)
         case ResultRegistered() | Consumed() | Deleted():
             return ()
         case _:
@@ -109,97 +109,20 @@ def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Deci
     return (accepted, ResultComplete(fact.result)) if done else (accepted,)
 
 
-def _decide_started(state: JobState, attempt: AttemptId) -> tuple[Decision, ...]:
-    """Supersede an attempt that starts too late: no earlier order names its objects."""
-    result = state.results.get(attempt.partition.result)
-    if result is None or attempt in result.attempts:
-        return ()
-    if result.released is not None:
-        return (Superseded(attempt, "the result is released"),)
-    return (Superseded(attempt, _AGAIN),) if attempt in result.superseded else ()
-
-
 def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
     partition = fact.attempt.partition
     result = state.results.get(partition.result)
-    if result is None or _is_superseded(result, fact.attempt):
+    if result is None or is_superseded(result, fact.attempt):
         return ()
     if fact.attempt == result.winners.get(partition.index):
-        return _decide_stream_end(state, result, fact)
-    refusal = _refusal(state, result, fact.attempt) or _unsound(fact)
-    if refusal is not None:
-        return (Superseded(fact.attempt, refusal),)
+        return decide_stream_end(state, result, fact)
+    refused = refusal(state, result, fact.attempt) or unsound(fact)
+    if refused is not None:
+        return (Superseded(fact.attempt, refused),)
     if (changed := _changed(result, fact)) is not None:
         return Superseded(fact.attempt, changed), JobFailed(changed)
     won = Consumable(fact.attempt)
-    return (won, ResultComplete(partition.result)) if _is_last(result, fact.attempt) else (won,)
-
-
-def _decide_stream_end(
-    state: JobState, result: ResultState, fact: Produced
-) -> tuple[Decision, ...]:
-    """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
-    if result.attempts[fact.attempt] is not None:
-        return ()
-    announced = result.streams.get(fact.attempt, ())
-    if _unsound(fact) is not None or fact.segments[: len(announced)] != announced:
-        return _decide_gone(state, fact.attempt, "its segments are not those that it announced")
-    name = result.registered.result
-    return (ResultComplete(name),) if _is_last(result, fact.attempt) else ()
-
-
-def _decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ...]:
-    """The first attempt at a pipelined partition that announces a segment wins it."""
-    result = state.results.get(fact.attempt.partition.result)
-    if result is None or not result.registered.pipelined:
-        return _decide_started(state, fact.attempt)
-    index = fact.attempt.partition.index
-    if fact.attempt == result.winners.get(index) or _is_superseded(result, fact.attempt):
-        return ()
-    refusal = _refusal(state, result, fact.attempt)
-    if refusal is None and fact.segment.number:
-        refusal = "its first segment was not announced"
-    return (Consumable(fact.attempt) if refusal is None else Superseded(fact.attempt, refusal),)
-
-
-def _is_last(result: ResultState, attempt: AttemptId) -> bool:
-    """Return True if the result is complete as soon as this attempt's partition is."""
-    index = attempt.partition.index
-    won = len(result.winners) + (index not in result.winners)
-    if won < result.registered.partitions or result.complete:
-        return False
-    if not result.registered.pipelined:
-        return True
-    others = result.winners.keys() - {index}
-    return all(result.attempts[result.winners[index]] is not None for index in others)
-
-
-def _is_superseded(result: ResultState, attempt: AttemptId) -> bool:
-    """Return True if an order to delete the attempt's objects stands. A deleted attempt that writes
-    again needs another order."""
-    return attempt in result.superseded and attempt in result.attempts
-
-
-def _refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
-    if result.released is not None:
-        return "the result is released"
-    if state.failed is not None:
-        return "the job has failed"
-    if state.closed is not None:
-        return "the job is closed"
-    if attempt.partition.index not in result.accepted:
-        return "the partition is not registered"
-    if attempt.epoch != state.epoch:
-        return f"epoch {attempt.epoch} is fenced by {state.epoch}"
-    if attempt in result.superseded:
-        return _AGAIN
-    winner = result.winners.get(attempt.partition.index)
-    return None if winner is None else f"attempt {winner.task} was first"
-
-
-def _unsound(fact: Produced) -> str | None:
-    is_complete = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
-    return None if is_complete else "the list of segments is not whole"
+    return (won, ResultComplete(partition.result)) if is_last(result, fact.attempt) else (won,)
 
 
 def _changed(result: ResultState, fact: Produced) -> str | None:
@@ -221,13 +144,11 @@ def _changed(result: ResultState, fact: Produced) -> str | None:
 def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
     """Decide on an attempt that has ended without a complete partition."""
     result = state.results.get(attempt.partition.result)
-    if result is None or _is_superseded(result, attempt):
+    if result is None or is_superseded(result, attempt):
         return ()
     if attempt != result.winners.get(attempt.partition.index):
         return (Superseded(attempt, reason),)
-    if result.attempts[attempt] is not None or result.released is not None:
-        return ()
-    return _decide_gone(state, attempt, reason)
+    return decide_stream_break(state, result, attempt, reason)
 
 
 def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
@@ -253,12 +174,7 @@ def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
         return ()
     if fact.attempt != result.winners.get(fact.attempt.partition.index):
         return ()
-    return _decide_gone(state, fact.attempt, f"{fact.object} is lost: {fact.evidence}")
-
-
-def _decide_gone(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
-    partition = attempt.partition
-    return decide_again(state, partition.result, {partition.index}, f"{partition}: {reason}")
+    return decide_again(state, fact.attempt.partition, f"{fact.object} is lost: {fact.evidence}")
 
 
 def _decide_promotion(state: JobState, fact: PromoteRequested) -> tuple[Decision, ...]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from ..events.types import Decision, JobFailed, Reproduce, Superseded, TrackingStopped
-from ..ids import ResultId, in_parts
+from ..ids import PartitionId, ResultId, in_parts
 from .state import JobState, ResultState
 
 
-def decide_again(
-    state: JobState, name: ResultId, partitions: Collection[int], reason: str
-) -> tuple[Decision, ...]:
-    """Return the decisions that drop the winners of these partitions and of all that depends on
-    them, and order them again."""
-    again = {name: set(partitions)}
+def decide_again(state: JobState, partition: PartitionId, reason: str) -> tuple[Decision, ...]:
+    """Return the decisions that drop the winners of a partition and of all that depends on it, and
+    order them again."""
+    reason = f"{partition}: {reason}"
+    again = {partition.result: {partition.index}}
     restarted: set[ResultId] = set()
     if state.registered:
         _spread(state, again, restarted)
@@ -44,11 +43,7 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
         additions: dict[ResultId, set[int]] = {}
         for source in result.registered.inputs:
             producer = state.results.get(source)
-            if (
-                producer is not None
-                and producer.released is None
-                and not producer.registered.pipelined
-            ):
+            if producer is not None and producer.released is None:
                 additions[source] = _missing(producer)
         for other in _region(state, name, result, readers):
             restarted.add(other)

@@ -21,8 +21,8 @@ from headgate.control.master.term import Term
 from headgate.control.memory.group import MemoryMembership
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.memory.partitions import MemoryTransactions
+from headgate.control.model import attempts, decide_stream, replay
 from headgate.control.model import decide as lifecycle
-from headgate.control.model import replay
 from headgate.control.model.apply import apply
 from headgate.control.model.decide import decide
 from headgate.control.model.replay import Replay, Snapshot
@@ -59,13 +59,14 @@ def drop_a_segment(patch: pytest.MonkeyPatch) -> None:
 
 def skip_the_fence_of_an_epoch(patch: pytest.MonkeyPatch) -> None:
     """The attempts of a replaced driver's tasks count."""
-    refusal = lifecycle._refusal
+    refusal = attempts.refusal
 
     def lenient(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
         reason = refusal(state, result, attempt)
         return None if reason is not None and reason.startswith("epoch ") else reason
 
-    patch.setattr(lifecycle, "_refusal", lenient)
+    patch.setattr(lifecycle, "refusal", lenient)
+    patch.setattr(decide_stream, "refusal", lenient)
 
 
 def skip_the_fence_of_the_log(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,56 @@
+"""Decide on streams: attempts that are read while they are written. No engine uses this yet.
+
+An attempt at a pipelined partition wins with its first segment, before it has produced. If it does
+not produce what it has announced, its readers begin again.
+"""
+
+from __future__ import annotations
+
+from ..events.types import (
+    Consumable,
+    Decision,
+    Produced,
+    ResultComplete,
+    SegmentProduced,
+    Superseded,
+)
+from ..ids import AttemptId
+from .attempts import is_last, is_superseded, refusal, refuse_late, unsound
+from .reproduce import decide_again
+from .state import JobState, ResultState
+
+_CONTRADICTED = "its segments are not those that it announced"
+
+
+def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ...]:
+    """The first attempt at a pipelined partition that announces a segment wins it."""
+    result = state.results.get(fact.attempt.partition.result)
+    if result is None or not result.registered.pipelined:
+        return refuse_late(state, fact.attempt)
+    index = fact.attempt.partition.index
+    if fact.attempt == result.winners.get(index) or is_superseded(result, fact.attempt):
+        return ()
+    refused = refusal(state, result, fact.attempt)
+    if refused is None and fact.segment.number:
+        refused = "its first segment was not announced"
+    return (Consumable(fact.attempt) if refused is None else Superseded(fact.attempt, refused),)
+
+
+def decide_stream_end(state: JobState, result: ResultState, fact: Produced) -> tuple[Decision, ...]:
+    """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
+    if result.attempts[fact.attempt] is not None:
+        return ()
+    announced = result.streams.get(fact.attempt, ())
+    if unsound(fact) is not None or fact.segments[: len(announced)] != announced:
+        return decide_again(state, fact.attempt.partition, _CONTRADICTED)
+    name = result.registered.result
+    return (ResultComplete(name),) if is_last(result, fact.attempt) else ()
+
+
+def decide_stream_break(
+    state: JobState, result: ResultState, attempt: AttemptId, reason: str
+) -> tuple[Decision, ...]:
+    """Decide on a winner that has ended: it is a stream that breaks off, unless it has produced."""
+    if result.attempts[attempt] is not None or result.released is not None:
+        return ()
+    return decide_again(state, attempt.partition, reason)
