@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from threading import Lock
-from weakref import WeakSet
 
-from ..control.events.types import Fact, SegmentSummary
-from ..control.ids import AttemptId, JobId
+from ..control.events.types import Fact
+from ..control.ids import JobId
 from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog, Receipt
 from ..control.master.announcer import Announcer
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
-from .format.manifest import Manifest, Source, locate
+from .format.manifest import Manifest, locate
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
@@ -23,8 +21,8 @@ from .reading.range_cache import RangeCache
 from .reading.replacement import Replacement
 from .runtime import Runtime
 from .stores.port import BlobStore
-from .streaming.channels import Channels
-from .streaming.partition_updates import LogUpdates
+from .streaming.stream_gate import OpenChannels, StreamGate
+from .streaming.stream_writer import StreamWriter
 from .writing.writer import SegmentWriter
 
 _RUNTIME = Runtime()
@@ -46,6 +44,7 @@ class ObjectStoreEnvironment:
         self._log = log
         self._store = store
         self._layout = Layout(root, job)
+        self._locate = partial(locate, self._layout, store)
         self._limits = limits
         self._runtime = runtime
         self._shard: tuple[str, Manifest] | None = None
@@ -53,14 +52,13 @@ class ObjectStoreEnvironment:
             store, limits.cache_bytes, runtime.pool(limits.fetch_parallel, "headgate-get")
         )
         self._view = JobView(log, job)
-        self._waiting: WeakSet[SegmentGate] = WeakSet()
-        self._lock = Lock()
+        self._channels = OpenChannels(job, log, self._locate, runtime)
 
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
         announcer = Announcer(self._job, f"task {deployment.attempt}", self._runtime.clock)
-        writer = SegmentWriter(
+        writer = (StreamWriter if deployment.pipelined else SegmentWriter)(
             deployment,
             self._store,
             self._layout,
@@ -74,30 +72,15 @@ class ObjectStoreEnvironment:
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
         result = deployment.manifest.result
         announcer = Announcer(self._job, f"reader {result}/{deployment.task}", self._runtime.clock)
-        updates = None
-        if deployment.unknown and deployment.position is not None:
-            updates = LogUpdates(self._log, self._job, deployment, self._runtime.clock)
         announce = partial(self._announce, announcer)
-        gate = SegmentGate(
-            deployment,
-            self._range_cache,
-            self._limits,
-            Channels(deployment, self._locate, updates),
-            Replacement(deployment, self._view, self._locate, announce, self._runtime),
-            announce,
-            self._runtime,
-        )
+        replacement = Replacement(deployment, self._view, self._locate, announce, self._runtime)
+        shared = self._range_cache, self._limits, replacement, announce, self._runtime
         if deployment.unknown:
-            with self._lock:
-                self._waiting.add(gate)
-        return gate
+            return StreamGate(self._channels.open(deployment), *shared)
+        return SegmentGate(deployment, *shared)
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
-        news = tuple(infos)
-        with self._lock:
-            gates = tuple(self._waiting)
-        for gate in gates:
-            gate.update(news)
+        self._channels.update(infos)
 
     def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
         """Return a manifest that has the subpartition. The last shard is kept for later calls."""
@@ -113,9 +96,6 @@ class ObjectStoreEnvironment:
         self._view.close()
         self._log.close()
         self._store.close()
-
-    def _locate(self, attempt: AttemptId, segment: SegmentSummary, subpartitions: int) -> Source:
-        return locate(attempt, segment, self._layout, subpartitions, self._store)
 
     def _announce(self, announcer: Announcer, fact: Fact) -> Receipt:
         return self._log.append(announcer.fact(fact))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -35,6 +36,9 @@ class Source:
         """Return the range of neighbouring subpartitions, which follow each other without a gap."""
         start, last = int(self.starts[first]), first + count - 1
         return ByteRange(start, int(self.starts[last]) + int(self.sizes[last]) - start)
+
+
+Locate: TypeAlias = Callable[[AttemptId, SegmentSummary, int], Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def gather(
     ]
 
     def located(announced: tuple[AttemptId, SegmentSummary]) -> Source:
-        return locate(*announced, layout, descriptor.subpartitions, store)
+        return locate(layout, store, *announced, descriptor.subpartitions)
 
     if all(segment.index for _, segment in segments):
         sources = tuple(map(located, segments))
@@ -114,11 +118,11 @@ def gather(
 
 
 def locate(
+    layout: Layout,
+    store: BlobStore,
     attempt: AttemptId,
     segment: SegmentSummary,
-    layout: Layout,
     subpartitions: int,
-    store: BlobStore,
 ) -> Source:
     """Return the object of a segment, with the place of each subpartition in it.
 

@@ -2,14 +2,13 @@
 
 Guarantees: a reader gets every row of every partition once, or an error. The bytes that are
 requested, with the neighbours read along, and those that wait stay under `Limits.fetch_bytes`,
-except that one slice is always let through. Known partitions are read while the gate waits for the
-others. A partition that nobody has announced is never taken for an empty one.
+except that one slice is always let through.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from itertools import chain
 
@@ -20,12 +19,11 @@ from ...control.errors import Closed, Corrupt, Lost
 from ...control.events.types import Consumed
 from ...control.ids import AttemptId, PartitionId
 from ...control.log import Receipt
-from ..contract import InputGateDeployment, PartitionInfo
+from ..contract import InputGateDeployment
 from ..format.layout import segment_number
 from ..format.segment import decode
 from ..limits import Limits
 from ..runtime import Runtime
-from ..streaming.channels import Channels
 from ..writing.writer import Announce
 from .range_cache import RangeCache
 from .read_plan import Slice, plan, read_on
@@ -33,14 +31,13 @@ from .replacement import Replacement
 
 
 class SegmentGate:
-    """Implements `InputGate` on an object store."""
+    """Implements `InputGate` on an object store, for partitions that are all whole."""
 
     def __init__(
         self,
         deployment: InputGateDeployment,
         range_cache: RangeCache,
         limits: Limits,
-        channels: Channels,
         replacement: Replacement,
         announce: Announce,
         runtime: Runtime,
@@ -49,7 +46,6 @@ class SegmentGate:
         self._schema = deployment.schema.serialize().to_pybytes()
         self._range_cache = range_cache
         self._limits = limits
-        self._channels = channels
         self._replacement = replacement
         self._announce = announce
         self._runtime = runtime
@@ -64,22 +60,12 @@ class SegmentGate:
         self._read_bytes = 0
         self._begun = False
 
-    def update(self, infos: Iterable[PartitionInfo]) -> None:
-        """Take in news of partitions that were not known when the gate was made."""
-        self._channels.update(infos)
-
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
         the log confirms the event while the rows are decoded."""
         if self._begun:
             raise Closed("a gate is read once: make another one")
         self._begun = True
-        try:
-            yield from self._read()
-        finally:
-            self._channels.close()
-
-    def _read(self) -> Iterator[pa.RecordBatch]:
         requests_before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         receipt: Receipt | None = None
@@ -92,26 +78,23 @@ class SegmentGate:
             while ahead and (self._is_partial(ahead[0][0]) or ahead[0][1].done()):
                 self._take(*ahead.popleft())
             following = following or self._next()
-            if following is None and not ahead and receipt is None and self._channels.ended:
-                self._check_whole()
-                receipt = self._announce_consumed(self._range_cache.requests - requests_before)
+            if following is None and not ahead and receipt is None:
+                receipt = self._end(self._range_cache.requests - requests_before)
             if self._ready:
                 piece, body = self._ready.popleft()
                 self._handed_out.add(piece.part)
                 yield from _decoded(piece, body, self._schema)
                 self._held_bytes -= piece.span.length
-            elif receipt is None and following is None:
-                self._channels.wait(self._runtime.deadline())
         assert receipt is not None, "the loop ends with it"
         receipt.offset(self._runtime.deadline())
 
     def _next(self) -> Slice | None:
-        """Return the next slice that can be fetched now, of the known partitions first."""
+        """Return the next slice to fetch; None if there is none. Request then, once, the slices
+        that this process's next reader will want."""
         piece = next(self._known, None)
         if piece is None:
-            self._read_on()
-            piece = self._channels.take()
-            self._stated_rows += piece.rows if piece is not None else 0
+            for other in self._following:
+                self._fetch(other)
         return piece
 
     def _has_room(self, piece: Slice) -> bool:
@@ -136,35 +119,25 @@ class SegmentGate:
             self._rows += checked[0].rows
             self._read_bytes += checked[0].span.length
 
-    def _check_whole(self) -> None:
-        """Check that as many rows were taken as are stated.
+    def _end(self, requests: int) -> Receipt | None:
+        """Announce `Consumed`, since no slice is left to take.
 
         Raises:
-            Corrupt: the numbers differ.
+            Corrupt: fewer or more rows were taken than are stated.
         """
-        if self._rows != self._stated_rows:
-            it = self._deployment
-            raise Corrupt(
-                f"subpartitions {it.first} to {it.first + it.count - 1} of result "
-                f"{it.manifest.result}: {self._stated_rows - self._rows} rows are stated and were "
-                "not read"
-            )
-
-    def _announce_consumed(self, requests: int) -> Receipt:
         it = self._deployment
         result = it.manifest.result
+        if self._rows != self._stated_rows:
+            raise Corrupt(
+                f"subpartitions {it.first} to {it.first + it.count - 1} of result {result}: "
+                f"{self._stated_rows - self._rows} rows are stated and were not read"
+            )
         return self._announce(
             Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)
         )
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
         return self._range_cache.fetch(piece.source.name, piece.window)
-
-    def _read_on(self) -> None:
-        """Request, once, the slices that this process's next reader will want."""
-        following, self._following = self._following, iter(())
-        for piece in following:
-            self._fetch(piece)
 
     def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview] | None:
         """Return the slice and its bytes, or the slice that replaced it; None if its part is read

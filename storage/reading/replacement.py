@@ -13,8 +13,8 @@ from ...control.events.types import Produced
 from ...control.inquiry.job_view import JobView
 from ...control.model.state import JobState, ResultState
 from ..contract import InputGateDeployment
+from ..format.manifest import Locate
 from ..runtime import Runtime
-from ..streaming.channels import Locate
 from ..writing.writer import Announce
 from .read_plan import Slice, alone
 
@@ -49,7 +49,7 @@ class Replacement:
         if result.winners.get(attempt.partition.index, attempt) == attempt:
             lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
             offset = self._announce(lost).offset(self._runtime.deadline())
-        if result.registered.pipelined:
+        if result.registered.pipelined:  # all its readers begin again together
             raise failure
         came = self._view.wait(
             self._deployment.manifest.result,

@@ -1,1 +1,1 @@
-"""Reading of results that are still being written. No engine asks for it yet."""
+"""Reading and writing of results that are read while they are written. No engine uses this yet."""

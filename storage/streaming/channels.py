@@ -1,4 +1,5 @@
-"""A gate's channels: one for each partition that was not known when the gate was made.
+"""A gate's channels: one for each partition that was not known when the gate was made. No engine
+uses this yet.
 
 Guarantees: slices of a partition are handed out from one attempt only, each once. The channels end
 only when every partition is announced as whole. An attempt that fails before any of its bytes were
@@ -12,23 +13,21 @@ Any thread may bring news. Only the gate's reader takes slices.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from threading import Condition
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from ...control.clock import Deadline
 from ...control.errors import Corrupt, Lost, Unavailable
 from ...control.events.types import SegmentSummary
 from ...control.ids import AttemptId
 from ..contract import InputGateDeployment, PartitionInfo
-from ..format.manifest import Source
+from ..format.manifest import Locate
 from ..reading.read_plan import Slice, alone
 
 _HEAR_S = 0.2
 _NAMED_MAX = 10  # partitions that an error names; it counts the others
-
-Locate: TypeAlias = Callable[[AttemptId, SegmentSummary, int], Source]
 
 
 @dataclass(slots=True)
@@ -148,7 +147,7 @@ class Channels:
         locate: Locate,
         updates: PartitionUpdates | None = None,
     ) -> None:
-        self._deployment = deployment
+        self.deployment = deployment
         self._locate = locate
         self._updates = updates
         self._channels = {
@@ -220,13 +219,13 @@ class Channels:
         missing = {name: channel for name, channel in self._channels.items() if not channel.ended}
         named = "; ".join(f"{name}: {missing[name]}" for name in sorted(missing)[:_NAMED_MAX])
         more = f"; and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
-        job = self._deployment.manifest.job
+        job = self.deployment.manifest.job
         return f"nothing was heard in time of partitions of job {job}: {named}{more}"
 
     def _cut_up(self, attempt: AttemptId, segment: SegmentSummary) -> None:
         channel = self._channels[attempt.partition]
         source = self._locate(attempt, segment, channel.subpartitions)
-        self._cut.extend(alone(source, self._deployment.first, self._deployment.count))
+        self._cut.extend(alone(source, self.deployment.first, self.deployment.count))
         if self._cut:
             with self._changed:
                 channel.read = attempt

@@ -1,4 +1,5 @@
 """News of a result that is still being written: from the job's state at first, then from the log.
+No engine uses this yet.
 
 Guarantees: segments are reported only of consumable attempts. Those of a blocking attempt are
 reported all at once; those of a pipelined attempt one by one, and the attempt as whole when its

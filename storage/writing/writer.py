@@ -1,9 +1,9 @@
 """The producing side: makes segments of batches, stores them, and announces the partition when all
-of them are stored. In a pipelined result it announces each segment, too.
+of them are stored.
 
 Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition's size. Nothing is
-put before the log has confirmed the start of the attempt. A segment is announced only after its put
-succeeded, the partition only after all puts did.
+put before the log has confirmed the start of the attempt. The partition is announced only after all
+puts succeeded.
 
 One segment is being put while the next one fills.
 """
@@ -22,7 +22,6 @@ from ...control.events.types import (
     AttemptStarted,
     Fact,
     Produced,
-    SegmentProduced,
     SegmentSummary,
 )
 from ...control.log import Receipt
@@ -158,9 +157,6 @@ class SegmentWriter:
         attempt = self._deployment.attempt
         name = self._layout.segment(attempt, number)
         self._store.put(name, segment.body, f"{attempt}/{number}")
-        if self._deployment.pipelined:
-            produced = SegmentProduced(attempt, self._summaries[number])
-            self._announce(produced).offset(self._runtime.deadline())
 
     def _summary(self, number: int, segment: Segment) -> SegmentSummary:
         """Return the segment as it is announced. An index that would crowd the event is left out:

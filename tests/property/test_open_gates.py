@@ -21,16 +21,16 @@ from headgate.control.events.types import Consumed, Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import ResultState
-from headgate.storage.contract import InputGateDeployment, PartitionInfo
+from headgate.storage.contract import InputGate, InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.limits import Limits
-from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice, alone
 from headgate.storage.reading.replacement import Replacement
 from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.streaming.channels import Channels
 from headgate.storage.streaming.partition_updates import known
+from headgate.storage.streaming.stream_gate import StreamGate
 
 from ..doubles.segments import JOB, LAYOUT, RESULT, Part, produce
 
@@ -93,6 +93,7 @@ class Reader:
 
     environment: ObjectStoreEnvironment
     consumed: list[Consumed] = field(default_factory=list)
+    channels: Channels = field(init=False)  # of the newest gate
 
     def gate(
         self,
@@ -102,14 +103,12 @@ class Reader:
         count: int = SUBPARTITIONS,
         wait_s: float = 0.02,
         limits: Limits = LIMITS,
-    ) -> SegmentGate:
+    ) -> StreamGate:
         deployment = self.deployment(early, first, count)
-        channels = Channels(deployment, self.environment._locate, Told(told))
+        self.channels = Channels(deployment, self.environment._locate, Told(told))
         means, made = Runtime(wait_s), self.environment
         repair = Replacement(deployment, made._view, made._locate, self.announce, means)
-        return SegmentGate(
-            deployment, made._range_cache, limits, channels, repair, self.announce, means
-        )
+        return StreamGate(self.channels, made._range_cache, limits, repair, self.announce, means)
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
         _, said = written()
@@ -143,11 +142,11 @@ def reading() -> Iterator[Reader]:
         environment.close()
 
 
-def rows(gate: SegmentGate) -> list[int]:
+def rows(gate: InputGate) -> list[int]:
     return sorted(n for batch in gate for n in batch["n"].to_pylist())
 
 
-def streamed(gate: SegmentGate) -> tuple[list[int], HeadgateError | None]:
+def streamed(gate: InputGate) -> tuple[list[int], HeadgateError | None]:
     """Return the rows that a gate gives, and the error that ends them."""
     found: list[int] = []
     try:
@@ -217,7 +216,7 @@ def test_every_row_comes_once_however_it_is_told(
         for batch in gate:
             found += batch["n"].to_pylist()
             pushed = [told.pop(0) for _ in range(pushes.pop(0) if pushes else 0) if told]
-            gate.update(pushed)
+            reader.channels.update(pushed)
         assert expected(tasks, *span) == sorted(found)
         assert [len(found)] == [one.rows for one in reader.consumed]
 

@@ -1,0 +1,16 @@
+"""The writer of a result that is read while it is written. No engine uses this yet."""
+
+from __future__ import annotations
+
+from ...control.events.types import SegmentProduced
+from ..writing.encoding import Segment
+from ..writing.writer import SegmentWriter
+
+
+class StreamWriter(SegmentWriter):
+    """Announces each segment, too, as soon as it is stored."""
+
+    def _put(self, number: int, segment: Segment) -> None:
+        super()._put(number, segment)
+        produced = SegmentProduced(self._deployment.attempt, self._summaries[number])
+        self._announce(produced).offset(self._runtime.deadline())
