@@ -81,15 +81,6 @@ def apply(state: JobState, body: Body) -> JobState:
             assert_never(body)
 
 
-def _waits(result: ResultState, lost: Lost) -> bool:
-    """Return True if the reader that states the loss waits for a partition that is, or will be,
-    made again."""
-    if lost.task == 0 or not lost.evidence or result.released is not None:
-        return False
-    index = lost.attempt.partition.index
-    return index in result.reproducing or result.winners.get(index) == lost.attempt
-
-
 def _accept(state: JobState, epoch: int) -> JobState:
     """Accept another driver: the job is open again, and no reader of the former driver waits any
     more."""
@@ -162,7 +153,7 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Produced():
             return _produce(result, body)
         case Lost():
-            return _wait(result, body.task) if _waits(result, body) else result
+            return _wait(result, body)
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():
@@ -170,7 +161,8 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
             superseded = PersistentSet.of(result.superseded).having((body.attempt,))
             return changed(result, superseded=superseded, written=written)
         case ResultComplete():
-            return _complete(result)
+            count = result.completions + 1
+            return changed(result, complete=True, completions=count, waiting=PersistentSet())
         case TrackingStopped():
             return _stop_tracking(result, body)
         case Reproduce():
@@ -195,13 +187,14 @@ def _note(result: ResultState, attempt: AttemptId) -> ResultState:
     return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, None))
 
 
-def _complete(result: ResultState) -> ResultState:
-    count = result.completions + 1
-    return changed(result, complete=True, completions=count, waiting=PersistentSet())
-
-
-def _wait(result: ResultState, task: int) -> ResultState:
-    return changed(result, waiting=PersistentSet.of(result.waiting).having((task,)))
+def _wait(result: ResultState, lost: Lost) -> ResultState:
+    """Add the reader that states the loss, if it waits for a partition that is, or will be, made
+    again."""
+    index = lost.attempt.partition.index
+    again = index in result.reproducing or result.winners.get(index) == lost.attempt
+    if lost.task == 0 or not lost.evidence or result.released is not None or not again:
+        return result
+    return changed(result, waiting=PersistentSet.of(result.waiting).having((lost.task,)))
 
 
 def _start(result: ResultState, started: AttemptStarted) -> ResultState:

@@ -44,7 +44,7 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
         for source in result.registered.inputs:
             producer = state.results.get(source)
             if producer is not None and producer.released is None:
-                additions[source] = _missing(producer)
+                additions[source] = set(producer.accepted) - producer.winners.keys()
         for other in _region(state, name, result, readers):
             restarted.add(other)
             additions[other] = set(state.results[other].accepted)
@@ -80,10 +80,6 @@ def _region(
             consumer = state.results[other]
             if consumer.attempts and consumer.released is None:
                 yield other
-
-
-def _missing(result: ResultState) -> set[int]:
-    return set(result.accepted) - result.winners.keys()
 
 
 def _forget(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
