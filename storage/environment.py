@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ..control.events.types import Fact
 from ..control.ids import JobId
 from ..control.inquiry.job_view import JobView
-from ..control.log import EventLog, Receipt
+from ..control.log import EventLog
 from ..control.master.announcer import Announcer
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
@@ -23,7 +22,7 @@ from .runtime import Runtime
 from .stores.port import BlobStore
 from .streaming.stream_gate import OpenChannels, StreamGate
 from .streaming.stream_writer import StreamWriter
-from .writing.writer import SegmentWriter
+from .writing.writer import Announce, SegmentWriter
 
 _RUNTIME = Runtime()
 
@@ -57,22 +56,15 @@ class ObjectStoreEnvironment:
     def create_result_partition_writer(
         self, deployment: ResultPartitionDeployment, host: str = ""
     ) -> SegmentWriter:
-        announcer = Announcer(self._job, f"task {deployment.attempt}", self._runtime.clock)
+        announce = self._announce_as(f"task {deployment.attempt}")
         writer = (StreamWriter if deployment.pipelined else SegmentWriter)(
-            deployment,
-            self._store,
-            self._layout,
-            self._limits,
-            lambda fact: self._announce(announcer, fact),
-            self._runtime,
+            deployment, self._store, self._layout, self._limits, announce, self._runtime
         )
         writer.start(host)
         return writer
 
     def create_input_gate(self, deployment: InputGateDeployment) -> SegmentGate:
-        result = deployment.manifest.result
-        announcer = Announcer(self._job, f"reader {result}/{deployment.task}", self._runtime.clock)
-        announce = partial(self._announce, announcer)
+        announce = self._announce_as(f"reader {deployment.manifest.result}/{deployment.task}")
         replacement = Replacement(deployment, self._view, self._locate, announce, self._runtime)
         shared = self._range_cache, self._limits, replacement, announce, self._runtime
         if deployment.unknown:
@@ -97,5 +89,6 @@ class ObjectStoreEnvironment:
         self._log.close()
         self._store.close()
 
-    def _announce(self, announcer: Announcer, fact: Fact) -> Receipt:
-        return self._log.append(announcer.fact(fact))
+    def _announce_as(self, name: str) -> Announce:
+        announcer = Announcer(self._job, name, self._runtime.clock)
+        return lambda fact: self._log.append(announcer.fact(fact))

@@ -200,7 +200,7 @@ class Channels:
         """
         while not self._heard(0.0 if self._updates else deadline.left_s):
             if deadline.passed:
-                raise Unavailable(self.waiting_for())
+                raise Unavailable(self._waiting_for())
             if self._updates is not None:
                 self.update(self._updates.hear(min(_HEAR_S, deadline.left_s)))
 
@@ -214,7 +214,7 @@ class Channels:
             self._news = False
         return heard
 
-    def waiting_for(self) -> str:
+    def _waiting_for(self) -> str:
         """Return a message that names the partitions that are missing, with the news of them."""
         missing = {name: channel for name, channel in self._channels.items() if not channel.ended}
         named = "; ".join(f"{name}: {missing[name]}" for name in sorted(missing)[:_NAMED_MAX])
