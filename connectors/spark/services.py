@@ -18,7 +18,7 @@ from ...storage.services import StorageFactory
 from ...storage.stores.open_store import open_store
 from ...storage.stores.port import BlobStore
 from .settings import PREFIX, Settings
-from .tasks.worker import WorkerSettings
+from .tasks.exchange_tasks import WorkerSettings
 
 
 class LocalServices(Protocol):

@@ -19,7 +19,7 @@ from headgate.connectors.spark.queries.adaptive import (
     pieces,
     skewed,
 )
-from headgate.connectors.spark.tasks.worker import Part
+from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.errors import Corrupt
 
 ADAPTING = AdaptiveSettings(True, 100, 10, 2, math.inf, 5.0, -1)

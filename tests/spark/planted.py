@@ -19,7 +19,7 @@ from headgate.connectors.spark.queries import adaptive, planner, runner, scan_pl
 from headgate.connectors.spark.queries.exchange_nodes import Group, Mark, Plan, Shuffle
 from headgate.connectors.spark.queries.planner import Planner
 from headgate.connectors.spark.queries.scan_places import Scan, ScanPlaces
-from headgate.connectors.spark.tasks.worker import Part
+from headgate.connectors.spark.tasks.exchange_tasks import Part
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 _FEW = 4

@@ -22,7 +22,7 @@ from headgate.connectors.spark.exchanges import transport
 from headgate.connectors.spark.exchanges.exchange import Exchanger, StoredExchange
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping
-from headgate.connectors.spark.tasks.worker import MapTask
+from headgate.connectors.spark.tasks.exchange_tasks import MapTask
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import (

@@ -11,7 +11,7 @@ import pytest
 
 from headgate.connectors.spark.queries import planner, runner
 from headgate.connectors.spark.queries.exchange_nodes import Plan, Shuffle
-from headgate.connectors.spark.tasks.worker import Part
+from headgate.connectors.spark.tasks.exchange_tasks import Part
 
 # The share of queries that must reach each part, in percent.
 LEAST_PERCENT: Mapping[str, float] = MappingProxyType(

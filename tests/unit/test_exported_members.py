@@ -43,6 +43,21 @@ def test_importing_headgate_does_not_import_spark() -> None:
     assert [] == _said(program)
 
 
+def test_planning_does_not_import_clients() -> None:
+    """Planning and making tasks imports no client of Kafka or of an object store."""
+    program = """
+import importlib, pkgutil, sys
+from headgate.connectors.spark import exchanges, jvm, queries
+from headgate.connectors.spark.queries import planner
+for folder in (exchanges, jvm, queries):
+    for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+        importlib.import_module(module.name)
+assert f"{queries.__name__}.runner" in sys.modules
+print(*{"confluent_kafka", "obstore", "boto3", "botocore"} & sys.modules.keys())
+"""
+    assert [] == _said(program)
+
+
 def test_writing_does_not_import_pandas() -> None:
     """Writing a segment does not import pandas.
 
@@ -53,7 +68,7 @@ def test_writing_does_not_import_pandas() -> None:
 import sys
 import numpy as np
 import pyarrow as pa
-from headgate.connectors.spark.tasks.worker import _apart
+from headgate.connectors.spark.tasks.exchange_tasks import _apart
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.writing.fingerprint import Fingerprint
 from headgate.storage.format.segment import decode

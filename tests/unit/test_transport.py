@@ -14,8 +14,8 @@ from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
 from headgate.connectors.spark.exchanges.exchange import check_rows, hiding
-from headgate.connectors.spark.tasks import worker
-from headgate.connectors.spark.tasks.worker import Frames
+from headgate.connectors.spark.tasks import exchange_tasks, worker
+from headgate.connectors.spark.tasks.exchange_tasks import Frames
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.state import ResultState
@@ -44,7 +44,7 @@ def test_messages_are_bounded_by_their_bytes() -> None:
     """Wide rows behind narrow ones in a batch go to the JVM in several messages."""
     texts = ["x"] * 100_000 + ["y" * (1 << 20)] * 10
     rows = pa.record_batch([pa.array(texts)], ["c"])
-    sent = list(worker.messages([], [rows]))
+    sent = list(exchange_tasks.messages([], [rows]))
     found = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
     assert rows == pa.concat_batches(found)
     assert max(message.size for message in sent) < 5 << 20

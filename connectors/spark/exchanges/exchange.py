@@ -31,8 +31,8 @@ from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..settings import ExchangeSettings
+from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
 from ..tasks.shipping import cause
-from ..tasks.worker import MapTask, ReadTask, WorkerSettings
 from ..types import check, given_schema, has_maps
 from .rerun import Reruns
 from .transport import (

@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
+from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.partial_aggregates import MergeTask
 from ..tasks.shipping import ship
-from ..tasks.worker import SUBPARTITION, Frames, MapTask, ReadTask
 from ..types import (
     back_from_carried,
     carried_schema,

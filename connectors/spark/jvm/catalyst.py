@@ -20,7 +20,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
-from ..tasks.worker import SUBPARTITION
+from ..tasks.exchange_tasks import SUBPARTITION
 from ..types import is_small
 from ..versions import Version, version_of
 from .bridge import Jvm, name_of

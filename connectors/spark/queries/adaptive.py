@@ -10,7 +10,7 @@ import numpy as np
 
 from ....control.errors import Corrupt
 from ....storage.format.segment import Longs
-from ..tasks.worker import Part
+from ..tasks.exchange_tasks import Part
 
 _SLACK = 1.2  # a part may exceed the target by this factor, as in Spark
 _STEPS = 8  # halvings: the limit is exact to less than a hundredth

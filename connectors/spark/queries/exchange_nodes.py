@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from ..tasks.exchange_tasks import Part
 from ..tasks.grouped.function import Call
 from ..tasks.partial_aggregates import Merging
-from ..tasks.worker import Part
 
 HASH, RANGE, ROUND_ROBIN, SINGLE = (
     "HashPartitioning",

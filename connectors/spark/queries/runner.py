@@ -22,9 +22,9 @@ from ..jvm.caches import Cache
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
 from ..settings import PREFIX
+from ..tasks.exchange_tasks import ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
-from ..tasks.worker import ReadTask
 from ..types import check
 from .adaptive import check_parts, parts_of, pieces, skewed
 from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through

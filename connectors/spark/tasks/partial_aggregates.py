@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .worker import ReadTask, messages
+from .exchange_tasks import ReadTask, messages
 
 _ROWS_AT_ONCE, _HELD_BYTES_MAX = 1 << 18, 64 << 20
 _LEAST_GAIN, _LEAST_PARTITIONS = 1.5, 3

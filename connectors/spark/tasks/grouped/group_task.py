@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from ..worker import ReadTask, messages
+from ..exchange_tasks import ReadTask, messages
 from .external_groups import Groups, Side, Sorted, gathered
 from .function import Call, Function, load_function
 from .key_order import as_one

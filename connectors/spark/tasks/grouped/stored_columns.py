@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
-from ..worker import ReadTask
+from ..exchange_tasks import ReadTask
 from .key_order import numbers
 
 
