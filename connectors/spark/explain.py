@@ -39,10 +39,10 @@ def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> str:
 
 def _told_before(query: QueryRunner, shuffle: Shuffle) -> str:
     if reason := query.refusal(shuffle):
-        return f"{shuffle.label}: stays in Spark: {reason}"
-    caller = shuffle.caller
+        return f"{shuffle.node.label}: stays in Spark: {reason}"
+    caller = shuffle.reading.caller
     called = caller is not None and not any(map(query.refusal, caller.shuffles))
-    return f"{shuffle.label}: runs here{', with the function over it' if called else ''}"
+    return f"{shuffle.node.label}: runs here{', with the function over it' if called else ''}"
 
 
 def _told(done: FinishedExchange, report: ResultReport) -> str:

@@ -56,9 +56,10 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
 
     def hashed(self: Planner, shuffle: Shuffle) -> Any:
         stated = partitioning(self, shuffle)
-        if not shuffle.parts or name_of(stated) != "CoalescedHashPartitioning":
+        if not shuffle.reading.parts or name_of(stated) != "CoalescedHashPartitioning":
             return stated
-        return shuffle.partitioning.copy(shuffle.partitioning.expressions(), len(shuffle.parts))
+        expressions = shuffle.node.partitioning.expressions()
+        return shuffle.node.partitioning.copy(expressions, len(shuffle.reading.parts))
 
     def prepared(self: Planner, plan: Any) -> Any:
         return self._query(self._stage(plan)).executedPlan()
@@ -88,7 +89,7 @@ def reuse_for_another_filter(patch: pytest.MonkeyPatch) -> None:
     known: WeakKeyDictionary[Planner, dict[str, Mark]] = WeakKeyDictionary()
 
     def blind(self: Planner, shuffle: Shuffle) -> bool:
-        text = _NUMBER.sub("", str(shuffle.node.canonicalized().toString()))
+        text = _NUMBER.sub("", str(shuffle.node.physical.canonicalized().toString()))
         is_first = begin(self, shuffle)
         assert shuffle.mark is not None
         if "Filter" not in text:
@@ -111,7 +112,8 @@ def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
         assert mark is not None
         if not 0 < mark.rows <= _FEW:
             return place(self, shuffle, physical)
-        return shuffle.origin, self._door.relation(shuffle.origin.output())
+        logical = shuffle.node.logical
+        return logical, self._door.relation(logical.output())
 
     patch.setattr(Planner, "_place", hasty)
 

@@ -77,8 +77,8 @@ def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
     for keys in (["k"], ["q", "k"]):
         query = df.select("v", "k", "q").groupBy(*keys).applyInArrow(counted, COUNTED)
         (shuffle,) = hg._queries.plans().plan(query).shuffles
-        assert len(shuffle.columns) == 3 + len(keys)
-        assert sorted(shuffle.rows.names) == ["k", "q", "v"]
+        assert len(shuffle.node.columns) == 3 + len(keys)
+        assert sorted(shuffle.node.rows.names) == ["k", "q", "v"]
 
 
 def test_rows_that_are_sorted(hg: Headgate, df: DataFrame) -> None:
@@ -244,7 +244,7 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
     df.createOrReplaceTempView("given")
     query = df.sparkSession.sql(f"select {MERGED} from given group by {keys}")
     (shuffle,) = hg._queries.plans().plan(query).shuffles
-    assert (shuffle.merging is None) == (keys == "q")
+    assert (shuffle.reading.merging is None) == (keys == "q")
     names = keys.split(", ")
     out = hg.group_by(df, *names).agg(*map(F.expr, MERGED.split(", "))).drop(*names)
     assert sorted(map(str, query.collect())) == sorted(map(str, out.collect()))
@@ -254,14 +254,14 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
 def test_what_is_not_merged(hg: Headgate, df: DataFrame, left: str) -> None:
     query = df.groupBy("k").agg(F.expr(left), F.count("*"))
     (shuffle,) = hg._queries.plans().plan(query).shuffles
-    assert shuffle.merging is None
+    assert shuffle.reading.merging is None
 
 
 def test_duplicates(hg: Headgate, df: DataFrame) -> None:
     query = df.select("k", "s").distinct()
     assert sorted(query.collect()) == sorted(hg.offload(query).collect())
     counts = df.groupBy("k").agg(F.countDistinct("s"), F.sum("v"))
-    assert all(one.merging for one in hg._queries.plans().plan(counts).shuffles)
+    assert all(one.reading.merging for one in hg._queries.plans().plan(counts).shuffles)
     assert sorted(counts.collect()) == sorted(hg.offload(counts).collect())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,7 +44,8 @@ def each_side_by_itself(patch: pytest.MonkeyPatch) -> None:
     def cut(self: QueryRunner, group: Group) -> None:
         for one in group.shuffles:
             sizes = [self._done(one).written.sizes]
-            (one.parts,) = parts_of(sizes, self._plans.adapting, [{}])
+            (parts,) = parts_of(sizes, self._plans.adapting, [{}])
+            one.reading = replace(one.reading, parts=parts)
 
     patch.setattr(QueryRunner, "_cut", cut)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..jvm.bridge import Jvm, name_of
-from .exchange_nodes import Group, Mark, Shuffle
+from .exchange_nodes import ExchangeNode, Group, Mark, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
@@ -41,13 +41,13 @@ class ExchangeFinder:
         name = name_of(node)
         if name == _SHUFFLE:
             below = self._walk(node.child(), inner := Group(), ())
-            return [*inputs, self._found(node, group, below, above, inner)]
+            shuffle = Shuffle(self._exchange(node, above), below, inner, group)
+            return [*inputs, self._add(shuffle)]
         if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
             group.filters += 1
         if name == _LEAF and (mark := self._marks.get(node.rdd().id())):
-            shuffle = self._found(node, group, [], above, Group())
-            shuffle.mark, shuffle.wanted = mark, mark.first.wanted
-            return [*inputs, shuffle]
+            shuffle = Shuffle(self._exchange(node, above, mark), [], Group(), group, mark)
+            return [*inputs, self._add(shuffle)]
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
         children = self._jvm.items(node.children())
@@ -68,25 +68,25 @@ class ExchangeFinder:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
 
-    def _found(
-        self,
-        node: Any,
-        group: Group,
-        below: list[Shuffle],
-        above: tuple[Any, ...],
-        stage: Group,
-    ) -> Shuffle:
-        columns, partitioning = self._columns(node), node.outputPartitioning()
-        kind, count = name_of(partitioning), partitions(node)
-        begun = name_of(node) != _SHUFFLE
-        wanted = not begun and name_of(node.shuffleOrigin()) in _WANTED
-        origin = None if begun else _origin(node)
-        shuffle = Shuffle(
-            node, columns, partitioning, kind, count, wanted, group, below, above, origin, stage
-        )
-        group.shuffles.append(shuffle)
+    def _add(self, shuffle: Shuffle) -> Shuffle:
+        shuffle.group.shuffles.append(shuffle)
         self.shuffles.append(shuffle)
         return shuffle
+
+    def _exchange(
+        self, node: Any, above: tuple[Any, ...], mark: Mark | None = None
+    ) -> ExchangeNode:
+        partitioning = node.outputPartitioning()
+        return ExchangeNode(
+            node,
+            None if mark else _origin(node),
+            above,
+            self._columns(node),
+            partitioning,
+            name_of(partitioning),
+            int(partitioning.numPartitions()),
+            mark.first.node.wanted if mark else name_of(node.shuffleOrigin()) in _WANTED,
+        )
 
     def _columns(self, node: Any) -> tuple[int, ...]:
         """Return for each column of a node its place among the distinct columns."""

@@ -34,11 +34,16 @@ class Group:
     """The number of filters in the stage, without those that only drop nulls."""
 
 
-@dataclass(eq=False, slots=True)
-class Shuffle:
-    """One exchange of a plan: Spark's own node, or the mark in its place once it has begun."""
+@dataclass(frozen=True, eq=False, slots=True)
+class ExchangeNode:
+    """An exchange as Spark's plan has it."""
 
-    node: Any
+    physical: Any
+    """Spark's own node, or the leaf in its place once the exchange has begun."""
+    logical: Any
+    """The logical node whose rows go through it, None for such a leaf."""
+    above: tuple[Any, ...]
+    """The nodes from the root of the stage that reads it down to its parent."""
     columns: tuple[int, ...]
     """For each column of the node the place of the stored column: repeated columns share one."""
     partitioning: Any
@@ -48,33 +53,11 @@ class Shuffle:
     """The number of its partitions in Spark's plan: subpartitions here."""
     wanted: bool
     """True when the query requires this number of partitions, as a repartition by number does."""
-    group: Group
-    """The exchanges that are read beside it, with itself."""
-    inputs: list[Shuffle]
-    """The exchanges that its map stage reads."""
-    above: tuple[Any, ...]
-    """The nodes from the root of the stage that reads it down to its parent."""
-    origin: Any
-    """The logical node whose rows go through it, None for a mark."""
-    stage: Group
-    """The exchanges that its map stage reads directly, side by side."""
-    opposite: list[Shuffle] = field(default_factory=list)
-    """The exchanges on the other side of the nearest join."""
-    mark: Mark | None = None
-    """The mark in its place, None until it has begun."""
-    refusal: str = ""
-    """The reason why it is left to Spark, empty when it is not."""
-    parts: tuple[Part, ...] = ()
-    """The parts that tasks read, empty where each task reads one subpartition."""
-    caller: Caller | None = None
-    """The node whose function the reading tasks call with its rows, if any."""
-    merging: Merging | None = None
-    """The way in which the reading tasks merge its rows, None where they do not."""
 
     @property
     def given(self) -> StructType:
         """Return the schema of its rows in Spark's plan."""
-        schema: StructType = StructType.fromJson(json.loads(self.node.schema().json()))
+        schema: StructType = StructType.fromJson(json.loads(self.physical.schema().json()))
         return schema
 
     @property
@@ -89,28 +72,6 @@ class Shuffle:
         return [self.columns.index(at) for at in range(max(self.columns, default=-1) + 1)]
 
     @property
-    def filters(self) -> int:
-        """Return the number of filters below it, in all stages."""
-        return self.stage.filters + sum(shuffle.filters for shuffle in self.inputs)
-
-    @property
-    def place(self) -> Any:
-        """Return the node whose place the scan takes."""
-        return self.caller.node if self.caller else self.node
-
-    @property
-    def is_cut(self) -> bool:
-        """Return True if some subpartition is read in pieces, or once for each piece of the
-        opposite exchange's subpartition."""
-        spans = {part.subpartitions for part in self.parts}
-        pieces = any(part.partitions is not None for part in self.parts)
-        return pieces or len(spans) < len(self.parts)
-
-    @property
-    def is_done(self) -> bool:
-        return self.mark is not None and self.mark.rows >= 0
-
-    @property
     def label(self) -> str:
         return str(self.partitioning.toString())
 
@@ -121,6 +82,63 @@ class Shuffle:
         if self.kind not in (HASH, RANGE):
             return self.label
         return f"{self.kind}({self.partitioning.references().mkString(', ')}) into {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The way in which tasks read the rows of an exchange."""
+
+    parts: tuple[Part, ...] = ()
+    """The parts that tasks read, empty where each task reads one subpartition."""
+    caller: Caller | None = None
+    """The node whose function the tasks call with the rows, if any."""
+    merging: Merging | None = None
+    """The way in which the tasks merge the rows, None where they do not."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Return True if some subpartition is read in pieces, or once for each piece of the
+        opposite exchange's subpartition."""
+        spans = {part.subpartitions for part in self.parts}
+        pieces = any(part.partitions is not None for part in self.parts)
+        return pieces or len(spans) < len(self.parts)
+
+
+@dataclass(eq=False, slots=True)
+class Shuffle:
+    """One exchange of a plan."""
+
+    node: ExchangeNode
+    """The exchange in Spark's plan."""
+    inputs: list[Shuffle]
+    """The exchanges that its map stage reads."""
+    stage: Group
+    """The exchanges that its map stage reads directly, side by side."""
+    group: Group
+    """The exchanges that are read beside it, with itself. Exchanges that must be read alike get a
+    common group before they are read."""
+    mark: Mark | None = None
+    """The mark in its place, None until it has begun."""
+    opposite: list[Shuffle] = field(default_factory=list)
+    """The exchanges on the other side of the nearest join, known when the join is reached."""
+    refusal: str = ""
+    """The reason why it is left to Spark, empty when it is not. Decided before it begins."""
+    reading: Reading = Reading()
+    """Planned with the query, and replaced before the exchange is read."""
+
+    @property
+    def filters(self) -> int:
+        """Return the number of filters below it, in all stages."""
+        return self.stage.filters + sum(shuffle.filters for shuffle in self.inputs)
+
+    @property
+    def place(self) -> Any:
+        """Return the node whose place the scan takes."""
+        return self.reading.caller.node if self.reading.caller else self.node.physical
+
+    @property
+    def is_done(self) -> bool:
+        return self.mark is not None and self.mark.rows >= 0
 
 
 @dataclass(frozen=True, eq=False, slots=True)

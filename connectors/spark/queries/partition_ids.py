@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from ..jvm.bridge import Jvm
 from ..jvm.catalyst import CatalystDoor
-from .exchange_nodes import HASH, ROUND_ROBIN, Shuffle
+from .exchange_nodes import HASH, ROUND_ROBIN, ExchangeNode
 
 _CLASSES = {
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
@@ -46,13 +46,13 @@ class PartitionIds:
         """Return the expression that puts all rows into the first partition."""
         return self._jvm["literal"](0, self._jvm["types"].IntegerType)
 
-    def number(self, shuffle: Shuffle, stage: Any) -> Any:
+    def number(self, exchange: ExchangeNode, stage: Any) -> Any:
         """Return the expression for a row's partition. `stage` is the logical plan of the rows."""
-        if shuffle.count == 1 or shuffle.kind == HASH:
-            return self._door.number(shuffle.partitioning)
-        if shuffle.kind == ROUND_ROBIN:
-            return self._resolved(_DEAL.format(shuffle.count))
-        return self._range(shuffle, stage)
+        if exchange.count == 1 or exchange.kind == HASH:
+            return self._door.number(exchange.partitioning)
+        if exchange.kind == ROUND_ROBIN:
+            return self._resolved(_DEAL.format(exchange.count))
+        return self._range(exchange, stage)
 
     def _resolved(self, text: str) -> Any:
         """Return an expression without columns, resolved by Spark's analyzer."""
@@ -62,9 +62,9 @@ class PartitionIds:
         analyzed = self._door.frame(rows, self._session)._jdf.queryExecution().analyzed()
         return analyzed.projectList().apply(0).child()
 
-    def _range(self, shuffle: Shuffle, stage: Any) -> Any:
+    def _range(self, exchange: ExchangeNode, stage: Any) -> Any:
         """Return the place of a row's keys among bounds, in the order of Spark's range exchange."""
-        by = self._jvm.items(shuffle.partitioning.ordering())
+        by = self._jvm.items(exchange.partitioning.ordering())
         keys = [order.child() for order in by]
         ordering = self._jvm["ordering"](
             self._jvm.seq(
@@ -77,7 +77,7 @@ class PartitionIds:
                 for at, order in enumerate(by)
             )
         )
-        bounds = self._bounds(stage, keys, ordering, shuffle.count)
+        bounds = self._bounds(stage, keys, ordering, exchange.count)
         objects = self._jvm["class"].forName("[Ljava.lang.Object;")
         comparator = self._jvm["class"].forName("java.util.Comparator")
         arguments = [

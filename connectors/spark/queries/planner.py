@@ -25,10 +25,10 @@ from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
 from .adaptive import AdaptiveSettings
 from .exchange_finder import TOP, ExchangeFinder, is_grouped, joined, link
-from .exchange_nodes import HASH, RANGE, Group, Mark, Plan, Shuffle, through
+from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
-from .pushdown import callers, merging
+from .pushdown import plan_readings
 from .scan_places import Scan, ScanPlaces
 
 _CLASSES = {
@@ -140,9 +140,9 @@ class Planner:
         """Plan the rest of a query again, with the sizes of the exchanges that are done."""
         with self._active():
             begun = [
-                (shuffle, self._made_of(shuffle))
+                (shuffle, self._made_of(shuffle.node))
                 for shuffle in plan.shuffles
-                if shuffle.mark is not None and name_of(shuffle.node) == _SHUFFLE
+                if shuffle.mark is not None and name_of(shuffle.node.physical) == _SHUFFLE
             ]
             places = [
                 self._place(exchange, physical)
@@ -159,8 +159,9 @@ class Planner:
         """Mark an exchange as begun. Return False if an exchange with the same rows in the same
         partitions has begun before: they share its mark."""
         with self._active():
-            child = self._marked(shuffle.node.child(), shuffle.inputs)
-            same = shuffle.node.withNewChildren(self._jvm.seq([child])).canonicalized()
+            physical = shuffle.node.physical
+            child = self._marked(physical.child(), shuffle.inputs)
+            same = physical.withNewChildren(self._jvm.seq([child])).canonicalized()
             mark = Mark(self._no_rows(), shuffle)
             number = mark.rdd.id()
             earlier = self._alike.putIfAbsent(same, number)
@@ -174,18 +175,19 @@ class Planner:
         column. With `in_order` the rows are sorted by a hash first: round robin then sends them to
         the same partitions each time they are made."""
         with self._active():
-            output = shuffle.node.output()
-            origin = child = self._fill(shuffle.node.child(), scans)
+            exchange = shuffle.node
+            output = exchange.physical.output()
+            origin = child = self._fill(exchange.physical.child(), scans)
             if in_order:
                 hashed = self._jvm["hash"](child.output(), _SEED)
                 by = self._jvm.seq([self._ascending(hashed)])
                 child = self._jvm["sorted"](by, False, child, 0)
-            if len(shuffle.firsts) < len(shuffle.columns):
-                child = self._jvm["made"](self._once(shuffle, output), child)
+            if (stored := self._once(exchange, output)) is not output:
+                child = self._jvm["made"](stored, child)
             carried = self._door.carried(child.output(), self._number(shuffle, self._stage(child)))
             executed = self._executed(self._jvm["made"](carried, child))
             schema = StructType.fromJson(json.loads(executed.schema().json()))
-            return ExchangePlan(executed, schema, origin, output, shuffle.partitioning)
+            return ExchangePlan(executed, schema, origin, output, exchange.partitioning)
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
@@ -216,7 +218,7 @@ class Planner:
         """Estimate the size of an exchange. Spark's own estimate ignores filters, so each filter
         lowers it; the inputs' size is the upper limit where all of them are done."""
         first = shuffle if shuffle.mark is None else shuffle.mark.first
-        guess = float(first.origin.stats().sizeInBytes()) * _KEPT**first.filters
+        guess = float(first.node.logical.stats().sizeInBytes()) * _KEPT**first.filters
         marks = [source.mark for source in through(first.inputs)]
         if first.stage.others or not marks:
             return guess
@@ -225,17 +227,17 @@ class Planner:
 
     def row_bytes(self, shuffle: Shuffle) -> int:
         """Return the size of a row of an exchange, by Spark's default sizes of its types."""
-        return 8 + int(shuffle.node.schema().defaultSize())
+        return 8 + int(shuffle.node.physical.schema().defaultSize())
 
     def may_cut(self, group: Group) -> list[bool]:
         """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
         stage must read two exchanges and join them, the type of the join must allow it, and no
         node above the join may rely on where rows are."""
-        joins = [joined(shuffle.above) for shuffle in group.shuffles]
+        joins = [joined(shuffle.node.above) for shuffle in group.shuffles]
         if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
             return [False] * len(joins)
-        left, right = group.shuffles
-        if left.node == right.node:  # one exchange at both places cannot be read in two ways
+        left, right = (shuffle.node.physical for shuffle in group.shuffles)
+        if left == right:  # one exchange at both places cannot be read in two ways
             return [False, False]
         *above, join = joins[0]
         wanted = [
@@ -255,14 +257,15 @@ class Planner:
         Raises:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.
         """
-        read, declared = batches.getNumPartitions(), len(shuffle.parts) or shuffle.count
+        exchange, reading = shuffle.node, shuffle.reading
+        read, declared = batches.getNumPartitions(), len(reading.parts) or exchange.count
         if read != declared:
-            raise Corrupt(f"{shuffle.label} is read in {read} partitions, not in {declared}")
+            raise Corrupt(f"{exchange.label} is read in {read} partitions, not in {declared}")
         node = shuffle.place
         with self._active():
             output = node.output()
-            if shuffle.caller is None:
-                columns, back = self._door.as_stored(self._once(shuffle, output))
+            if reading.caller is None:
+                columns, back = self._door.as_stored(self._once(exchange, output))
                 partitioning = self._partitioning(shuffle)
             else:
                 columns, back = output, None
@@ -273,15 +276,15 @@ class Planner:
             if columns is output:
                 return Scan(leaf, node), rows.id()
             leaf = self._jvm["made"](back, leaf) if back else leaf
-            if len(shuffle.firsts) < len(shuffle.columns):
+            if len(exchange.firsts) < len(exchange.columns):
                 leaf = self._jvm["made"](output, leaf)
             return self._places.scan(node, output, leaf), rows.id()
 
-    def _once(self, shuffle: Shuffle, output: Any) -> Any:
+    def _once(self, exchange: ExchangeNode, output: Any) -> Any:
         """Return the columns of an exchange that are stored: a repeated column once."""
-        if len(shuffle.firsts) == len(shuffle.columns):
+        if len(exchange.firsts) == len(exchange.columns):
             return output
-        return self._jvm.seq([output.apply(at) for at in shuffle.firsts])
+        return self._jvm.seq([output.apply(at) for at in exchange.firsts])
 
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str]:
         """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as
@@ -343,12 +346,8 @@ class Planner:
                 root, [(top_rows, self._gathered(top_rows)) for top_rows in walk.tops]
             )
             walk = ExchangeFinder(self._jvm, self._marks, root)
-        for shuffle in walk.shuffles:
-            shuffle.merging = merging(self._jvm, shuffle)
-        if self._door.version.grouped:
-            for caller in callers(self._jvm, walk.shuffles, self._session.conf()):
-                for shuffle in caller.shuffles:
-                    shuffle.caller = caller
+        grouped = self._door.version.grouped
+        plan_readings(self._jvm, walk.shuffles, self._session.conf(), grouped)
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
         if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
             refusal = "the query observes metrics, which Spark gives of what it runs as a whole"
@@ -356,26 +355,26 @@ class Planner:
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
         return Plan(logical, top, root, shuffles, inputs, refusal)
 
-    def _made_of(self, shuffle: Shuffle) -> Any:
+    def _made_of(self, exchange: ExchangeNode) -> Any:
         """Return the highest physical node over an exchange that was made of the same logical node,
         or the exchange itself. Return None where its columns are not those of the logical node:
         the exchange then has to be found again."""
-        physical = shuffle.node
-        for node in reversed(shuffle.above):
+        physical = exchange.physical
+        for node in reversed(exchange.above):
             made_of = link(node)
-            if made_of == shuffle.origin:
+            if made_of == exchange.logical:
                 physical = node
             elif made_of is not None:
                 break
-        same = physical.outputSet().equals(shuffle.origin.outputSet())
+        same = physical.outputSet().equals(exchange.logical.outputSet())
         return physical if same else None
 
     def _place(self, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         """Return the logical node of an exchange that has begun, and the node to plan instead: a
         leaf without rows, or the physical nodes that were made of it over a mark."""
-        logical, mark = shuffle.origin, shuffle.mark
+        logical, mark = shuffle.node.logical, shuffle.mark
         assert mark is not None
-        if mark.rows == 0 and (physical is shuffle.node or is_grouped(logical)):
+        if mark.rows == 0 and (physical is shuffle.node.physical or is_grouped(logical)):
             return logical, self._door.relation(logical.output())
         is_done = mark.rows >= 0
         stated = self._stated(logical.output(), mark.size_bytes) if is_done else logical
@@ -396,10 +395,8 @@ class Planner:
         places = []
         for shuffle in through(shuffles):
             assert shuffle.mark is not None
-            output = shuffle.node.output()
-            places.append(
-                (shuffle.node, self._leaf(output, shuffle.mark.rdd, shuffle.partitioning))
-            )
+            node, partitioning = shuffle.node.physical, shuffle.node.partitioning
+            places.append((node, self._leaf(node.output(), shuffle.mark.rdd, partitioning)))
         return self._places.replace(plan, places)
 
     def _gathered(self, top: Any) -> Any:
@@ -414,28 +411,29 @@ class Planner:
         return top.withNewChildren(self._jvm.seq([exchange]))
 
     def _number(self, shuffle: Shuffle, stage: Any) -> Any:
-        if shuffle.kind == RANGE and self._is_small(shuffle):
+        if shuffle.node.kind == RANGE and self._is_small(shuffle):
             return self._numbering.first()
-        return self._numbering.number(shuffle, stage)
+        return self._numbering.number(shuffle.node, stage)
 
     def _is_small(self, shuffle: Shuffle) -> bool:
         """Return True if all rows would be read as one part, so that no bounds are needed."""
         marks = [source.mark for source in shuffle.inputs if source.mark is not None]
-        if shuffle.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
+        if shuffle.node.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
             return False
         return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle) -> Any:
         """Return the partitioning of the rows as they are read. Spark has types for neighbouring
         partitions that are read together, and none for pieces of a partition."""
-        if not (parts := shuffle.parts):
-            return shuffle.partitioning
-        if shuffle.kind == RANGE:
-            return self._jvm["ranges"](shuffle.partitioning.ordering(), len(parts))
-        if shuffle.kind == HASH and not shuffle.is_cut:
+        exchange = shuffle.node
+        if not (parts := shuffle.reading.parts):
+            return exchange.partitioning
+        if exchange.kind == RANGE:
+            return self._jvm["ranges"](exchange.partitioning.ordering(), len(parts))
+        if exchange.kind == HASH and not shuffle.reading.is_cut:
             spans = (part.subpartitions for part in parts)
             bounds = self._jvm.seq(self._jvm["bounds"](span.start, span.stop) for span in spans)
-            return self._jvm["coalesced"](shuffle.partitioning, bounds)
+            return self._jvm["coalesced"](exchange.partitioning, bounds)
         return self._jvm["unknown"](len(parts))
 
     def _stage(self, physical: Any) -> Any:
@@ -448,7 +446,7 @@ class Planner:
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
         places = [(shuffle.place, scan) for shuffle, scan in scans.items()]
-        cut = {joined(shuffle.above)[-1]: None for shuffle in scans if shuffle.is_cut}
+        cut = {joined(shuffle.node.above)[-1]: None for shuffle in scans if shuffle.reading.is_cut}
         return self._places.fill(plan, places, list(cut))
 
     def alike(self, shuffles: Iterable[Shuffle]) -> list[list[Shuffle]]:

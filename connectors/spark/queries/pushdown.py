@@ -29,7 +29,7 @@ from ..tasks.grouped.function import Call, FunctionSettings
 from ..tasks.grouped.key_order import may_be_key
 from ..tasks.partial_aggregates import Merging
 from ..types import may_be_given
-from .exchange_nodes import Caller, Shuffle
+from .exchange_nodes import Caller, Reading, Shuffle
 
 _CALLERS = {
     "FlatMapGroupsInArrowExec",
@@ -72,7 +72,17 @@ _ENCRYPTED = "spark.io.encryption.enabled"
 _BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
-def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller]:
+def plan_readings(jvm: Jvm, shuffles: Sequence[Shuffle], conf: Any, grouped: bool) -> None:
+    """Plan which exchanges are merged as they are read, and, if this Spark's functions for groups
+    are known (`grouped`), which are read by the tasks that call a function."""
+    for shuffle in shuffles:
+        shuffle.reading = Reading(merging=_merging(jvm, shuffle))
+    for caller in _callers(jvm, shuffles, conf) if grouped else ():
+        for shuffle in caller.shuffles:
+            shuffle.reading = Reading(caller=caller)
+
+
+def _callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller]:
     """Yield the nodes that call a user's function for each group of rows, and whose rows come from
     exchanges only, at most sorted by Spark. Between a node and a sort of the user's there is a
     projection, so such a node is left out."""
@@ -85,7 +95,7 @@ def callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Caller
             yield Caller(node, call, tuple(inputs))
 
 
-def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
+def _merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
     """Return the way to merge an exchange's rows for the aggregate right above it, None if they
     cannot be merged."""
     if (node := _over(shuffle, _AGGREGATES)) is None:
@@ -98,7 +108,7 @@ def merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
         if not function_kernels or not is_supported or name_of(aggregate.mode()) not in _MERGES:
             return None
         kernels += function_kernels
-    kinds = [field.dataType for field in shuffle.rows]
+    kinds = [field.dataType for field in shuffle.node.rows]
     keys = node.groupingExpressions().size()
     if not keys or len(kinds) != keys + len(kernels):
         return None
@@ -114,7 +124,7 @@ def _has(kind: DataType, kernel: str) -> bool:
 
 def _over(shuffle: Shuffle, names: Container[str]) -> Any:
     """Return the node above an exchange and its sort if it has one of these names, else None."""
-    above = shuffle.above
+    above = shuffle.node.above
     if above and name_of(above[-1]) == _SORT:
         above = above[:-1]
     return above[-1] if above and name_of(above[-1]) in names else None
@@ -128,7 +138,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     unsupported = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
     if kind not in _ARROW | _PANDAS or unsupported or not function.broadcastVars().isEmpty():
         return None
-    rows = [shuffle.given for shuffle in shuffles]
+    rows = [shuffle.node.given for shuffle in shuffles]
     keys = (node.groupingAttributes() if len(rows) == 1 else node.leftGroup()).size()
     kinds = [[field.dataType for field in side.fields[:keys]] for side in rows]
     may_be = all(map(may_be_key, kinds[0])) and all(side_kinds == kinds[0] for side_kinds in kinds)
@@ -149,7 +159,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
         batch_rows=int(conf.get(_BATCH_ROWS)),
     )
     command = bytes(function.command().unsafeArray())
-    columns = tuple(shuffle.columns for shuffle in shuffles)
+    columns = tuple(shuffle.node.columns for shuffle in shuffles)
     return Call(
         command, kind in _PANDAS, kind in _BY_BATCH, keys, columns, tuple(schemas), settings
     )

@@ -125,7 +125,7 @@ class QueryRunner:
         done = tuple(run.result() for run in self._runs.values())
         stages = [plan.inputs, *(mark.first.inputs for mark in self._runs)]
         native = tuple(
-            (shuffle.label, shuffle.refusal) for stage in stages for shuffle in refused(stage)
+            (shuffle.node.label, shuffle.refusal) for stage in stages for shuffle in refused(stage)
         )
         limited = self._plans.is_limited
         return frame, FinishedQuery(done, self._reused, native, left, limited)
@@ -158,7 +158,7 @@ class QueryRunner:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                shuffle.refusal = _refusal(plan, shuffle, shuffle.rows)
+                shuffle.refusal = _refusal(plan, shuffle, shuffle.node.rows)
         return plan
 
     def _too_small(self, shuffle: Shuffle) -> str:
@@ -210,19 +210,18 @@ class QueryRunner:
 
     def _write(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s = SYSTEM_CLOCK.monotonic_s()
-        scans = self._scans(shuffle.inputs)
-        job_context = self._exchanger.job_context
+        node, scans = shuffle.node, self._scans(shuffle.inputs)
+        known = self._exchanger.job_context.known
         transport = self._transport(shuffle, scans)
-        if shuffle.kind == ROUND_ROBIN and not job_context.known.inputs(transport.lineage())[1]:
+        if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
             transport = self._transport(shuffle, scans, in_order=True)
-        named = shuffle.rows
         counted = any(refused(shuffle.inputs))
         with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
             written = self._exchanger.write(
-                transport, named, shuffle.count, shuffle.public_label, self._name(), self._settings
+                transport, node.rows, node.count, node.public_label, self._name(), self._settings
             )
         return FinishedExchange(
-            transport, written, shuffle.label, SYSTEM_CLOCK.monotonic_s() - begun_s
+            transport, written, node.label, SYSTEM_CLOCK.monotonic_s() - begun_s
         )
 
     def _transport(
@@ -256,20 +255,19 @@ class QueryRunner:
 
     def _cut(self, group: Group) -> None:
         """Decide which parts each task reads of the exchanges of a stage."""
-        counts = {member.count for member in group.shuffles}
-        fixed = group.others or any(member.wanted or member.refusal for member in group.shuffles)
-        if fixed or len(counts) > 1:
+        counts = {member.node.count for member in group.shuffles}
+        fixed = any(member.node.wanted or member.refusal for member in group.shuffles)
+        if group.others or fixed or len(counts) > 1:
             return
         adapting = self._plans.adapting
         written = [self._done(member).written for member in group.shuffles]
         may_cut = self._plans.may_cut(group)
         cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
         parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
-        check_parts(
-            parts, group.shuffles[0].count, [exchange.descriptor.partitions for exchange in written]
-        )
+        partitions = [exchange.descriptor.partitions for exchange in written]
+        check_parts(parts, group.shuffles[0].node.count, partitions)
         for shuffle, shuffle_parts in zip(group.shuffles, parts, strict=True):
-            shuffle.parts = shuffle_parts
+            shuffle.reading = replace(shuffle.reading, parts=shuffle_parts)
 
     def _pieces(self, written: StoredExchange, may_cut: bool) -> dict[int, list[range]]:
         if not may_cut:
@@ -283,7 +281,7 @@ class QueryRunner:
 
     def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, FinishedExchange]) -> Scan:
         first = shuffles[0]
-        reads = [replace(done[shuffle].written.read, parts=shuffle.parts) for shuffle in shuffles]
+        reads = [replace(done[each].written.read, parts=each.reading.parts) for each in shuffles]
         task = _task(first, reads, done[first].written)
         batches = read_frames(self._exchanger.spark, task)
         scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
@@ -299,11 +297,11 @@ class QueryRunner:
 def _task(
     first: Shuffle, reads: Sequence[ReadTask], written: StoredExchange
 ) -> ReadTask | GroupTask | MergeTask:
-    if first.caller:
-        return GroupTask(tuple(reads), first.caller.call)
-    read, rows = reads[0], int(written.rows.sum())
-    if first.merging and may_gain(rows, read.count, written.descriptor.partitions):
-        return MergeTask(read, first.merging)
+    if caller := first.reading.caller:
+        return GroupTask(tuple(reads), caller.call)
+    read, rows, merging = reads[0], int(written.rows.sum()), first.reading.merging
+    if merging and may_gain(rows, read.count, written.descriptor.partitions):
+        return MergeTask(read, merging)
     return read
 
 
@@ -318,25 +316,27 @@ def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
             merged = Group(shuffles, any(group.others for group in groups))
             for shuffle in shuffles:
                 shuffle.group = merged
-        if any(shuffle.merging != same[0].merging for shuffle in same):
+        if len({shuffle.reading.merging for shuffle in same}) > 1:
             for shuffle in same:
-                shuffle.merging = None
+                shuffle.reading = replace(shuffle.reading, merging=None)
     return list(dict.fromkeys(shuffle.group for same in places for shuffle in same))
 
 
 def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
     """Return the exchanges that are read by the same tasks as this one. A function is left to Spark
     if one of its inputs is."""
-    if shuffle.caller and not all(sibling in done for sibling in shuffle.caller.shuffles):
-        shuffle.caller = None
-    return shuffle.caller.shuffles if shuffle.caller else (shuffle,)
+    caller = shuffle.reading.caller
+    if caller is not None and all(sibling in done for sibling in caller.shuffles):
+        return caller.shuffles
+    shuffle.reading = replace(shuffle.reading, caller=None)
+    return (shuffle,)
 
 
 def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:
     if plan.refusal:
         return plan.refusal
-    if shuffle.kind not in KINDS:
-        return f"{shuffle.kind} is not known"
+    if shuffle.node.kind not in KINDS:
+        return f"{shuffle.node.kind} is not known"
     try:
         check(schema)
     except Invalid as exc:
