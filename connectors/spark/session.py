@@ -66,9 +66,9 @@ class Headgate:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
         with self._queries.in_use.query():
-            exchange = self._exchanger.run(df, n, columns, self._queries.in_use.name())
-            self._written[exchange.frame] = exchange.written
-        return exchange.frame
+            frame, written = self._exchanger.run(df, n, columns, self._queries.in_use.name())
+            self._written[frame] = written
+        return frame
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Return the rows of `df`, in its order and with its schema, and run the exchanges of its
@@ -120,9 +120,9 @@ class Headgate:
             Invalid: there is no such result, it is released, or not complete.
         """
         self._queries.require_open()
-        exchange = self._exchanger.read(ResultId(result))
-        self._written[exchange.frame] = exchange.written
-        return exchange.frame
+        frame, written = self._exchanger.read(ResultId(result))
+        self._written[frame] = written
+        return frame
 
     def results(self) -> tuple[ResultReport, ...]:
         """Return a report on each exchange of the job, in the order of registration; those that the

@@ -20,9 +20,9 @@ from pyspark.sql import functions as F
 from headgate import Corrupt, Headgate, attach
 from headgate.connectors.spark.exchanges import transport
 from headgate.connectors.spark.exchanges.exchange import Exchanger, StoredExchange
+from headgate.connectors.spark.exchanges.rerun import Writing
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping
-from headgate.connectors.spark.tasks.exchange_tasks import MapTask
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import (
@@ -310,21 +310,16 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     """When two attempts run side by side, as with speculation, and both produce, one is read, and
     the other is superseded and deleted."""
     df = orders(spark)
-    writes = transport.JvmTransport.writes
+    run = Writing.run
 
-    def twice(road: transport.JvmTransport, task: MapTask) -> transport.Writing:
-        one = writes(road, task)
-
-        def run() -> list[int]:
-            with ThreadPoolExecutor(2) as both:
-                first, second = both.submit(one.run), both.submit(one.run)
-                assert first.result() == second.result()
-            return first.result()
-
-        return transport.Writing(one.partitions, run, one.again)
+    def twice(stage: Writing) -> list[int]:
+        with ThreadPoolExecutor(2) as both:
+            first, second = both.submit(run, stage), both.submit(run, stage)
+            assert first.result() == second.result()
+        return first.result()
 
     with monkeypatch.context() as patched:
-        patched.setattr(transport.JvmTransport, "writes", twice)
+        patched.setattr(Writing, "run", twice)
         out = hg.repartition(df, 8, "k")
     assert rows(df.repartition(8, "k")) == rows(out)
     seen = kinds(recorded(hg))

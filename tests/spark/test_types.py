@@ -127,6 +127,15 @@ def test_any_rows(
     same(df.repartition(n, *by), hg.repartition(df, n, *by))
 
 
+def transport_of(hg: Headgate, df: DataFrame, key: str) -> JvmTransport:
+    """Return the transport of a repartition into one partition."""
+    exchanger = hg._exchanger
+    assert exchanger.door is not None
+    plan = exchanger.door.exchange_plan(df, 1, [key])
+    batch_rows = exchanger.job_context.settings.batch_rows
+    return JvmTransport(exchanger.spark, exchanger.door, plan, batch_rows)
+
+
 def test_private_road(spark: SparkSession, hg: Headgate) -> None:
     """Columns of every type, with nulls, come back exactly and in their partitions."""
     df = every(spark, list(SCALARS))
@@ -137,7 +146,7 @@ def test_private_road(spark: SparkSession, hg: Headgate) -> None:
 def test_small_decimals_are_whole_numbers(spark: SparkSession, hg: Headgate) -> None:
     """A decimal that fits into 64 bits is stored as an integer: the JVM takes long to widen it."""
     df = spark.sql("select 1.5BD as a, cast(7 as decimal(18)) as b, cast(7 as decimal(19)) as c")
-    stored = pa.ipc.read_schema(pa.py_buffer(hg._exchanger._transport(df, 1, ["a"]).schema))
+    stored = pa.ipc.read_schema(pa.py_buffer(transport_of(hg, df, "a").schema))
     assert [pa.int64(), pa.int64(), pa.decimal128(19)] == stored.types
     assert stored == carried_schema(stored_schema(df.schema))
 
@@ -157,8 +166,8 @@ def test_each_road_reads_what_the_other_wrote(
     for writer, reader in ((hg, public), (public, hg)):
         writer.repartition(df, 4, "k")
         other = replace(writer._exchanger, door=reader._exchanger.door)
-        read = other.read(writer.results()[-1].result)
-        same(df.repartition(4, "k"), read.frame)
+        read, _ = other.read(writer.results()[-1].result)
+        same(df.repartition(4, "k"), read)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,5 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     they have all their fields."""
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
-    transport = hg._exchanger._transport(df, 1, ("id",))
-    assert isinstance(transport, JvmTransport)
-    frames: RDD[Any] = RDD(transport._batches, spark.sparkContext, Frames())
+    frames: RDD[Any] = RDD(transport_of(hg, df, "id")._batches, spark.sparkContext, Frames())
     assert max(frames.map(lambda frame: frame.size).collect()) < 20 << 20

@@ -27,7 +27,7 @@ def refuse(*_: object) -> None:
     raise RuntimeError("no frame")
 
 
-DOOR: Any = SimpleNamespace(rows_behind=refuse, weakly=refuse)
+DOOR: Any = SimpleNamespace(exchange_plan=lambda *_: None, rows_behind=refuse, weakly=refuse)
 
 
 class Frame:
@@ -113,7 +113,7 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     master = Master()
     exchanger = session(master)._exchanger
     monkeypatch.setattr(exchange, "TaskSettings", lambda _: SimpleNamespace(carried=nullcontext))
-    monkeypatch.setattr(Exchanger, "_transport", lambda *_: SimpleNamespace(reads=refuse))
+    monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
     monkeypatch.setattr(Exchanger, "write", lambda *_: written)
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))

@@ -10,8 +10,7 @@ import pytest
 from pyspark import SparkContext
 
 from headgate.connectors.spark.exchanges import rerun
-from headgate.connectors.spark.exchanges.rerun import Reruns
-from headgate.connectors.spark.exchanges.transport import Writing
+from headgate.connectors.spark.exchanges.rerun import Reruns, Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import ResultId
@@ -30,7 +29,7 @@ class Driver:
         self.missing = frozenset({1})
         context = SimpleNamespace(setLocalProperty=lambda *_: None)
         self.repairs = Reruns(cast(SparkContext, context), lambda _: self.state())
-        self.repairs.keep(RESULT, Writing(2, lambda: [], self.again))
+        self.repairs.keep(RESULT, cast(Writing, self))
 
     def again(self, partitions: list[int]) -> None:
         assert partitions == [1]

@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.types import StructField, StructType
@@ -24,17 +23,16 @@ from ....control.errors import Corrupt, HeadgateError, Invalid, Unavailable
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
-from ....storage.format.manifest import Manifest, build
-from ....storage.format.manifest_shards import StoredManifest, store_manifest
+from ....storage.format.manifest import build
+from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..settings import ExchangeSettings
 from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
-from ..tasks.shipping import cause
-from ..types import check, given_schema, has_maps
-from .rerun import Reruns
+from ..types import check, given_schema
+from .rerun import Reruns, Writing
 from .transport import (
     Batches,
     JvmTransport,
@@ -68,14 +66,6 @@ class StoredExchange:
     """Rows of each subpartition."""
     sizes: Longs
     """Bytes of each subpartition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A finished exchange and the DataFrame that reads it."""
-
-    written: StoredExchange
-    frame: DataFrame
 
 
 @dataclass(slots=True)
@@ -120,13 +110,19 @@ class Exchanger:
 
     def run(
         self, df: DataFrame, n: int, columns: Sequence[str | Column], result: ResultId
-    ) -> Exchange:
-        """Run the exchange of `df.repartition(n, *columns)`, and return it with its DataFrame."""
+    ) -> tuple[DataFrame, StoredExchange]:
+        """Run the exchange of `df.repartition(n, *columns)`, and return the DataFrame that reads
+        its stored rows."""
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
         with settings.carried():
-            transport = self._transport(df, n, columns)
+            if self.door is None:
+                transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
+            else:
+                plan = self.door.exchange_plan(df, n, columns)
+                batch_rows = self.job_context.settings.batch_rows
+                transport = JvmTransport(self.spark, self.door, plan, batch_rows)
             written = self.write(transport, df.schema, n, label, result, settings)
         try:
             frame = transport.reads(written.read)
@@ -134,7 +130,7 @@ class Exchanger:
         except BaseException:
             self.drop(written.descriptor)
             raise
-        return Exchange(written, frame)
+        return frame, written
 
     def write(
         self,
@@ -145,49 +141,35 @@ class Exchanger:
         result: ResultId,
         settings: TaskSettings,
     ) -> StoredExchange:
-        """Write all rows into `n` subpartitions, and wait until they may be read.
-
-        `named` is the schema that a later `read` of the result shows. The caller carries `settings`
-        to the tasks; reruns of lost partitions carry the same settings.
-        """
-        job_context, hide = self.job_context, hiding(self.spark.conf)
+        """Write all rows into `n` subpartitions, and wait until they may be read. A later `read`
+        shows the schema `named`. The caller carries `settings` to the tasks; reruns of lost
+        partitions carry them too."""
+        context, hide = self.job_context, hiding(self.spark.conf)
+        worker, epoch = context.worker, context.epoch
         label = hide(label)[:_LABEL_CHARS]
-        named = StructType(
-            [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
-        )
+        columns = [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
+        schema = StructType(columns).json()
+        schema = schema if len(schema) <= _SCHEMA_CHARS else ""  # then only the segments have it
         with self._described(f"headgate: write {result}, {label}"):
             lineage = transport.lineage()
-            inputs, ordered = job_context.known.inputs(lineage)
-            task = MapTask(
-                job_context.worker,
-                result,
-                job_context.epoch,
-                n,
-                transport.schema,
-                job_context.settings.codec,
-                ordered,
-            )
-            write = transport.writes(task)
-            schema = _stated(named.json())
+            inputs, ordered = context.known.inputs(lineage)
+            codec = context.settings.codec
+            task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
+            writing = Writing(transport.writes(task), settings)
+            partitions = writing.stage.getNumPartitions()
             partition = PartitionDescriptor(
-                result, write.partitions, n, schema, label, inputs, lineage.repeatable
+                result, partitions, n, schema, label, inputs, lineage.repeatable
             )
-            descriptor = ShuffleDescriptor(
-                job_context.worker.job, result, write.partitions, n, job_context.epoch
-            )
+            descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
             try:
                 self._register(partition)
-                rows = write.run()
-                state = job_context.master.await_complete(descriptor)
+                rows = writing.run()
+                state = context.master.await_complete(descriptor)
                 check_rows(state, rows)
-                job_context.reruns.keep(result, replace(write, again=settings.around(write.again)))
-                manifest, shipped = self._manifest(descriptor, state)
-                read = ReadTask(job_context.worker, shipped, transport.schema)
-                return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
-            except BaseException as exc:
+                context.reruns.keep(result, writing)
+                return self._stored(descriptor, state, transport.schema, ordered)
+            except BaseException:
                 self.drop(descriptor)
-                if isinstance(exc, PySparkException) and (ours := cause(exc)):
-                    raise ours from exc
                 raise
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
@@ -197,35 +179,24 @@ class Exchanger:
         with suppress(HeadgateError):
             self.job_context.master.release_partition_externally(descriptor)
 
-    def read(self, result: ResultId) -> Exchange:
-        """Return a complete result of the job as an exchange, from the log and the store. Spark
-        does not know its partitioning.
+    def read(self, result: ResultId) -> tuple[DataFrame, StoredExchange]:
+        """Return a DataFrame that reads a complete result of the job, from the log and the store.
+        Spark does not know its partitioning.
 
         Raises:
             Invalid: there is no such result, or it cannot be read.
         """
-        worker, job_state = (
-            self.job_context.worker,
-            self.job_context.master.state(self.job_context.worker.job),
-        )
-        registered = readable(job_state, result).registered
-        transport = StoredReader(
-            self.spark, self.door, StructType.fromJson(json.loads(registered.schema))
-        )
-        descriptor = ShuffleDescriptor(
-            worker.job,
-            result,
-            registered.partitions,
-            registered.subpartitions,
-            self.job_context.epoch,
-        )
-        state = self.job_context.master.await_complete(descriptor)
-        manifest, shipped = self._manifest(descriptor, state)
-        task = ReadTask(worker, shipped, transport.schema)
-        frame = transport.reads(task)
-        written = StoredExchange(descriptor, task, False, manifest.rows, manifest.sizes)
+        master, job = self.job_context.master, self.job_context.worker.job
+        registered = readable(master.state(job), result).registered
+        rows = StructType.fromJson(json.loads(registered.schema))
+        transport = StoredReader(self.spark, self.door, rows)
+        size = registered.partitions, registered.subpartitions
+        descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
+        state = master.await_complete(descriptor)
+        written = self._stored(descriptor, state, transport.schema, ordered=False)
+        frame = transport.reads(written.read)
         self._note(frame, written)
-        return Exchange(written, frame)
+        return frame, written
 
     def mapped(
         self, written: StoredExchange, rows: StructType, function: Batches, schema: StructType | str
@@ -249,13 +220,7 @@ class Exchanger:
 
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
-            self.job_context.known.add(self.door.scan_of(frame), [written])
-
-    def _transport(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> Transport:
-        if self.door is None:
-            return MapInArrowTransport(self.spark, df, n, columns)
-        plan = self.door.exchange_plan(df.repartition(n, *columns), has_maps(df.schema))
-        return JvmTransport(self.spark, self.door, plan, self.job_context.settings.batch_rows)
+            self.job_context.known.add(self.door.rows_behind(frame).id(), [written])
 
     def _register(self, partition: PartitionDescriptor) -> None:
         worker = self.job_context.worker
@@ -270,13 +235,16 @@ class Exchanger:
                 f"{worker.job} within {worker.wait_s:g} s"
             ) from exc
 
-    def _manifest(
-        self, descriptor: ShuffleDescriptor, state: ResultState
-    ) -> tuple[Manifest, Manifest | StoredManifest]:
-        """Return the manifest of a result, whole and in the form that is shipped with tasks."""
-        layout, store = Layout(self.job_context.worker.root, descriptor.job), self.job_context.store
+    def _stored(
+        self, descriptor: ShuffleDescriptor, state: ResultState, schema: bytes, ordered: bool
+    ) -> StoredExchange:
+        """Return a complete result with the task that reads it."""
+        worker, store = self.job_context.worker, self.job_context.store
+        layout = Layout(worker.root, descriptor.job)
         manifest = build(descriptor, state, layout, store)
-        return manifest, store_manifest(store, layout, manifest, state.completions)
+        shipped = store_manifest(store, layout, manifest, state.completions)
+        read = ReadTask(worker, shipped, schema)
+        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
 
     @contextmanager
     def _described(self, text: str) -> Iterator[None]:
@@ -351,9 +319,3 @@ def check_rows(state: ResultState, counted: Sequence[int]) -> None:
                 f"attempt {announced.attempt} has announced {announced.rows} rows, but Spark's "
                 f"successful attempt wrote {rows}: run the exchange again"
             )
-
-
-def _stated(schema: str) -> str:
-    """Return the schema for the log, empty when it is too large for an event: then only the
-    segments have a schema."""
-    return schema if len(schema) <= _SCHEMA_CHARS else ""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from pyspark import SparkContext
+from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 
 from ....control.ids import ResultId
 from ....control.model.state import ResultState
 from ..jvm.scheduler import kill_task, put_first
-from .transport import Writing
+from ..jvm.task_settings import TaskSettings
+from ..tasks.shipping import cause
 
 _LOG = logging.getLogger("headgate")
 _ROUNDS_MAX = 4  # as often as Spark tries a task
@@ -30,6 +32,35 @@ _POOL = "spark.scheduler.pool"
 _DESCRIPTION = "spark.job.description"
 
 StateOf = Callable[[ResultId], ResultState | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A map stage that writes a result."""
+
+    stage: RDD[int]
+    """Gives for each partition the number of rows that were written."""
+    settings: TaskSettings
+    """The settings of the session when the stage was planned."""
+
+    def run(self) -> list[int]:
+        """Run the stage, and return the rows that the successful attempt at each partition
+        wrote. The caller carries the settings to the tasks.
+
+        Raises:
+            HeadgateError: a task has raised it.
+        """
+        try:
+            return self.stage.collect()
+        except PySparkException as exc:
+            if ours := cause(exc):
+                raise ours from exc
+            raise
+
+    def again(self, partitions: list[int]) -> None:
+        """Run the stage for these partitions only, with its settings, in any thread."""
+        with self.settings.carried():
+            self.stage.context.runJob(self.stage, lambda rows: rows, partitions)
 
 
 @dataclass(slots=True)

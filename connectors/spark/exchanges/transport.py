@@ -8,7 +8,6 @@ rows in the same partitions, on any PySpark. `StoredReader` reads the results of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -38,17 +37,6 @@ from ..types import (
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """A planned map stage."""
-
-    partitions: int
-    run: Callable[[], list[int]]
-    """Run the stage, and return the rows that the successful attempt at each partition wrote."""
-    again: Callable[[list[int]], object]
-    """Run the stage for these partitions only."""
-
-
 class Transport(Protocol):
     @property
     def schema(self) -> bytes:
@@ -57,7 +45,8 @@ class Transport(Protocol):
     def lineage(self) -> Lineage:
         """Return how far the map stage can be trusted to give the same rows again."""
 
-    def writes(self, task: MapTask) -> Writing: ...
+    def writes(self, task: MapTask) -> RDD[int]:
+        """Return the map stage. It gives for each partition the number of rows written."""
 
     def reads(self, task: ReadTask) -> DataFrame: ...
 
@@ -84,10 +73,9 @@ class JvmTransport:
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 
-    def writes(self, task: MapTask) -> Writing:
+    def writes(self, task: MapTask) -> RDD[int]:
         rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, Frames())
-        stage = rdd.mapPartitionsWithIndex(ship(task.write_frames))
-        return _writing(stage)
+        return rdd.mapPartitionsWithIndex(ship(task.write_frames))
 
     def reads(self, task: ReadTask) -> DataFrame:
         plan, batches = self._plan, read_frames(self._spark, task)
@@ -113,10 +101,10 @@ class MapInArrowTransport:
         """Return a lineage that promises nothing: public PySpark does not tell."""
         return Lineage()
 
-    def writes(self, task: MapTask) -> Writing:
+    def writes(self, task: MapTask) -> RDD[int]:
         write = ship(task.write_batches)
         stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
-        return _writing(stage.map(lambda row: row.rows))
+        return stage.map(lambda row: row.rows)
 
     def reads(self, task: ReadTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
@@ -167,15 +155,6 @@ def map_frame(
 def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
     read = ship(task.batches)
     return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
-
-
-def _writing(stage: RDD[Any]) -> Writing:
-    context = stage.context
-    return Writing(
-        stage.getNumPartitions(),
-        lambda: [int(rows) for rows in stage.collect()],
-        lambda some: context.runJob(stage, lambda rows: rows, some),
-    )
 
 
 def _bytes(schema: pa.Schema) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +17,11 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import RDD
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
 from ..tasks.exchange_tasks import SUBPARTITION
-from ..types import is_small
+from ..types import has_maps, is_small
 from ..versions import Version, version_of
 from .bridge import Jvm, name_of
 
@@ -91,13 +91,13 @@ class CatalystDoor:
         self._session = spark._jsparkSession
         self._jvm = jvm
 
-    def exchange_plan(self, repartitioned: DataFrame, maps: bool) -> ExchangePlan:
-        """Return the rows under a repartition as columns c0, c1, …, then Spark's own id of a row's
-        partition."""
-        query = repartitioned._jdf.queryExecution()
+    def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
+        """Return the rows under `df.repartition(n, *columns)` as columns c0, c1, …, then Spark's
+        own id of a row's partition."""
+        query = df.repartition(n, *columns)._jdf.queryExecution()
         node = query.analyzed()
         partitioning, child, session = node.partitioning(), node.child(), self._session
-        if maps:
+        if has_maps(df.schema):
             partitioning, session = self._with_maps(query, partitioning)
         carried = self.carried(child.output(), self.number(partitioning))
         rows = self.frame(self._jvm["project"](carried, child), session)
@@ -211,11 +211,6 @@ class CatalystDoor:
             elif name == "AdaptiveSparkPlanExec":
                 rdds |= self._scans(leaf.inputPlan())
         return frozenset(rdds)
-
-    def scan_of(self, frame: DataFrame) -> int:
-        """Return the id of the RDD that a frame of this door reads, as lineages have it."""
-        number: int = self.rows_behind(frame).id()
-        return number
 
     def rows_behind(self, frame: DataFrame) -> Any:
         """Return the RDD that a frame of this door reads."""

@@ -6,7 +6,7 @@ would use Spark's defaults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +34,3 @@ class TaskSettings:
             yield
         finally:
             self._context.setLocalProperties(before)
-
-    def around(self, call: Callable[[list[int]], object]) -> Callable[[list[int]], object]:
-        """Return a function whose jobs get the settings, in whichever thread it is called."""
-
-        def carrying(some: list[int]) -> object:
-            with self.carried():
-                return call(some)
-
-        return carrying
