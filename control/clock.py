@@ -1,4 +1,4 @@
-"""The clock port. Only this module reads the machine's clock."""
+"""The clock port, and the lengths of waits. Only this module reads the machine's clock."""
 
 from __future__ import annotations
 
@@ -33,8 +33,25 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """The lengths of the waits in loops."""
+
+    poll_s: float = 0.2
+    """One wait for events. Between two of them a loop checks whether it should end."""
+    pause_s: float = 0.1
+    """The time between two looks for something that another process is about to do."""
+    retry_s: float = 0.5
+    """The time between a failure and the next try."""
+    refresh_s: float = 300.0
+    """The time for which an answer counts that hardly ever changes."""
+
+
+PACE = Pace()
+
+
+@dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in time that a wait must not pass."""
+    """A point in time that a wait must not pass, and the steps in which to wait for less."""
 
     at_s: float
     clock: Clock
@@ -50,3 +67,12 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self.left_s <= 0.0
+
+    @property
+    def poll_s(self) -> float:
+        """Return the limit of one wait for events."""
+        return min(PACE.poll_s, self.left_s)
+
+    def pause(self, times: int = 1) -> None:
+        """Wait before another look, `times` as long as usual, but not beyond the deadline."""
+        self.clock.sleep_s(min(times * PACE.pause_s, self.left_s))

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+from .clock import PACE, Pace
 from .errors import Invalid
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
@@ -36,6 +37,8 @@ class MasterSettings:
     """A driver that is silent for this long may be taken for dead; 0 means never."""
     look_ms: int = 5_000
     """The interval at which a master checks for expired results and silent drivers."""
+    pace: Pace = PACE
+    """The waits of the master's loops."""
 
     def within(self, retention_ms: int) -> Self:
         """Return settings that suit the log's retention, which is endless if negative.

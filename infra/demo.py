@@ -25,7 +25,7 @@ from rich.text import Text
 
 from ..connectors.spark.attach import attach_session
 from ..connectors.spark.session import Headgate
-from ..control.clock import SYSTEM_CLOCK
+from ..control.clock import PACE, SYSTEM_CLOCK
 from ..control.events.types import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
 from ..control.ids import JobId
 from ..control.inquiry.audit import audit, fold
@@ -42,7 +42,6 @@ _ROWS = 300_000
 _CUSTOMERS = 5_000
 _PARTITIONS = 8
 _SUBPARTITIONS = 8
-_POLL_S = 0.1
 _POLL_EVENTS_MAX = 500
 _STOP_S_MAX = 10.0
 _LOG_TAIL_CHARS = 4_000
@@ -158,7 +157,7 @@ class _Watch:
     def _run(self) -> None:
         with closing(self._log.follow(JobId(_JOB))) as follower:
             while not self._stopping.is_set() or follower.position() < follower.end():
-                for recorded in follower.poll(_POLL_EVENTS_MAX, _POLL_S):
+                for recorded in follower.poll(_POLL_EVENTS_MAX, PACE.poll_s):
                     self.records.append(recorded)
                     self._show(recorded.event.body)
 
@@ -331,4 +330,4 @@ def _events(log: EventLog) -> Iterator[Recorded]:
     """Read all of the demo's log. The embedded broker writes no markers behind the last record."""
     with closing(log.follow(JobId(_JOB))) as follower:
         while follower.position() < follower.end():
-            yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+            yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)

@@ -37,7 +37,6 @@ _JAVA_MIN = 17
 _WRITERS = 8
 _PART_BYTES = 5 << 20
 _POLL_EVENTS_MAX = 500
-_POLL_S = 0.5
 
 
 # Checks
@@ -257,7 +256,7 @@ class _Broker:
         with closing(self._log.follow(self._job, None)) as follower:
             end = follower.end()
             while follower.position() < end and not deadline.passed:
-                for recorded in follower.poll(_POLL_EVENTS_MAX, _POLL_S):
+                for recorded in follower.poll(_POLL_EVENTS_MAX, deadline.poll_s):
                     replay.observe(recorded)
         return replay
 

@@ -15,7 +15,6 @@ from .exchanges.exchange import JobContext
 from .services import JobServices
 
 _EVENTS_MAX = 500
-_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +50,5 @@ class Operations:
                 if deadline.passed:
                     at = follower.position()
                     raise Unavailable(f"the log of job {job} was read up to {at} of {end}")
-                records += follower.poll(_EVENTS_MAX, min(_POLL_S, deadline.left_s))
+                records += follower.poll(_EVENTS_MAX, deadline.poll_s)
         return why(records, PartitionId(ResultId(result), partition))

@@ -19,8 +19,6 @@ from ..model.state import JobState
 from ..snapshots.resume import take_up
 
 _EVENTS_MAX = 500
-_POLL_S = 0.2
-_PAUSE_S = 0.02
 
 T = TypeVar("T")
 
@@ -44,7 +42,7 @@ class JobView:
             while (follower := self._open(deadline)).position() < end:
                 if deadline.passed:
                     raise Unavailable(f"the log of job {self._job} was not read to {end} in time")
-                self._poll(follower, min(_POLL_S, deadline.left_s))
+                self._poll(follower, deadline.poll_s)
             return self._ledger.state
 
     def wait(
@@ -66,7 +64,7 @@ class JobView:
                 before, deadline = now, fresh()
             if deadline.passed:
                 return None
-            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))  # others may ask meanwhile
+            deadline.pause()  # others may ask meanwhile
 
     def close(self) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 
-from ..clock import Deadline
+from ..clock import PACE, Deadline
 from ..errors import Invalid, Unavailable
 from ..events.types import Recorded
 from ..ids import JobId, job_id
@@ -16,7 +16,6 @@ from ..snapshots.resume import follow_all, read_snapshots
 from .audit import fold
 
 READ_S_MAX = 300.0
-_POLL_S = 0.5
 _POLL_EVENTS_MAX = 500
 
 
@@ -42,7 +41,7 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
         while follower.position() < end:
             if deadline.passed:
                 raise Unavailable(f"read up to {follower.position()} of {end} in {READ_S_MAX} s")
-            records = follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+            records = follower.poll(_POLL_EVENTS_MAX, deadline.poll_s)
             event_count += len(records)
             yield from records
     if not event_count and job_id(job) not in otherwise:
@@ -68,4 +67,4 @@ def follow(log: EventLog, job: str) -> Iterator[Recorded]:
         raise Invalid("--follow needs --job: jobs are ordered each by itself")
     with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
         while True:
-            yield from follower.poll(_POLL_EVENTS_MAX, _POLL_S)
+            yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)

@@ -31,7 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from ..clock import Deadline
+from ..clock import PACE, Deadline
 from ..errors import Invalid, Unavailable
 from ..ids import JobId
 from ..log import partition_of
@@ -45,7 +45,7 @@ _STEP_MS_MAX = 10_000  # how long an open step may stall the readers of its part
 _PREPARE_S_MAX = 15.0
 _ASK_S_MAX = 3.0
 _PING_S_MAX = 1.0
-_PAUSE_S = 0.05
+REQUEST_S_MIN = 0.05  # given to a request also when its deadline has passed
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -186,14 +186,14 @@ class KafkaClients:
                 self._check_reachable(exc, deadline)
 
     def _ping(self, deadline: Deadline) -> None:
-        limit_s = max(_PAUSE_S, min(deadline.left_s, _PING_S_MAX))
+        limit_s = max(REQUEST_S_MIN, min(deadline.left_s, _PING_S_MAX))
         if self.settings.embedded:  # the mock has no controller to ask
             self.admin().list_topics(timeout=limit_s)
         else:
             self._ask(self.admin().describe_cluster(request_timeout=limit_s), deadline)
 
     def _check_reachable(self, exc: KafkaException, deadline: Deadline) -> None:
-        self.admin().poll(_PAUSE_S)
+        self.admin().poll(PACE.pause_s)
         errors = [*self._errors, exc.args[0]]
         fatal = [e for e in errors if isinstance(translate(e, ""), Invalid)]
         if fatal or deadline.passed:
@@ -210,7 +210,7 @@ class KafkaClients:
             except Unavailable:
                 if deadline.passed:
                     raise
-                deadline.clock.sleep_s(_PAUSE_S)
+                deadline.pause()
 
     def _create(self, topic: Topic, deadline: Deadline) -> None:
         settings = self.settings.topic
@@ -290,12 +290,12 @@ class KafkaClients:
                     raise translate(exc.args[0], doing) from exc
             if deadline.passed:
                 raise Unavailable(f"{doing}: no partition, or one without a leader")
-            deadline.clock.sleep_s(_PAUSE_S)
+            deadline.pause()
 
     def _describe(self, name: str, deadline: Deadline) -> list[bool]:
         """Return for each partition of a topic True if it has a leader."""
         if self.settings.embedded:  # the mock makes a topic on request
-            metadata = self.admin().list_topics(name, timeout=max(_PAUSE_S, deadline.left_s))
+            metadata = self.admin().list_topics(name, timeout=max(REQUEST_S_MIN, deadline.left_s))
             return [p.leader >= 0 for p in metadata.topics[name].partitions.values()]
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
@@ -315,7 +315,7 @@ class KafkaClients:
                 if deadline.passed:
                     raise
                 self._forget_admin()  # it would go on asking the partition's former leader
-                deadline.clock.sleep_s(_PAUSE_S)
+                deadline.pause()
 
     def _ask_offset(
         self, place: Place, spec: OffsetSpec, isolation: IsolationLevel, deadline: Deadline
@@ -330,11 +330,11 @@ class KafkaClients:
         return offset
 
     def _limit(self, deadline: Deadline) -> dict[str, float]:
-        return {"request_timeout": max(_PAUSE_S, min(deadline.left_s, _ASK_S_MAX))}
+        return {"request_timeout": max(REQUEST_S_MIN, min(deadline.left_s, _ASK_S_MAX))}
 
     def _ask(self, future: Any, deadline: Deadline) -> Any:
         try:
-            return future.result(max(_PAUSE_S, deadline.left_s) + _ASK_S_MAX)
+            return future.result(max(REQUEST_S_MIN, deadline.left_s) + _ASK_S_MAX)
         except TimeoutError as exc:
             raise Unavailable(f"no answer from Kafka with {self.settings.tried}") from exc
 

@@ -311,6 +311,6 @@ def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> I
     while follower.position() < end:
         if deadline.passed:
             raise Unavailable(f"{place} was read up to {follower.position()} of {end} in time")
-        for recorded in follower.poll(_SCAN_LIMIT, min(1.0, deadline.left_s)):
+        for recorded in follower.poll(_SCAN_LIMIT, deadline.poll_s):
             if recorded.offset < end:
                 yield recorded

@@ -25,7 +25,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from ..clock import Deadline
+from ..clock import PACE, Deadline
 from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
 from ..events import codec
 from ..events.types import Event, Recorded
@@ -42,9 +42,7 @@ _LOG = logging.getLogger(__name__)
 # after which a broker looks for such steps.
 _STEP_MS_MAX = 4_000
 _ANSWER_S_MAX = 3.0  # the time of three heartbeats
-_TURN_S = 0.1
 _STATE_S_MAX = 60.0
-_LATER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -61,8 +59,10 @@ class _Held:
 
 
 class KafkaMembership(KafkaTransactions):
-    def __init__(self, slot: str, holder: Holder, clients: KafkaClients) -> None:
-        producer = clients.decider(clients.settings.slot(slot), _STEP_MS_MAX)
+    def __init__(
+        self, slot: str, holder: Holder, clients: KafkaClients, step_ms_max: int = _STEP_MS_MAX
+    ) -> None:
+        producer = clients.decider(clients.settings.slot(slot), step_ms_max)
         super().__init__(producer, clients, f"slot {slot}")
         self.rejected = 0
         self._holder = holder
@@ -154,7 +154,7 @@ class KafkaMembership(KafkaTransactions):
         deadline = Deadline.after(_ANSWER_S_MAX)
         self._take_all(0.0, 1)
         while self._held and not deadline.passed:
-            self._take_all(_TURN_S, 1)
+            self._take_all(deadline.poll_s, 1)
 
     def _is_settled(self, partition: int, holding: _Held) -> bool:
         """Return True if no open step has sent its offsets for the partition to the coordinator.
@@ -200,7 +200,7 @@ class KafkaMembership(KafkaTransactions):
             grant = self._grant(number)
         except Unavailable as exc:
             _LOG.warning("%s takes up partition %d later: %s", self._what, number, exc)
-            self._later[number] = Deadline.after(_LATER_S)
+            self._later[number] = Deadline.after(PACE.retry_s)
             return OFFSET_BEGINNING
         except HeadgateError as exc:
             self._failure = exc
@@ -223,7 +223,7 @@ class KafkaMembership(KafkaTransactions):
         try:
             holding = _Held(self._holder.granted(asked.result()))
         except Unavailable:
-            self._later[number] = Deadline.after(_LATER_S)
+            self._later[number] = Deadline.after(PACE.retry_s)
             return
         self._held[number] = holding
         place = TopicPartition(self._clients.settings.events_topic, number, holding.position)
@@ -328,7 +328,7 @@ class KafkaMembership(KafkaTransactions):
         """
         deadline = Deadline.after(_ANSWER_S_MAX)
         while not self._taken and not deadline.passed:
-            self._take_all(_TURN_S, 1)
+            self._take_all(deadline.poll_s, 1)
         raise (
             self._conflict()
             if self._taken

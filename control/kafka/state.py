@@ -24,7 +24,6 @@ from .settings import BEATS_MS
 
 _LOG = logging.getLogger(__name__)
 _SCAN_LIMIT = 500
-_SCAN_S = 1.0
 
 
 def produce_state(
@@ -130,7 +129,7 @@ def _scan(
 
 def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> Iterator[Message]:
     while not deadline.passed:
-        first = consumer.poll(min(_SCAN_S, deadline.left_s))
+        first = consumer.poll(deadline.poll_s)
         if first is None:
             continue
         for message in (first, *consumer.consume(_SCAN_LIMIT, 0)):  # does not wait for a second one

@@ -15,19 +15,18 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from ..clock import Deadline
+from ..clock import PACE, Deadline
 from ..errors import Fenced, HeadgateError, OutcomeUnknown, Unavailable
 from ..events import codec
 from ..events.types import Event
 from ..ids import JobId
 from ..log import StateRecord, job_of
-from .clients import KafkaClients
+from .clients import REQUEST_S_MIN, KafkaClients
 from .errors import translate
 from .records import Place, produce
 from .state import produce_state
 
 _CLOSE_S_MAX = 5.0
-_PAUSE_S = 0.05
 _STEP_S_MAX = 10.0  # the broker ends a step that was open for this long
 
 
@@ -114,7 +113,7 @@ class KafkaTransactions:
         call = partial(self._producer.send_offsets_to_transaction, offsets, group, left_s)
         Thread(target=_answer, args=(answer, call), daemon=True).start()
         try:
-            answer.result(min(left_s, _STEP_S_MAX) + _PAUSE_S)
+            answer.result(min(left_s, _STEP_S_MAX) + REQUEST_S_MIN)
         except TimeoutError:
             self._begun, self._ended = False, True
             raise Unavailable(
@@ -182,11 +181,11 @@ class KafkaTransactions:
         """Repeat a call until the deadline as long as its error is retriable."""
         while True:
             try:
-                return call(max(_PAUSE_S, deadline.left_s))
+                return call(max(REQUEST_S_MIN, deadline.left_s))
             except KafkaException as exc:
                 if not exc.args[0].retriable() or deadline.passed:
                     raise
-                self._producer.poll(_PAUSE_S)
+                self._producer.poll(PACE.pause_s)
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._clients.settings.request_timeout_s)

@@ -42,7 +42,6 @@ from .heartbeats import HeartbeatThread
 from .thread import JobMasterThread
 
 _LOG = logging.getLogger(__name__)
-_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +104,12 @@ class DriverMaster:
         deadline = Deadline.after(self._settings.wait_ms / 1000)
         begin(self._log, job, deadline, is_new=context.application == job)
         while (accepted := self._register(context, deadline)) is None:
-            deadline.clock.sleep_s(min(_PAUSE_S, deadline.left_s))
+            deadline.pause()
         assert isinstance(accepted, JobAccepted), "a registered job is accepted"
         self._epochs[job] = accepted.epoch
         if self._settings.lease_ms:
-            loop, lease_ms = self._threads[job], self._settings.lease_ms
-            heart = HeartbeatThread(self._log, job, lease_ms, lambda: loop.works, loop.give_up)
+            loop, settings = self._threads[job], self._settings
+            heart = HeartbeatThread(self._log, job, settings, lambda: loop.works, loop.give_up)
             self._hearts[job] = heart
             heart.start()
 

@@ -24,8 +24,6 @@ from .group_steps import GroupSteps, MasterIdentity
 from .silence import MASTERS
 
 _LOG = logging.getLogger(__name__)
-_POLL_S = 0.2
-_PAUSE_S = 0.5
 _DELETERS = 4
 
 
@@ -67,7 +65,7 @@ class GroupMaster:
             lookout = Lookout(steps, self._settings.look_ms / 1000, self._me.clock)
             with closing(steps):
                 while not self._stopping.is_set():
-                    for deletion in steps.step(_POLL_S):
+                    for deletion in steps.step(self._settings.pace.poll_s):
                         waiting.add(deleter.submit(self._delete, deletion))
                     lookout.look(lambda: deleter.submit(self._ask_beats))
         except (Retryable, OutcomeUnknown, Fenced, Lost) as exc:
@@ -75,7 +73,7 @@ class GroupMaster:
                 future.cancel()
             outcome = "was fenced" if isinstance(exc, Fenced) else "starts over"
             _LOG.warning("slot %s %s, and joins again: %s", self._me.slot, outcome, exc)
-            self._stopping.wait(_PAUSE_S)
+            self._stopping.wait(self._settings.pace.retry_s)
 
     def _delete(self, deletion: Deletion | Clearing) -> None:
         deletion.run(self._storage, self._log, self._deadline())

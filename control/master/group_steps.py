@@ -39,7 +39,6 @@ from .group_job import GroupJob
 from .silence import MASTERS, LogTime
 
 _LOG = logging.getLogger(__name__)
-_OLDEST_S = 300.0  # between two questions for the oldest offsets
 _KEPT_MAX = 1_000  # parts in one transaction, if they are of several jobs
 _PART_BYTES = 16 << 10
 
@@ -113,8 +112,8 @@ class GroupSteps:
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
         self._cleared: deque[Clearing] = deque()
-        self._time = LogTime(me.clock)
-        self._next_oldest = Deadline.after(_OLDEST_S, me.clock)
+        self._time = LogTime(me.clock, settings.pace)
+        self._next_oldest = Deadline.after(settings.pace.refresh_s, me.clock)
         self._membership = log.join(me.slot, self)
 
     def granted(self, grant: Grant) -> int:
@@ -194,11 +193,11 @@ class GroupSteps:
                     self._say(decider, LeaseExpired(reason, decider.state.epoch))
 
     def _ask_oldest(self) -> None:
-        """Ask the log for the oldest offset of each partition, every `_OLDEST_S`. A job that has
+        """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has
         ended is forgotten once the log has none of its events."""
         if not self._next_oldest.passed:
             return
-        self._next_oldest = Deadline.after(_OLDEST_S, self._me.clock)
+        self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
         for number, partition in self._held.items():
             job = next((job for job, decider in partition.jobs.items() if decider.is_over), None)
             try:

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable
 
 from ..clock import Deadline
+from ..contract import MasterSettings
 from ..errors import HeadgateError, Unavailable
 from ..ids import JobId
 from ..log import EventLog
 
 _LOG = logging.getLogger(__name__)
 _BEATS_A_LEASE = 3
-_PERIOD_S_MAX = 300.0
 _ANSWER_S_MAX = 5.0
 
 
@@ -30,7 +30,7 @@ class HeartbeatThread:
         self,
         log: EventLog,
         job: JobId,
-        lease_ms: int,
+        settings: MasterSettings,
         speaks: Callable[[], bool],
         unheard: Callable[[Unavailable], None],
     ) -> None:
@@ -38,8 +38,8 @@ class HeartbeatThread:
         self._job = job
         self._speaks = speaks
         self._unheard = unheard
-        self._lease_s = lease_ms / 1000
-        self._period_s = min(self._lease_s / _BEATS_A_LEASE, _PERIOD_S_MAX)
+        self._lease_s = settings.lease_ms / 1000
+        self._period_s = min(self._lease_s / _BEATS_A_LEASE, settings.pace.refresh_s)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headgate-heart", daemon=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..clock import Clock, Deadline
+from ..clock import Clock, Deadline, Pace
 from ..errors import Unavailable
 from ..ids import JobId
 from ..log import EventLog
@@ -12,23 +12,22 @@ from ..model.state import JobState
 
 # A heartbeat under this name has the time of the log's clock. No job has this name.
 MASTERS = JobId("masters")
-_PAUSE_S = 0.1
-_TRUSTED_S = 300.0  # how long the local clock is trusted to keep pace with the log's
 
 
 class LogTime:
     """Estimates the time of the log's clock, because this machine's clock may be days off: the
     log's last answer plus the time that has passed since. Before the first answer it is this
-    machine's time."""
+    machine's time. An answer counts for `refresh_s`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, pace: Pace) -> None:
         self._clock = clock
+        self._pace = pace
         self._ahead_ms: float | None = None
         self._trusted = Deadline.after(0.0, clock)
 
     def hear(self, at_ms: int) -> None:
         self._ahead_ms = at_ms - 1000 * self._clock.monotonic_s()
-        self._trusted = Deadline.after(_TRUSTED_S, self._clock)
+        self._trusted = Deadline.after(self._pace.refresh_s, self._clock)
 
     def now_ms(self) -> int:
         if self._ahead_ms is None:
@@ -79,7 +78,7 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
     while name not in (beats := log.read_beats(name, deadline)):
         if deadline.passed:
             raise Unavailable("the log did not say what time it is")
-        deadline.clock.sleep_s(_PAUSE_S)
+        deadline.pause()
     return beats[name]
 
 

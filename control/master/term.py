@@ -19,8 +19,6 @@ from ..model.ledger import Decided
 from ..model.state import JobState
 from ..snapshots.resume import take_up
 
-_TURN_S = 0.2
-
 
 @dataclass(slots=True)
 class Term:
@@ -111,7 +109,7 @@ class Term:
             while follower.position() < end:
                 if deadline.passed:
                     raise Unavailable("the log was not read to its end in time")
-                for recorded in follower.poll(limit, min(_TURN_S, deadline.left_s)):
+                for recorded in follower.poll(limit, deadline.poll_s):
                     self.observe(recorded, recovered=False)
             self.position = follower.position()
 

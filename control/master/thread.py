@@ -32,10 +32,8 @@ from .silence import LogTime, minds_time, time_of
 from .term import Term
 
 _LOG = logging.getLogger(__name__)
-_POLL_S = 0.2
-_ASK_S = 1.0
+_ASK_S_MAX = 1.0
 _ASK_AGAIN_S = 60.0
-_PAUSE_S = 0.5
 
 T = TypeVar("T")
 
@@ -72,7 +70,7 @@ class JobMasterThread:
         self._undecided = 0
         self._may_part = False
         self._next_look = Deadline.after(0)
-        self._time = LogTime(announcer.clock)
+        self._time = LogTime(announcer.clock, settings.pace)
         self._stopping = threading.Event()
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="headgate-delete")
         self._deleting: weakref.WeakSet[Future[None]] = weakref.WeakSet()
@@ -192,7 +190,7 @@ class JobMasterThread:
                     self.give_up(exc)
                     return
                 _LOG.warning("master of %s starts over: %s", self._context.job_id, exc)
-                self._stopping.wait(_PAUSE_S)
+                self._stopping.wait(self._settings.pace.retry_s)
 
     def _goes_on(self, exc: BaseException) -> bool:
         """Return True if the master should start over after an error. The log also fences a master
@@ -206,7 +204,7 @@ class JobMasterThread:
             waiting.cancel()  # new steps hand out all deletions again
         with closing(self._open()) as steps:
             while not self._stopping.is_set():
-                self._publish(steps.step(_POLL_S))
+                self._publish(steps.step(self._settings.pace.poll_s))
                 self._look()
 
     def _open(self) -> JobSteps:
@@ -246,7 +244,7 @@ class JobMasterThread:
         later."""
         try:
             name = JobId(self._announcer.by.replace(" ", "-"))
-            tick = Tick(time_of(self._log, name, Deadline.after(_ASK_S)))
+            tick = Tick(time_of(self._log, name, Deadline.after(_ASK_S_MAX)))
         except Unavailable as exc:
             self._next_look = Deadline.after(_ASK_AGAIN_S)
             _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)

@@ -22,7 +22,6 @@ from .records import Standing
 from .schedule import is_over
 
 _LOG = logging.getLogger(__name__)
-_PAUSE_S = 0.2
 _EVENTS_MAX = 500
 
 
@@ -95,7 +94,7 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
     Raises:
         Unavailable: the snapshot was not written in time.
     """
-    pause_s = _PAUSE_S
+    times = 1
     while True:
         try:
             return _begin(log, job, deadline, is_new)
@@ -104,8 +103,8 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
                 raise Unavailable(
                     f"the log did not keep in time that job {job} begins: {exc}"
                 ) from exc
-            deadline.clock.sleep_s(min(pause_s, deadline.left_s))
-            pause_s *= 2  # drivers that begin at once fence each other until one is quick enough
+            deadline.pause(times)
+            times *= 2  # drivers that begin at once fence each other until one is quick enough
 
 
 def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
@@ -132,7 +131,7 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
     with closing(follower):
         while follower.position() < end:
             try:
-                if follower.poll(_EVENTS_MAX, min(_PAUSE_S, deadline.left_s)):
+                if follower.poll(_EVENTS_MAX, deadline.poll_s):
                     return True
             except Lost as exc:
                 raise Unavailable(f"the log's head went while it was read: {exc}") from exc

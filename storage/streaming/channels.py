@@ -26,7 +26,6 @@ from ..contract import InputGateDeployment, PartitionInfo
 from ..format.manifest import Locate
 from ..reading.read_plan import Slice, alone
 
-_HEAR_S = 0.2
 _NAMED_MAX = 10  # partitions that an error names; it counts the others
 
 
@@ -202,7 +201,7 @@ class Channels:
             if deadline.passed:
                 raise Unavailable(self._waiting_for())
             if self._updates is not None:
-                self.update(self._updates.hear(min(_HEAR_S, deadline.left_s)))
+                self.update(self._updates.hear(deadline.poll_s))
 
     def close(self) -> None:
         if self._updates is not None:

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import HeadgateError, Invalid, Unavailable
 from headgate.control.ids import JobId
-from headgate.control.kafka import membership
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
 from headgate.control.kafka.membership import KafkaMembership
@@ -34,6 +33,14 @@ from .master_group_suite import MasterGroupSuite, Member, holds, wait_for
 
 # The broker's minimum for both: a member that does not poll for that long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
+
+
+class Slow(Member):
+    """A member whose steps the broker leaves open for a minute."""
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.log, KafkaEventLog)
+        self.membership = KafkaMembership(self.slot, self, self.log._clients, 60_000)
 
 
 class TestMemoryMasterGroup(MasterGroupSuite):
@@ -100,7 +107,6 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     ) -> None:
         """A partition without a leader is taken up when it is back; meanwhile the member reads and
         decides for the others."""
-        monkeypatch.setattr(membership, "_LATER_S", 0.1)
         written_offset = KafkaClients.written_offset
         away, tries = Event(), list[Place]()
         away.set()
@@ -193,10 +199,11 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     ) -> None:
         """When the group gives a member up within its commit, the next holder decides only after
         that step has ended and its decisions are read."""
-        monkeypatch.setattr(membership, "_STEP_MS_MAX", 60_000)
         for job in jobs:
             append(log, fact(job, "fact"))
-        slow, other = self.member(opened, log, "one"), self.member(opened, log, "two")
+        slow = Slow(log, "one")
+        opened.callback(slow.membership.close)
+        other = self.member(opened, log, "two")
         wait_for(lambda: len(slow.read) == 1 and slow.may_decide, slow, other)
         (held,) = slow.read
         with monkeypatch.context() as paused:

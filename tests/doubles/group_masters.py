@@ -6,24 +6,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings
 from headgate.control.log import EventLog
-from headgate.control.master import group_master as session_module
 from headgate.control.master.group_master import GroupMaster
 from headgate.control.master.group_steps import MasterIdentity
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
+from .jobs import HURRIED
 from .logs import STEP_EVENTS_MAX
 from .stacks import WAIT_MS, Stack
-
-
-@pytest.fixture
-def masters_in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(session_module, "_POLL_S", 0.02)
 
 
 @contextmanager
@@ -32,7 +24,7 @@ def mastering(
 ) -> Iterator[list[object]]:
     """Run a session master in a thread; yield a list that gets its error if it ends by itself."""
     me = MasterIdentity(slot, f"master {slot} {next(stack.drivers)}", SYSTEM_CLOCK, "")
-    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms)
+    settings = MasterSettings(WAIT_MS, STEP_EVENTS_MAX, look_ms=look_ms, pace=HURRIED)
     storage = ObjectDeleter(stack.store, "root")
     master = GroupMaster(log or stack.inner, storage, settings, me)
     ended: list[object] = []

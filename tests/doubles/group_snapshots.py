@@ -16,10 +16,10 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
 
 from .groups import OPENING, Storage, drive, joined, state_facts
-from .jobs import RESULT, attempt, produced
+from .jobs import HURRIED, RESULT, attempt, produced
 from .logs import STEP_EVENTS_MAX
 
-OFTEN = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
+OFTEN = MasterSettings(step_events_max=STEP_EVENTS_MAX, snapshot_events=2, pace=HURRIED)
 NEVER = replace(OFTEN, snapshot_events=1_000)
 LIFE: tuple[Fact, ...] = (
     *OPENING,

@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
-
-from headgate.control.clock import Deadline
+from headgate.control.clock import Deadline, Pace
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Unavailable
 from headgate.control.events.types import (
@@ -25,7 +23,6 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import Decisions, EventLog
-from headgate.control.master import thread as loop_module
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.thread import JobMasterThread
 from headgate.control.model.replay import Replay
@@ -36,14 +33,8 @@ from .logs import STEP_EVENTS_MAX, FaultyLog
 JOB = JobId("job")
 RESULT = ResultId("r1")
 WAIT_MS = 1_000
-SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX)
-
-
-@pytest.fixture
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a loop that failed start over at once."""
-    monkeypatch.setattr(loop_module, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(loop_module, "_POLL_S", 0.02)
+HURRIED = Pace(poll_s=0.02, retry_s=0.01)
+SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX, pace=HURRIED)
 
 
 @dataclass

@@ -14,11 +14,11 @@ from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import take_up
 
-from .jobs import JOB, OPENING, RESULT, OrderedStorage, attempt, produced, state_facts
+from .jobs import HURRIED, JOB, OPENING, RESULT, OrderedStorage, attempt, produced, state_facts
 from .logs import STEP_EVENTS_MAX
 from .steps import StoppedClock, drive
 
-OFTEN = MasterSettings(wait_ms=1_000, step_events_max=STEP_EVENTS_MAX, snapshot_events=2)
+OFTEN = MasterSettings(1_000, STEP_EVENTS_MAX, snapshot_events=2, pace=HURRIED)
 HOURLY = replace(OFTEN, snapshot_events=1_000)
 LIFE: tuple[Fact, ...] = (
     *OPENING,

@@ -33,11 +33,11 @@ from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
-from .jobs import JOB, RESULT, Job, audited
+from .jobs import HURRIED, JOB, RESULT, Job, audited
 from .logs import STEP_EVENTS_MAX, FaultyLog
 
 WAIT_MS = 400
-SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX)
+SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX, pace=HURRIED)
 SCHEMA = pa.schema([("n", pa.int64())])
 PARTITIONS, SUBPARTITIONS, ROWS = 2, 3, 20
 LIMITS = Limits(segment_bytes=80, fetch_parallel=2)

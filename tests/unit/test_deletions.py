@@ -34,7 +34,7 @@ from ..doubles.jobs import (
 from ..doubles.logs import Fault, FaultyLog
 from ..doubles.storages import BusyStorage, SlowStorage, stored
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def test_objects_go_only_when_the_order_is_committed() -> None:

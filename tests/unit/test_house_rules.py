@@ -262,6 +262,12 @@ def test_tests_share_doubles_only() -> None:
     assert wrong == []
 
 
+def test_tests_hurry_by_a_pace() -> None:
+    """Tests replace no private wait of a module: they give the part another `Pace`."""
+    patched = re.compile(r'setattr\(\w+, "_[A-Z_]+_(?:S|MS|TURNS)(?:_MAX|_MIN)?"')
+    assert [] == [name_of(path) for path in files_of_tests() if patched.search(path.read_text())]
+
+
 def test_the_front_door_is_small() -> None:
     """The package exports at most a dozen names, and each of them exists."""
     names = list(headgate.__all__)

@@ -50,7 +50,7 @@ from ..doubles.jobs import (
 )
 from ..doubles.logs import Fault, FaultyLog
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 # A job, its storage, and the checks of its log

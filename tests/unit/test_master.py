@@ -46,7 +46,7 @@ from ..doubles.stacks import (
     write,
 )
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def small_job(stack: Stack, log: EventLog, store: BlobStore | None = None) -> None:

@@ -43,7 +43,7 @@ from ..doubles.logs import Fault, FaultyLog
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
 from ..doubles.steps import StoppedClock, drive
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 def carry_state(old: EventLog, log: EventLog) -> None:

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 from pyspark import SparkContext
 
-from headgate.connectors.spark.exchanges import rerun
 from headgate.connectors.spark.exchanges.rerun import Reruns, Writing
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
 from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import ResultId
 from headgate.control.model.state import ResultState
@@ -28,7 +27,8 @@ class Driver:
         self.runs = 0
         self.missing = frozenset({1})
         context = SimpleNamespace(setLocalProperty=lambda *_: None)
-        self.repairs = Reruns(cast(SparkContext, context), lambda _: self.state())
+        pace = Pace(poll_s=0.001, retry_s=0.01)
+        self.repairs = Reruns(cast(SparkContext, context), lambda _: self.state(), pace)
         self.repairs.keep(RESULT, cast(Writing, self))
 
     def again(self, partitions: list[int]) -> None:
@@ -50,12 +50,6 @@ class Driver:
             SYSTEM_CLOCK.sleep_s(0.01)
             idle = 0 if self.repairs._running else idle + 1
         assert idle == 20, "the repair has ended"
-
-
-@pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rerun, "_TURN_S", 0.01)
-    monkeypatch.setattr(rerun, "_SETTLE_TURNS", 2)
 
 
 def fails(driver: Driver) -> None:
@@ -95,7 +89,7 @@ def test_a_repair_that_helps_may_be_needed_again() -> None:
     assert (2, frozenset()) == (driver.runs, driver.missing)
 
 
-def test_nothing_is_made_again_after_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_made_again_after_close() -> None:
     """A closed headgate starts no rerun."""
     driver: Any = Driver(mends)
     driver.repairs.close()

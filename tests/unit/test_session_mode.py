@@ -33,18 +33,18 @@ from headgate.control.model.state import JobState, ResultState
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from ..doubles.group_masters import mastering
-from ..doubles.jobs import JOB, OPENING, RESULT, Job, bodies, events, produced
+from ..doubles.jobs import HURRIED, JOB, OPENING, RESULT, Job, bodies, events, produced
 from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
 from ..doubles.stacks import PARTITIONS, WAIT_MS, Stack, produce, read, register
 
 _PATIENT_MS = 10_000
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 
 @contextmanager
 def driving(stack: Stack, mode: str = SESSION, wait_ms: int = WAIT_MS) -> Iterator[DriverMaster]:
-    settings = MasterSettings(wait_ms, STEP_EVENTS_MAX, mode)
+    settings = MasterSettings(wait_ms, STEP_EVENTS_MAX, mode, pace=HURRIED)
     me = DriverIdentity(f"driver {next(stack.drivers)}", "0")
     master = DriverMaster(stack.inner, ObjectDeleter(stack.store, "root"), settings, me)
     master.start()
@@ -121,7 +121,7 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(session_module, "GroupSteps", Flapping)
     me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")
-    master = GroupMaster(log, storage, MasterSettings(WAIT_MS), me)
+    master = GroupMaster(log, storage, MasterSettings(WAIT_MS, pace=HURRIED), me)
     thread = threading.Thread(target=master.run)
     thread.start()
     await_true(lambda: len(joined) > 10 and orders[joined[10]] == len(jobs))

@@ -266,7 +266,7 @@ def test_a_life_that_began_anew_is_anothers() -> None:
         [steps.step(0.0) for _ in range(30)]
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
     """A question that is asked while the driver starts over is answered, even if the master stores
     the answer in a snapshot before the driver reads that."""
@@ -298,7 +298,7 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
         assert any(isinstance(one, Released) for one in asked[0].result(1.0))
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 def test_a_question_is_answered_though_the_log_is_away_for_a_moment() -> None:
     """A question is answered although the log fails once, in a job whose first events are gone."""
     log = MemoryEventLog(1)

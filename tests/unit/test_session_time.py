@@ -24,7 +24,6 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
-from headgate.control.master import silence, thread
 from headgate.control.master.deletions import Deletion
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.group_steps import GroupSteps, MasterIdentity
@@ -34,7 +33,7 @@ from headgate.control.model.state import JobState
 
 from ..doubles.group_masters import mastering
 from ..doubles.groups import JOBS, OPENING, STEPS, Storage, audited, drive, events, state_facts
-from ..doubles.jobs import JOB, RESULT, Job, attempt, produced
+from ..doubles.jobs import HURRIED, JOB, RESULT, Job, attempt, produced
 from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
 from ..doubles.stacks import Stack
 from ..doubles.steps import StoppedClock
@@ -368,13 +367,13 @@ def audited_or_none(log: EventLog, job: JobId) -> JobState | None:
         return None
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry", "masters_in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 def test_a_master_looks_by_itself() -> None:
     """A session master ends the lease of a driver without heartbeats, and spares a driver that
     sends them."""
     stack = Stack()
     registered = JobRegistered(SESSION, "0", "tests", lease_ms=300)
-    settings = MasterSettings(2_000, STEP_EVENTS_MAX, SESSION, lease_ms=300)
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, SESSION, lease_ms=300, pace=HURRIED)
     driver = DriverMaster(stack.inner, Storage(), settings, DriverIdentity("driver", "0"))
     with mastering(stack, look_ms=20):
         driver.register_job(Job())
@@ -384,11 +383,11 @@ def test_a_master_looks_by_itself() -> None:
         driver.close()
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 def test_a_driver_states_the_time_for_its_own_job() -> None:
     """A promoted result expires while its driver is its master."""
     log, storage = MemoryEventLog(), Storage()
-    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20, pace=HURRIED)
     driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     over_ms = SYSTEM_CLOCK.now_ms() + 200
@@ -404,11 +403,11 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     assert "expired" == audited(log, JOB).state.results[RESULT].released
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 def test_a_driver_asks_for_the_time_under_a_name_of_its_own() -> None:
     """An old heartbeat of the job is not taken for the answer to a driver's question."""
     log, storage = MemoryEventLog(), Storage()
-    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20)
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20, pace=HURRIED)
     driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     promoted = PromoteRequested(RESULT, SYSTEM_CLOCK.now_ms() + 100)
@@ -421,25 +420,19 @@ def test_a_driver_asks_for_the_time_under_a_name_of_its_own() -> None:
     assert JOB not in beats
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
-def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_thread_stays")
+def test_a_driver_does_not_wait_for_the_time() -> None:
     """A driver continues while heartbeats cannot be read, and asks for them again much later."""
-    monkeypatch.setattr(thread, "_ASK_S", 0.05)
-    asked = list[Deadline]()
+    asked = list[float]()
 
     class NoBeats(MemoryEventLog):
         def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
-            asked.append(deadline)
-            SYSTEM_CLOCK.sleep_s(deadline.left_s)
+            asked.append(deadline.left_s)
             raise Unavailable("the partition has no leader")
 
     log = NoBeats()
-    driver = DriverMaster(
-        log,
-        Storage(),
-        MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20),
-        DriverIdentity("driver", "0"),
-    )
+    settings = MasterSettings(5_000, STEP_EVENTS_MAX, look_ms=20, pace=HURRIED)
+    driver = DriverMaster(log, Storage(), settings, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, 2**60), clock=SYSTEM_CLOCK)
     deadline = Deadline.after(5.0)
@@ -448,25 +441,20 @@ def test_a_driver_does_not_wait_for_the_time(monkeypatch: pytest.MonkeyPatch) ->
         SYSTEM_CLOCK.sleep_s(0.02)
     SYSTEM_CLOCK.sleep_s(0.3)
     driver.unregister_job(JOB)
-    assert 1 == len(asked)
+    (waits_s,) = asked
+    assert waits_s < settings.wait_ms / 2_000
 
 
-@pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+@pytest.mark.usefixtures("no_thread_stays")
 @pytest.mark.parametrize("ahead", [2, -3])
-def test_a_driver_whose_clock_is_days_off_deletes_in_time(
-    ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_whose_clock_is_days_off_deletes_in_time(ahead: int) -> None:
     """A promoted result expires at its time by the log's clock, although the driver's clock is days
     off."""
-    monkeypatch.setattr(silence, "_TRUSTED_S", 0.1)
     there = StoppedClock(SYSTEM_CLOCK.now_ms() - ahead * DAY_MS)
     log, storage = MemoryEventLog(clock=there), Storage()
-    driver = DriverMaster(
-        log,
-        storage,
-        MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20),
-        DriverIdentity("driver", "0"),
-    )
+    pace = replace(HURRIED, refresh_s=0.1)
+    settings = MasterSettings(2_000, STEP_EVENTS_MAX, look_ms=20, pace=pace)
+    driver = DriverMaster(log, storage, settings, DriverIdentity("driver", "0"))
     driver.register_job(Job())
     over_ms = there.at_ms + DAY_MS
     state_facts(log, JOB, *LIVED[1:-1], PromoteRequested(RESULT, over_ms), clock=there)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events.types import (
@@ -28,7 +28,6 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.neglected import Neglected, neglected
 from headgate.control.log import EventLog, Receipt
-from headgate.control.master import heartbeats
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.master.heartbeats import HeartbeatThread
@@ -56,7 +55,7 @@ from ..doubles.jobs import (
 from ..doubles.logs import Fault, FaultyLog, NoAnswer
 from ..doubles.steps import StoppedClock, drive
 
-pytestmark = pytest.mark.usefixtures("no_thread_stays", "in_a_hurry")
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
 LEASE_MS = 60_000
 LIVED: tuple[Fact, ...] = (
@@ -384,12 +383,12 @@ def test_a_driver_beats_while_it_speaks_for_the_job(beating: MemoryEventLog) -> 
         assert silent == beat_of(beating)
 
 
-def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_lease_is_no_reason_for_a_long_silence() -> None:
     """A driver with a long lease sends heartbeats much more often than thrice per lease, because
     its own clock may be late and its first heartbeat may be lost."""
-    monkeypatch.setattr(heartbeats, "_PERIOD_S_MAX", 0.01)
     log = MemoryEventLog()
-    heart = HeartbeatThread(log, JOB, 86_400_000, lambda: True, unheard)
+    settings = MasterSettings(lease_ms=86_400_000, pace=Pace(refresh_s=0.01))
+    heart = HeartbeatThread(log, JOB, settings, lambda: True, unheard)
     heart.start()
     await_beat(log, await_beat(log, 0))
     heart.stop()
@@ -398,7 +397,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence(monkeypatch: pytest.Monkey
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
     """A heartbeat that fails does not end the thread: the next one follows."""
     log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
-    heart = HeartbeatThread(log, JOB, 300, lambda: True, unheard)
+    heart = HeartbeatThread(log, JOB, MasterSettings(lease_ms=300), lambda: True, unheard)
     heart.start()
     await_beat(log, 0)
     heart.stop()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 
+from ....control.clock import PACE, Pace
 from ....control.ids import ResultId
 from ....control.model.state import ResultState
 from ..jvm.scheduler import kill_task, put_first
@@ -23,8 +24,7 @@ from ..tasks.shipping import cause
 
 _LOG = logging.getLogger("headgate")
 _ROUNDS_MAX = 4  # as often as Spark tries a task
-_TURN_S = 0.5
-_SETTLE_TURNS = 20
+_SETTLE_TURNS = 10
 _PATIENCE_TURNS = 10
 
 _GROUP = "spark.jobGroup.id"
@@ -69,6 +69,7 @@ class Reruns:
 
     context: SparkContext
     state_of: StateOf
+    pace: Pace = PACE
     _stages: dict[ResultId, Writing] = field(default_factory=dict)
     _running: dict[ResultId, threading.Thread] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -148,7 +149,7 @@ class Reruns:
         the number of attempts that have not begun, and one more every `_PATIENCE_TURNS`."""
         killed: set[int] = set()
         turns = 0
-        while not job.done() and not self._closed.wait(_TURN_S):
+        while not job.done() and not self._closed.wait(self.pace.retry_s):
             turns += 1
             state = self.state_of(result)
             if state is None:
@@ -170,5 +171,5 @@ class Reruns:
     def _settle(self, result: ResultId) -> None:
         """Wait a while for the master's decisions on the partitions that were produced."""
         for _ in range(_SETTLE_TURNS):
-            if not self._missing(result) or self._closed.wait(_TURN_S / 5):
+            if not self._missing(result) or self._closed.wait(self.pace.poll_s):
                 return
