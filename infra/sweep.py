@@ -92,4 +92,4 @@ def sweep(
 
 
 def _deleted(state: JobState) -> int:
-    return state.forgotten.deleted + sum(result.deleted for result in state.results.values())
+    return state.forgotten.deleted + sum(result.fate.deleted for result in state.results.values())

@@ -88,18 +88,19 @@ def job_report(state: JobState, native: Mapping[str, int]) -> JobReport:
 
 
 def _report(name: ResultId, result: ResultState) -> ResultReport:
+    written, reads = result.totals.written, result.totals.reads
     return ResultReport(
         result=name,
         label=result.registered.label,
         partitions=result.registered.partitions,
         subpartitions=result.registered.subpartitions,
-        consumable=result.written.partitions,
-        consumed=result.reads.subpartitions,
-        rows=result.written.rows,
-        stored_bytes=result.written.stored_bytes,
-        superseded=result.written.superseded,
-        puts=result.written.segments,
-        gets=result.reads.requests,
-        read_bytes=result.reads.read_bytes,
-        released=result.released,
+        consumable=written.partitions,
+        consumed=reads.subpartitions,
+        rows=written.rows,
+        stored_bytes=written.stored_bytes,
+        superseded=written.superseded,
+        puts=written.segments,
+        gets=reads.requests,
+        read_bytes=reads.read_bytes,
+        released=result.fate.released,
     )

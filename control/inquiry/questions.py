@@ -19,9 +19,11 @@ def running_on(state: JobState, host: str) -> tuple[AttemptId, ...]:
         sorted(
             attempt
             for result in state.results.values()
-            if state.registered and result.released is None
-            for attempt, where in result.running.items()
-            if where == host and attempt.epoch == state.epoch and attempt not in result.superseded
+            if state.registered and result.fate.released is None
+            for attempt, where in result.production.running.items()
+            if where == host
+            and attempt.epoch == state.epoch
+            and attempt not in result.production.superseded
         )
     )
 
@@ -37,14 +39,14 @@ def is_available(state: JobState, result: ResultId, partition: int | None = None
     result_state = state.results.get(result)
     if (
         result_state is None
-        or result_state.released is not None
+        or result_state.fate.released is not None
         or (state.failed is not None and not result_state.kept)
     ):
         return False
     if partition is None:
         return result_state.complete
-    winner = result_state.winners.get(partition)
-    return winner is not None and result_state.attempts[winner] is not None
+    winner = result_state.production.winners.get(partition)
+    return winner is not None and result_state.production.attempts[winner] is not None
 
 
 def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
@@ -54,13 +56,13 @@ def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...
     unfinished = {
         name
         for name, result in state.results.items()
-        if not result.complete and result.released is None
+        if not result.complete and result.fate.released is None
     }
     needed = _with_inputs(state, unfinished.union(in_use))
     return tuple(
         name
         for name, result in sorted(state.results.items())
-        if name not in needed and result.released is None and not result.kept
+        if name not in needed and result.fate.released is None and not result.kept
     )
 
 

@@ -269,6 +269,6 @@ def _if_complete(state: JobState, result: ResultId) -> ResultState | None:
     if state.failed is not None:
         raise Lost(f"the job has failed: {state.failed}")
     result_state = state.results.get(result)
-    if result_state is not None and result_state.released is not None:
-        raise Invalid(f"result {result} was released: {result_state.released}")
+    if result_state is not None and result_state.fate.released is not None:
+        raise Invalid(f"result {result} was released: {result_state.fate.released}")
     return result_state if result_state is not None and result_state.complete else None

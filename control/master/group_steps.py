@@ -439,7 +439,8 @@ def _batches(due: Iterable[tuple[JobId, T]], weigh: Callable[[T], int]) -> Itera
 
 def _weight(snapshot: Snapshot) -> int:
     """Return the number of parts of a snapshot; a large segment index counts as several."""
-    attempts = [value for r in snapshot.state.results.values() for value in r.attempts.values()]
+    results = snapshot.state.results.values()
+    attempts = [value for r in results for value in r.production.attempts.values()]
     segments = [s for produced in attempts if produced is not None for s in produced.segments]
     large = sum(len(segment.index) for segment in segments) // _PART_BYTES
     return 1 + len(snapshot.state.results) + len(attempts) + large

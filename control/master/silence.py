@@ -84,4 +84,5 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
 
 def minds_time(state: JobState) -> bool:
     """Return True if a job has a promoted result that expires."""
-    return any(result.expires_ms and not result.released for result in state.results.values())
+    fates = (result.fate for result in state.results.values())
+    return any(fate.expires_ms and not fate.released for fate in fates)

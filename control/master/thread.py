@@ -265,7 +265,8 @@ class JobMasterThread:
             if (asked := self._asked.pop(answer.cause, None)) is not None:
                 asked.answer.set_result(answer.decisions)
         results = outcome.state.results.items()
-        missing = {n: frozenset(r.reproducing) for n, r in results if r.reproducing}
+        again = {name: frozenset(result.reproduction.reproducing) for name, result in results}
+        missing = {name: partitions for name, partitions in again.items() if partitions}
         if missing:
             self._context.reproduce(missing)
         for deletion in outcome.deletions:

@@ -38,7 +38,18 @@ from ..events.types import (
 from ..events.values import changed
 from ..ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
-from .state import Forgotten, JobState, Reads, ResultState, Written, is_fenced, total
+from .state import (
+    Forgotten,
+    JobState,
+    Production,
+    Reads,
+    ResultFate,
+    ResultState,
+    Totals,
+    Written,
+    is_fenced,
+    total,
+)
 
 # The number of released results that a job remembers. Decisions depend on it, so that all versions
 # must have the same.
@@ -84,29 +95,30 @@ def apply(state: JobState, body: Body) -> JobState:
 def _accept(state: JobState, epoch: int) -> JobState:
     """Accept another driver: the job is open again, and no reader of the former driver waits any
     more."""
-    results = {n: changed(r, waiting=PersistentSet()) for n, r in state.results.items()}
+    results = {name: _nobody_waits(result) for name, result in state.results.items()}
     fresh = JobState(state.job, epoch, PersistentMap(results))
     return changed(fresh, gone=state.gone, forgotten=state.forgotten)
 
 
+def _nobody_waits(result: ResultState) -> ResultState:
+    return changed(result, reproduction=changed(result.reproduction, waiting=PersistentSet()))
+
+
 def _put(state: JobState, name: ResultId, result: ResultState) -> JobState:
-    return changed(state, results=PersistentMap.of(state.results).having(name, result))
+    return changed(state, results=state.results.having(name, result))
 
 
 def _retire(state: JobState, name: ResultId) -> JobState:
     """Reduce a released result without objects to its sums, and old ones to a single sum: a job of
     any length remembers only its last results."""
     result = state.results.get(name)
-    if result is None or result.released is None or result.attempts:
+    if result is None or result.fate.released is None or result.production.attempts:
         return state
     left = ResultState(
         changed(result.registered, schema=""),
-        written=result.written,
-        reads=result.reads,
-        completions=result.completions,
+        totals=changed(result.totals, consumed=PersistentSet()),
         complete=result.complete,
-        released=result.released,
-        deleted=result.deleted,
+        fate=ResultFate(released=result.fate.released, deleted=result.fate.deleted),
     )
     gone = (*(other for other in state.gone if other != name), name)
     state = changed(_put(state, name, left), gone=gone[-_GONE_MAX:])
@@ -119,37 +131,40 @@ def _forget_result(state: JobState, name: ResultId) -> JobState:
     """Add a result to the single sum, unless a late attempt at it has begun: its objects must be
     deleted first."""
     result, before = state.results[name], state.forgotten
-    if result.attempts:
+    if result.production.attempts:
         return state
     forgotten = Forgotten(
         before.results + 1,
-        before.written + result.written,
-        before.reads + result.reads,
-        total(before.deleted, result.deleted),
+        before.written + result.totals.written,
+        before.reads + result.totals.reads,
+        total(before.deleted, result.fate.deleted),
     )
-    results = PersistentMap.of(state.results).without((name,))
-    return changed(state, results=results, forgotten=forgotten)
+    return changed(state, results=state.results.without((name,)), forgotten=forgotten)
 
 
 def _change(state: JobState, name: ResultId, body: Body) -> JobState:
     """Apply an event to one result. Return the same object if nothing changed: callers test with
     `is`."""
-    result = state.results.get(name)
-    changed = None if result is None else _apply_result(result, body)
-    return state if changed is None or changed is result else _put(state, name, changed)
+    before = state.results.get(name)
+    after = None if before is None else _apply_result(before, body)
+    return state if after is None or after is before else _put(state, name, after)
 
 
 def _apply_result(result: ResultState, body: Body) -> ResultState:
+    production = result.production
     match body:
         case PartitionAccepted():
             new = range(body.first, body.first + body.count)
-            return changed(result, accepted=PersistentSet.of(result.accepted).having(new))
+            accepted = production.accepted.having(new)
+            return changed(result, production=changed(production, accepted=accepted))
         case AttemptStarted():
-            return _start(result, body)
+            return _producing(result, _start(production, body))
         case AttemptFailed():
-            return _end(_note(result, body.attempt), (body.attempt,))
+            return _producing(result, _end(_note(production, body.attempt), (body.attempt,)))
         case SegmentProduced():
-            return _stream(_note(result, body.attempt), body)
+            noted = _note(production, body.attempt)
+            streams = result.registered.pipelined
+            return _producing(result, _stream(noted, body) if streams else noted)
         case Produced():
             return _produce(result, body)
         case Lost():
@@ -157,126 +172,147 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
         case Consumable():
             return _win(result, body.attempt)
         case Superseded():
-            written = changed(result.written, superseded=result.written.superseded + 1)
-            superseded = PersistentSet.of(result.superseded).having((body.attempt,))
-            return changed(result, superseded=superseded, written=written)
+            superseded = production.superseded.having((body.attempt,))
+            production = changed(production, superseded=superseded)
+            written = result.totals.written + Written(superseded=1)
+            return changed(
+                result, production=production, totals=changed(result.totals, written=written)
+            )
         case ResultComplete():
-            count = result.completions + 1
-            return changed(result, complete=True, completions=count, waiting=PersistentSet())
+            totals = changed(result.totals, completions=result.totals.completions + 1)
+            return changed(_nobody_waits(result), complete=True, totals=totals)
         case TrackingStopped():
             return _stop_tracking(result, body)
         case Reproduce():
-            again = PersistentSet.of(result.reproducing).having(body.partitions)
-            return changed(result, reproducing=again, complete=False)
+            again = result.reproduction.reproducing.having(body.partitions)
+            reproduction = changed(result.reproduction, reproducing=again)
+            return changed(result, reproduction=reproduction, complete=False)
         case Promoted():
-            return changed(result, expires_ms=body.expires_ms)
+            return changed(result, fate=changed(result.fate, expires_ms=body.expires_ms))
         case Consumed():
             return _consume(result, body)
         case Released():
-            return changed(result, released=body.reason)
+            return changed(result, fate=changed(result.fate, released=body.reason))
         case Deleted():
             return _forget(result, body)
         case _:
             return result
 
 
-def _note(result: ResultState, attempt: AttemptId) -> ResultState:
+def _producing(result: ResultState, production: Production) -> ResultState:
+    return result if production is result.production else changed(result, production=production)
+
+
+def _note(production: Production, attempt: AttemptId) -> Production:
     """Remember an attempt. An attempt that is there already keeps what it said first."""
-    if attempt in result.attempts:
-        return result
-    return changed(result, attempts=PersistentMap.of(result.attempts).having(attempt, None))
+    if attempt in production.attempts:
+        return production
+    return changed(production, attempts=production.attempts.having(attempt, None))
 
 
 def _wait(result: ResultState, lost: Lost) -> ResultState:
     """Add the reader that states the loss, if it waits for a partition that is, or will be, made
     again."""
-    index = lost.attempt.partition.index
-    again = index in result.reproducing or result.winners.get(index) == lost.attempt
-    if lost.task == 0 or not lost.evidence or result.released is not None or not again:
+    index, reproduction = lost.attempt.partition.index, result.reproduction
+    is_winner = result.production.winners.get(index) == lost.attempt
+    again = is_winner or index in reproduction.reproducing
+    if lost.task == 0 or not lost.evidence or result.fate.released is not None or not again:
         return result
-    return changed(result, waiting=PersistentSet.of(result.waiting).having((lost.task,)))
+    waiting = reproduction.waiting.having((lost.task,))
+    return changed(result, reproduction=changed(reproduction, waiting=waiting))
 
 
-def _start(result: ResultState, started: AttemptStarted) -> ResultState:
+def _start(production: Production, started: AttemptStarted) -> Production:
     attempt = started.attempt
-    if result.attempts.get(attempt) is not None:
-        return result
-    attempts = PersistentMap.of(result.attempts).having(attempt, None)
-    running = PersistentMap.of(result.running).having(attempt, started.host)
-    return changed(result, attempts=attempts, running=running)
+    if production.attempts.get(attempt) is not None:
+        return production
+    attempts = production.attempts.having(attempt, None)
+    running = production.running.having(attempt, started.host)
+    return changed(production, attempts=attempts, running=running)
 
 
-def _end(result: ResultState, attempts: Collection[AttemptId]) -> ResultState:
-    if not any(attempt in result.running for attempt in attempts):
-        return result
-    return changed(result, running=PersistentMap.of(result.running).without(attempts))
+def _end(production: Production, attempts: Collection[AttemptId]) -> Production:
+    if not any(attempt in production.running for attempt in attempts):
+        return production
+    return changed(production, running=production.running.without(attempts))
 
 
-def _stream(result: ResultState, fact: SegmentProduced) -> ResultState:
+def _stream(production: Production, fact: SegmentProduced) -> Production:
     """Add the next segment of a stream. A repeated segment, or one after a gap, changes nothing."""
-    announced = result.streams.get(fact.attempt, ())
-    if not result.registered.pipelined or fact.segment.number != len(announced):
-        return result
-    streams = PersistentMap.of(result.streams).having(fact.attempt, (*announced, fact.segment))
-    return changed(result, streams=streams)
+    announced = production.streams.get(fact.attempt, ())
+    if fact.segment.number != len(announced):
+        return production
+    streams = production.streams.having(fact.attempt, (*announced, fact.segment))
+    return changed(production, streams=streams)
 
 
 def _produce(result: ResultState, body: Produced) -> ResultState:
-    attempt = body.attempt
-    if result.attempts.get(attempt) is not None:
-        return _end(result, (attempt,))
-    streamed = result.winners.get(attempt.partition.index) == attempt
-    return changed(
-        result,
-        attempts=PersistentMap.of(result.attempts).having(attempt, body),
-        running=PersistentMap.of(result.running).without((attempt,)),
-        written=_sum(result.written, body) if streamed else result.written,
+    attempt, production, totals = body.attempt, result.production, result.totals
+    if production.attempts.get(attempt) is not None:
+        return _producing(result, _end(production, (attempt,)))
+    if production.winners.get(attempt.partition.index) == attempt:  # a stream has ended
+        totals = _add(totals, body)
+    after = changed(
+        production,
+        attempts=production.attempts.having(attempt, body),
+        running=production.running.without((attempt,)),
     )
+    return changed(result, production=after, totals=totals)
 
 
 def _win(result: ResultState, attempt: AttemptId) -> ResultState:
-    index = attempt.partition.index
-    produced = result.attempts[attempt]
+    production, reproduction = result.production, result.reproduction
+    index, produced = attempt.partition.index, production.attempts[attempt]
+    if index in reproduction.reproducing:
+        reproducing = reproduction.reproducing.without(index)
+        reproduction = changed(reproduction, reproducing=reproducing)
     return changed(
         result,
-        winners=PersistentMap.of(result.winners).having(index, attempt),
-        reproducing=PersistentSet.of(result.reproducing).without(index),
-        written=result.written if produced is None else _sum(result.written, produced),
+        production=changed(production, winners=production.winners.having(index, attempt)),
+        reproduction=reproduction,
+        totals=result.totals if produced is None else _add(result.totals, produced),
     )
 
 
-def _sum(before: Written, produced: Produced) -> Written:
-    return before + Written(1, len(produced.segments), produced.rows, produced.size_bytes)
+def _add(totals: Totals, produced: Produced) -> Totals:
+    more = Written(1, len(produced.segments), produced.rows, produced.size_bytes)
+    return changed(totals, written=totals.written + more)
 
 
 def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
     if not body.attempts:
-        return changed(result, tracked=False)
-    before = PersistentMap.of(result.before)
+        return changed(result, fate=changed(result.fate, tracked=False))
+    before = result.reproduction.before
     for attempt in body.attempts:
-        produced = result.attempts.get(attempt)
+        produced = result.production.attempts.get(attempt)
         if not result.registered.pipelined and produced is not None:
             first = before.get(attempt.partition.index, produced.fingerprint)
             before = before.having(attempt.partition.index, first)
-    winners = _winners_without(result, body.attempts)
-    return changed(result, winners=winners, before=before, complete=False)
+    winners = _winners_without(result.production, body.attempts)
+    return changed(
+        result,
+        production=changed(result.production, winners=winners),
+        reproduction=changed(result.reproduction, before=before),
+        complete=False,
+    )
 
 
 def _lose_host(state: JobState, host: str) -> JobState:
     """End every attempt that ran on the host."""
     for name, result in state.results.items():
-        ended = {attempt for attempt, where in result.running.items() if where == host}
+        running = result.production.running.items()
+        ended = {attempt for attempt, where in running if where == host}
         if ended:
-            state = _put(state, name, _end(result, ended))
+            state = _put(state, name, _producing(result, _end(result.production, ended)))
     return state
 
 
 def _consume(result: ResultState, body: Consumed) -> ResultState:
-    last = min(body.first + body.count, result.registered.subpartitions)
-    read = range(max(0, body.first), last if result.released is None else 0)
-    consumed = PersistentSet.of(result.consumed).having(read)
-    more = Reads(body.rows, body.read_bytes, body.requests, len(consumed) - len(result.consumed))
-    return changed(result, consumed=consumed, reads=result.reads + more)
+    totals, last = result.totals, min(body.first + body.count, result.registered.subpartitions)
+    read = range(max(0, body.first), last if result.fate.released is None else 0)
+    consumed = totals.consumed.having(read)
+    more = Reads(body.rows, body.read_bytes, body.requests, len(consumed) - len(totals.consumed))
+    return changed(result, totals=changed(totals, consumed=consumed, reads=totals.reads + more))
 
 
 def _forget(result: ResultState, deleted: Deleted) -> ResultState:
@@ -284,18 +320,20 @@ def _forget(result: ResultState, deleted: Deleted) -> ResultState:
     gone = set(deleted.attempts) & set(result.doomed)
     if not gone:
         return result
-    return changed(
-        result,
-        attempts=PersistentMap.of(result.attempts).without(gone),
-        running=PersistentMap.of(result.running).without(gone),
-        streams=PersistentMap.of(result.streams).without(gone),
-        winners=_winners_without(result, gone),
-        deleted=total(result.deleted, deleted.objects),
+    production, fate = result.production, result.fate
+    left = changed(
+        production,
+        attempts=production.attempts.without(gone),
+        running=production.running.without(gone),
+        streams=production.streams.without(gone),
+        winners=_winners_without(production, gone),
     )
+    fate = changed(fate, deleted=total(fate.deleted, deleted.objects))
+    return changed(result, production=left, fate=fate)
 
 
 def _winners_without(
-    result: ResultState, gone: Collection[AttemptId]
+    production: Production, gone: Collection[AttemptId]
 ) -> PersistentMap[int, AttemptId]:
-    lost = [a.partition.index for a in gone if result.winners.get(a.partition.index) == a]
-    return PersistentMap.of(result.winners).without(lost)
+    winners = production.winners
+    return winners.without([at for a in gone if winners.get(at := a.partition.index) == a])

@@ -12,43 +12,44 @@ _AGAIN = "it was superseded before"
 def refuse_late(state: JobState, attempt: AttemptId) -> tuple[Decision, ...]:
     """Supersede an attempt that starts too late: no earlier order names its objects."""
     result = state.results.get(attempt.partition.result)
-    if result is None or attempt in result.attempts:
+    if result is None or attempt in result.production.attempts:
         return ()
-    if result.released is not None:
+    if result.fate.released is not None:
         return (Superseded(attempt, "the result is released"),)
-    return (Superseded(attempt, _AGAIN),) if attempt in result.superseded else ()
+    return (Superseded(attempt, _AGAIN),) if attempt in result.production.superseded else ()
 
 
 def is_last(result: ResultState, attempt: AttemptId) -> bool:
     """Return True if the result is complete as soon as this attempt's partition is."""
-    index = attempt.partition.index
-    won = len(result.winners) + (index not in result.winners)
+    index, attempts = attempt.partition.index, result.production.attempts
+    winners = result.production.winners
+    won = len(winners) + (index not in winners)
     if won < result.registered.partitions or result.complete:
         return False
-    others = result.winners.keys() - {index}
-    return all(result.attempts[result.winners[index]] is not None for index in others)
+    return all(attempts[winners[other]] is not None for other in winners.keys() - {index})
 
 
 def is_superseded(result: ResultState, attempt: AttemptId) -> bool:
     """Return True if an order to delete the attempt's objects stands. A deleted attempt that writes
     again needs another order."""
-    return attempt in result.superseded and attempt in result.attempts
+    return attempt in result.production.superseded and attempt in result.production.attempts
 
 
 def refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | None:
-    if result.released is not None:
+    if result.fate.released is not None:
         return "the result is released"
     if state.failed is not None:
         return "the job has failed"
     if state.closed is not None:
         return "the job is closed"
-    if attempt.partition.index not in result.accepted:
+    production, index = result.production, attempt.partition.index
+    if index not in production.accepted:
         return "the partition is not registered"
     if attempt.epoch != state.epoch:
         return f"epoch {attempt.epoch} is fenced by {state.epoch}"
-    if attempt in result.superseded:
+    if attempt in production.superseded:
         return _AGAIN
-    winner = result.winners.get(attempt.partition.index)
+    winner = production.winners.get(index)
     return None if winner is None else f"attempt {winner.task} was first"
 
 

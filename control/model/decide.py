@@ -100,7 +100,7 @@ def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
 
 def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Decision, ...]:
     result = state.results.get(fact.result)
-    if result is None or result.released is not None or not state.registered:
+    if result is None or result.fate.released is not None or not state.registered:
         return ()
     if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
         return ()
@@ -114,7 +114,7 @@ def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
     result = state.results.get(partition.result)
     if result is None or is_superseded(result, fact.attempt):
         return ()
-    if fact.attempt == result.winners.get(partition.index):
+    if fact.attempt == result.production.winners.get(partition.index):
         return decide_stream_end(state, result, fact)
     refused = refusal(state, result, fact.attempt) or unsound(fact)
     if refused is not None:
@@ -129,9 +129,9 @@ def _changed(result: ResultState, fact: Produced) -> str | None:
     """Return the reason to fail if a partition is made again with other content. Consumers may have
     read what it held before, so only the same content may replace it."""
     partition = fact.attempt.partition
-    if partition.index not in result.before:
+    if partition.index not in result.reproduction.before:
         return None
-    before = result.before[partition.index]
+    before = result.reproduction.before[partition.index]
     if before is not None and before == fact.fingerprint:
         return None
     return (
@@ -146,7 +146,7 @@ def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Dec
     result = state.results.get(attempt.partition.result)
     if result is None or is_superseded(result, attempt):
         return ()
-    if attempt != result.winners.get(attempt.partition.index):
+    if attempt != result.production.winners.get(attempt.partition.index):
         return (Superseded(attempt, reason),)
     return decide_stream_break(state, result, attempt, reason)
 
@@ -155,7 +155,7 @@ def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
     ended = sorted(
         attempt
         for result in state.results.values()
-        for attempt, host in result.running.items()
+        for attempt, host in result.production.running.items()
         if host == fact.host
     )
     decisions: list[Decision] = []
@@ -170,23 +170,23 @@ def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
     """Decide on lost objects. Nothing follows without evidence, or if the attempt is not the
     winner."""
     result = state.results.get(fact.attempt.partition.result)
-    if result is None or result.released is not None or not fact.evidence:
+    if result is None or result.fate.released is not None or not fact.evidence:
         return ()
-    if fact.attempt != result.winners.get(fact.attempt.partition.index):
+    if fact.attempt != result.production.winners.get(fact.attempt.partition.index):
         return ()
     return decide_again(state, fact.attempt.partition, f"{fact.object} is lost: {fact.evidence}")
 
 
 def _decide_promotion(state: JobState, fact: PromoteRequested) -> tuple[Decision, ...]:
     result = state.results.get(fact.result)
-    if result is None or result.released is not None or not result.complete:
+    if result is None or result.fate.released is not None or not result.complete:
         return ()
     return (Promoted(fact.result, fact.expires_ms),)
 
 
 def _decide_untracked(state: JobState, fact: StopTrackingRequested) -> tuple[Decision, ...]:
     result = state.results.get(fact.result)
-    if result is None or result.released is not None or not result.tracked:
+    if result is None or result.fate.released is not None or not result.fate.tracked:
         return ()
     return (TrackingStopped(fact.result, (), fact.reason),)
 
@@ -195,14 +195,14 @@ def _decide_expired(state: JobState, now_ms: int) -> tuple[Decision, ...]:
     return tuple(
         decision
         for name, result in sorted(state.results.items())
-        if result.expires_ms and result.expires_ms <= now_ms
+        if result.fate.expires_ms and result.fate.expires_ms <= now_ms
         for decision in _decide_release(state, name, "expired")
     )
 
 
 def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decision, ...]:
     result = state.results.get(name)
-    if result is None or result.released is not None:
+    if result is None or result.fate.released is not None:
         return ()
-    parts = tuple(in_parts(sorted(result.attempts))) or ((),)
+    parts = tuple(in_parts(sorted(result.production.attempts))) or ((),)
     return tuple(Released(name, attempts, reason) for attempts in parts)

@@ -28,7 +28,7 @@ def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ..
     if result is None or not result.registered.pipelined:
         return refuse_late(state, fact.attempt)
     index = fact.attempt.partition.index
-    if fact.attempt == result.winners.get(index) or is_superseded(result, fact.attempt):
+    if fact.attempt == result.production.winners.get(index) or is_superseded(result, fact.attempt):
         return ()
     refused = refusal(state, result, fact.attempt)
     if refused is None and fact.segment.number:
@@ -38,9 +38,9 @@ def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ..
 
 def decide_stream_end(state: JobState, result: ResultState, fact: Produced) -> tuple[Decision, ...]:
     """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
-    if result.attempts[fact.attempt] is not None:
+    if result.production.attempts[fact.attempt] is not None:
         return ()
-    announced = result.streams.get(fact.attempt, ())
+    announced = result.production.streams.get(fact.attempt, ())
     if unsound(fact) is not None or fact.segments[: len(announced)] != announced:
         return decide_again(state, fact.attempt.partition, _CONTRADICTED)
     name = result.registered.result
@@ -51,6 +51,6 @@ def decide_stream_break(
     state: JobState, result: ResultState, attempt: AttemptId, reason: str
 ) -> tuple[Decision, ...]:
     """Decide on a winner that has ended: it is a stream that breaks off, unless it has produced."""
-    if result.attempts[attempt] is not None or result.released is not None:
+    if result.production.attempts[attempt] is not None or result.fate.released is not None:
         return ()
     return decide_again(state, attempt.partition, reason)

@@ -27,11 +27,6 @@ class PersistentMap(Mapping[K, V]):
         self._placed: Map[K, tuple[int, V]] = Map(placed)
         self._next = len(placed)
 
-    @classmethod
-    def of(cls, known: Mapping[K, V]) -> PersistentMap[K, V]:
-        """Return the mapping itself if it is persistent, else a persistent copy."""
-        return known if isinstance(known, PersistentMap) else cls(known)
-
     def having(self, key: K, value: V) -> PersistentMap[K, V]:
         """Return a mapping with this value under the key. An existing key keeps its place."""
         before = self._placed.get(key)
@@ -81,11 +76,6 @@ class PersistentSet(Set[K]):
 
     def __init__(self, members: Iterable[K] = ()) -> None:
         self._members: Map[K, None] = Map((member, None) for member in members)
-
-    @classmethod
-    def of(cls, known: Set[K]) -> PersistentSet[K]:
-        """Return the set itself if it is persistent, else a persistent copy."""
-        return known if isinstance(known, PersistentSet) else cls(known)
 
     def having(self, members: Iterable[K]) -> PersistentSet[K]:
         """Return a set that has all of the members too."""

@@ -43,11 +43,12 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
         additions: dict[ResultId, set[int]] = {}
         for source in result.registered.inputs:
             producer = state.results.get(source)
-            if producer is not None and producer.released is None:
-                additions[source] = set(producer.accepted) - producer.winners.keys()
+            if producer is not None and producer.fate.released is None:
+                production = producer.production
+                additions[source] = set(production.accepted) - production.winners.keys()
         for other in _region(state, name, result, readers):
             restarted.add(other)
-            additions[other] = set(state.results[other].accepted)
+            additions[other] = set(state.results[other].production.accepted)
         for other, partitions in additions.items():
             if partitions - again.get(other, set()):
                 again[other] = again.get(other, set()) | partitions
@@ -78,12 +79,13 @@ def _region(
     if result.registered.pipelined or not result.registered.deterministic:
         for other in readers.get(name, ()):
             consumer = state.results[other]
-            if consumer.attempts and consumer.released is None:
+            if consumer.production.attempts and consumer.fate.released is None:
                 yield other
 
 
 def _forget(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
-    gone = tuple(result.winners[index] for index in sorted(partitions) if index in result.winners)
+    winners = result.production.winners
+    gone = tuple(winners[index] for index in sorted(partitions) if index in winners)
     for attempts in in_parts(gone):
         yield TrackingStopped(result.registered.result, attempts, reason)
     for attempt in gone:
@@ -93,9 +95,10 @@ def _forget(result: ResultState, partitions: Collection[int], reason: str) -> It
 def _fence(result: ResultState, partitions: Collection[int], reason: str) -> Iterator[Decision]:
     """Supersede the attempts that are not winners: they may have read what is gone, so they must
     not count."""
-    for attempt in sorted(result.attempts.keys() - result.superseded):
+    production = result.production
+    for attempt in sorted(production.attempts.keys() - production.superseded):
         index = attempt.partition.index
-        if index in partitions and result.winners.get(index) != attempt:
+        if index in partitions and production.winners.get(index) != attempt:
             yield Superseded(attempt, reason)
 
 
@@ -103,9 +106,9 @@ def _order(state: JobState, again: Mapping[ResultId, set[int]], reason: str) -> 
     for name, partitions in again.items():
         result = state.results[name]
         for source in result.registered.inputs:
-            if source not in state.results or state.results[source].released is not None:
+            if source not in state.results or state.results[source].fate.released is not None:
                 yield JobFailed(f"{name} cannot be made again: its input {source} is released")
                 return
-        new = partitions - result.reproducing
+        new = partitions - result.reproduction.reproducing
         if new:
             yield Reproduce(name, tuple(sorted(new)), reason)

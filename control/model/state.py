@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ..events.types import (
     Body,
@@ -19,6 +20,7 @@ from ..events.types import (
 from ..ids import AttemptId, JobId, ResultId
 from .persistent import PersistentMap, PersistentSet
 
+GROUP: Mapping[str, bool] = MappingProxyType({"group": True})
 _TOTAL_MAX = (1 << 63) - 1
 
 
@@ -68,35 +70,53 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultState:
-    """One result: its attempts, and the winner of each partition."""
+class Production:
+    """The attempts at a result's partitions, and the winner of each."""
 
-    registered: ResultRegistered
-    accepted: Set[int] = field(default_factory=PersistentSet)
+    accepted: PersistentSet[int] = field(default_factory=PersistentSet)
     """The partitions that may be produced."""
-    attempts: Mapping[AttemptId, Produced | None] = field(default_factory=PersistentMap)
+    attempts: PersistentMap[AttemptId, Produced | None] = field(default_factory=PersistentMap)
     """The attempts whose objects may still be there; None for an attempt that has not produced."""
-    running: Mapping[AttemptId, str] = field(default_factory=PersistentMap)
+    running: PersistentMap[AttemptId, str] = field(default_factory=PersistentMap)
     """The host of each attempt that has not ended."""
-    streams: Mapping[AttemptId, tuple[SegmentSummary, ...]] = field(default_factory=PersistentMap)
+    streams: PersistentMap[AttemptId, tuple[SegmentSummary, ...]] = field(
+        default_factory=PersistentMap
+    )
     """The segments that each attempt at a pipelined result has announced so far."""
-    winners: Mapping[int, AttemptId] = field(default_factory=PersistentMap)
+    winners: PersistentMap[int, AttemptId] = field(default_factory=PersistentMap)
     """The attempt that readers read, for each consumable partition."""
-    superseded: Set[AttemptId] = field(default_factory=PersistentSet)
+    superseded: PersistentSet[AttemptId] = field(default_factory=PersistentSet)
     """The attempts that readers never read again."""
-    before: Mapping[int, int | None] = field(default_factory=PersistentMap)
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The partitions that are made again after a loss."""
+
+    before: PersistentMap[int, int | None] = field(default_factory=PersistentMap)
     """The fingerprints of partitions that were lost after they had become consumable."""
-    reproducing: Set[int] = field(default_factory=PersistentSet)
+    reproducing: PersistentSet[int] = field(default_factory=PersistentSet)
     """The partitions that were ordered again and are not there yet."""
-    waiting: Set[int] = field(default_factory=PersistentSet)
+    waiting: PersistentSet[int] = field(default_factory=PersistentSet)
     """The reader tasks that wait for partitions to be made again."""
-    consumed: Set[int] = field(default_factory=PersistentSet)
-    """The subpartitions that were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of a result. They stay when the objects are gone."""
+
+    consumed: PersistentSet[int] = field(default_factory=PersistentSet)
+    """The subpartitions that were read, as long as the result is not released."""
     written: Written = Written()
     reads: Reads = Reads()
     completions: int = 0
     """The number of times that the result became complete."""
-    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFate:
+    """The end of a result: when it may go, and whether it has gone."""
+
     expires_ms: int | None = None
     """The time at which a promoted result is released, 0 for never; None if it is not promoted."""
     tracked: bool = True
@@ -106,22 +126,37 @@ class ResultState:
     deleted: int = 0
     """The number of objects that were deleted."""
 
+
+@dataclass(frozen=True, slots=True)
+class ResultState:
+    """One result. Snapshots store the fields of its groups as its own, in this order."""
+
+    registered: ResultRegistered
+    production: Production = field(default=Production(), metadata=GROUP)
+    reproduction: Reproduction = field(default=Reproduction(), metadata=GROUP)
+    totals: Totals = field(default=Totals(), metadata=GROUP)
+    complete: bool = False
+    """True while every partition may be read."""
+    fate: ResultFate = field(default=ResultFate(), metadata=GROUP)
+
     def produced(self, partition: int) -> Produced:
         """Return what the winner of a consumable partition wrote."""
-        produced = self.attempts[self.winners[partition]]
+        produced = self.production.attempts[self.production.winners[partition]]
         assert produced is not None, "a winner has produced"
         return produced
 
     @property
     def kept(self) -> bool:
         """Return True if the result outlives its job."""
-        return self.released is None and (self.expires_ms is not None or not self.tracked)
+        fate = self.fate
+        return fate.released is None and (fate.expires_ms is not None or not fate.tracked)
 
     @property
     def doomed(self) -> tuple[AttemptId, ...]:
         """Return the attempts whose objects were ordered to go and are not known to be gone."""
-        ordered = self.attempts.keys()
-        return tuple(sorted(ordered if self.released is not None else ordered & self.superseded))
+        ordered = self.production.attempts.keys()
+        superseded = ordered & self.production.superseded
+        return tuple(sorted(superseded if self.fate.released is None else ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +175,7 @@ class JobState:
 
     job: JobId
     epoch: int = 0
-    results: Mapping[ResultId, ResultState] = field(default_factory=PersistentMap)
+    results: PersistentMap[ResultId, ResultState] = field(default_factory=PersistentMap)
     closed: str | None = None
     """The reason for which the job was closed; None while it is open."""
     failed: str | None = None

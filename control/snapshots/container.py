@@ -1,16 +1,17 @@
 """Store frozen dataclasses as self-describing Avro, by their type hints alone.
 
 A file that was written with other fields stays readable: a missing field takes its default, and an
-unknown field is left out. Supports scalars, dataclasses, tuples, frozen sets, mappings, and unions
-of dataclasses, scalars and None. Assumes that the members of a set have an order: the same value
-always gives the same bytes.
+unknown field is left out. Supports scalars, dataclasses, tuples, persistent sets and mappings, and
+unions of dataclasses, scalars and None. A field that is marked as a group has no place of its own:
+the fields of its dataclass stand there. Assumes that the members of a set have an order: the same
+value always gives the same bytes.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -21,6 +22,7 @@ import fastavro
 from ..errors import Corrupt
 from ..events import avro
 from ..model.persistent import PersistentMap, PersistentSet
+from ..model.state import GROUP
 
 _SCALARS: Mapping[type, str] = MappingProxyType(
     {bool: "boolean", int: "long", float: "double", str: "string", bytes: "bytes", NoneType: "null"}
@@ -205,7 +207,7 @@ def _writer(kind: Any) -> avro.Writer:
         return write if get_origin(kind) is tuple else lambda out, value: write(out, sorted(value))
     if (pair := _pair(kind)) is not None:
         return _mapping_writer(*map(_writer, pair))
-    return avro.record_writer({name: _writer(hint) for name, hint in _hints(kind).items()})
+    return avro.record_writer({path: _writer(hint) for path, hint in _paths(kind).items()})
 
 
 def _mapping_writer(write_key: avro.Writer, write_value: avro.Writer) -> avro.Writer:
@@ -235,8 +237,18 @@ def _builder(kind: Any) -> _Maker:
         )
     if not _is_record(kind):
         return None
-    parts = [(name, _builder(hint)) for name, hint in _hints(kind).items()]
-    return lambda raw: kind(**{n: _apply(make, raw[n]) for n, make in parts if n in raw})
+    return _record_builder(kind)
+
+
+def _record_builder(kind: Any) -> _Maker:
+    hints = get_type_hints(kind)
+    builders = [(field, _builder(hints[field.name])) for field in fields(kind)]
+    groups = [(field.name, make) for field, make in builders if field.metadata == GROUP]
+    parts = [(field.name, make) for field, make in builders if field.metadata != GROUP]
+    return lambda raw: kind(
+        **{name: _apply(make, raw) for name, make in groups},
+        **{name: _apply(make, raw[name]) for name, make in parts if name in raw},
+    )
 
 
 def _plain_type(kind: Any) -> Any:
@@ -253,12 +265,12 @@ def _branches(kind: Any) -> tuple[Any, ...] | None:
 
 def _item(kind: Any) -> Any:
     """Return the type of the items of a tuple or set; return None for other types."""
-    return get_args(kind)[0] if get_origin(kind) in (tuple, Set) else None
+    return get_args(kind)[0] if get_origin(kind) in (tuple, PersistentSet) else None
 
 
 def _pair(kind: Any) -> tuple[Any, ...] | None:
     """Return the types of a mapping's keys and values; return None for other types."""
-    return get_args(kind) if get_origin(kind) is Mapping else None
+    return get_args(kind) if get_origin(kind) is PersistentMap else None
 
 
 def _is_record(kind: Any) -> bool:
@@ -266,5 +278,16 @@ def _is_record(kind: Any) -> bool:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    return {path.rpartition(".")[2]: hint for path, hint in _paths(kind).items()}
+
+
+def _paths(kind: Any) -> dict[str, Any]:
+    """Return the types of the fields that a record has, by the path from the value to each."""
+    hints, paths = get_type_hints(kind), dict[str, Any]()
+    for field in fields(kind):
+        hint = hints[field.name]
+        if field.metadata == GROUP:
+            paths |= {f"{field.name}.{path}": part for path, part in _paths(hint).items()}
+        else:
+            paths[field.name] = hint
+    return paths

@@ -80,7 +80,7 @@ class SnapshotSchedule:
         if self._facts < self._settings.snapshot_events:
             return False
         changed = kept.standing.changed(state)
-        return self._facts >= sum(len(state.results[name].attempts) for name in changed)
+        return self._facts >= sum(len(state.results[name].production.attempts) for name in changed)
 
     def is_last_due(self, snapshot: Snapshot) -> bool:
         """Return True if the job has ended, and its last snapshot is not written."""
@@ -134,7 +134,8 @@ class SnapshotSchedule:
 
 def is_over(state: JobState) -> bool:
     """Return True if the job is closed and none of its objects is left."""
-    return state.closed is not None and not any(r.attempts for r in state.results.values())
+    attempts = (result.production.attempts for result in state.results.values())
+    return state.closed is not None and not any(attempts)
 
 
 def is_left(state: JobState) -> bool:

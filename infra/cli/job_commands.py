@@ -119,9 +119,9 @@ def run_lost(
     name = partition_id(partition)
     with closing(target.open_log()) as log:
         result = next((s.results.get(name.result) for s in states(log, job)), None)
-        if result is None or name.index not in result.winners:
+        if result is None or name.index not in result.production.winners:
             raise Invalid(f"job {job} has no consumable partition {partition}")
-        attempt = result.winners[name.index]
+        attempt = result.production.winners[name.index]
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))

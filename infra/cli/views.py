@@ -310,17 +310,17 @@ def state_table(state: JobState) -> Table:
 
 
 def _state_row(result: ResultState) -> tuple[str, ...]:
-    registered = result.registered
-    writing = [a for a, produced in result.attempts.items() if produced is None]
+    registered, production, fate = result.registered, result.production, result.fate
+    writing = [a for a, produced in production.attempts.items() if produced is None]
     return (
         registered.label,
         f"{registered.partitions} x {registered.subpartitions}",
-        str(len(set(writing) - result.superseded)),
-        f"{len(result.winners)} of {registered.partitions}",
-        str(result.written.superseded),
-        f"{result.reads.subpartitions} of {registered.subpartitions}",
-        f"{result.deleted} objects" if result.deleted else "-",
-        result.released or "-",
+        str(len(set(writing) - production.superseded)),
+        f"{len(production.winners)} of {registered.partitions}",
+        str(result.totals.written.superseded),
+        f"{result.totals.reads.subpartitions} of {registered.subpartitions}",
+        f"{fate.deleted} objects" if fate.deleted else "-",
+        fate.released or "-",
     )
 
 

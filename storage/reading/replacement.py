@@ -46,7 +46,7 @@ class Replacement:
         attempt = piece.source.attempt
         result = self._readable(self._view.state(self._runtime.deadline()), failure)
         offset = 0
-        if result.winners.get(attempt.partition.index, attempt) == attempt:
+        if result.production.winners.get(attempt.partition.index, attempt) == attempt:
             lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
             offset = self._announce(lost).offset(self._runtime.deadline())
         if result.registered.pipelined:  # all its readers begin again together
@@ -71,7 +71,7 @@ class Replacement:
         result = state.results.get(name)
         if result is None:
             raise failure
-        over = result.released or state.closed or state.failed
+        over = result.fate.released or state.closed or state.failed
         if over is not None and not (result.kept and state.failed is None):
             raise Lost(f"{failure}; the result was given up: {over}") from failure
         return result
@@ -81,5 +81,5 @@ class Replacement:
     ) -> Produced | None:
         result = self._readable(state, failure)
         attempt = piece.source.attempt
-        winner = result.winners.get(attempt.partition.index, attempt)
-        return None if winner == attempt else result.attempts[winner]
+        winner = result.production.winners.get(attempt.partition.index, attempt)
+        return None if winner == attempt else result.production.attempts[winner]

@@ -51,7 +51,8 @@ def known(
     descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
 ) -> KnownPartitions:
     """Return the partitions of a result, which need not be complete, as its readers get them."""
-    whole = [index for index, name in state.winners.items() if state.attempts[name] is not None]
+    attempts, winners = state.production.attempts, state.production.winners
+    whole = [index for index, name in winners.items() if attempts[name] is not None]
     unknown = tuple(
         UnknownShuffleDescriptor(
             descriptor.job,
@@ -62,9 +63,9 @@ def known(
         for index in sorted(set(range(descriptor.partitions)) - set(whole))
     )
     news = tuple(
-        PartitionInfo(name, state.streams.get(name, ()))
-        for name in state.winners.values()
-        if state.attempts[name] is None
+        PartitionInfo(name, state.production.streams.get(name, ()))
+        for name in winners.values()
+        if attempts[name] is None
     )
     return KnownPartitions(gather(descriptor, state, sorted(whole), layout, store), unknown, news)
 

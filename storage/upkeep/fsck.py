@@ -179,21 +179,24 @@ def list_store(store: BlobStore, root: str, job: JobId | None) -> Listing:
 def _folders(state: JobState, root: str) -> Iterator[tuple[str, _Folder]]:
     layout = Layout(root, state.job)
     for name, result in state.results.items():
-        over = result.released is not None
+        over = result.fate.released is not None
         remedy = Remedy.DELETE if over or state.closed is not None else Remedy.NONE
         fate = _Fate.DOOMED if over else _Fate.LIVE
         yield layout.manifests(name), _Folder(state.job, fate, remedy)
         doomed = frozenset(result.doomed)
-        for attempt, produced in result.attempts.items():
+        for attempt, produced in result.production.attempts.items():
             fate = _Fate.DOOMED if attempt in doomed else _fate(state, result, attempt)
             remedy = _remedy(state, result, attempt, fate)
-            segments = result.streams.get(attempt, ()) if produced is None else produced.segments
+            streamed = result.production.streams.get(attempt, ())
+            segments = streamed if produced is None else produced.segments
             named = {layout.segment(attempt, segment.number): segment for segment in segments}
             yield layout.attempt(attempt), _Folder(state.job, fate, remedy, attempt, named)
 
 
 def _fate(state: JobState, result: ResultState, attempt: AttemptId) -> _Fate:
-    if result.winners.get(attempt.partition.index) == attempt and result.attempts[attempt]:
+    production = result.production
+    is_winner = production.winners.get(attempt.partition.index) == attempt
+    if is_winner and production.attempts[attempt]:
         return _Fate.LIVE
     current = attempt.epoch == state.epoch and state.closed is None
     return _Fate.IN_FLIGHT if current else _Fate.FENCED
@@ -202,7 +205,7 @@ def _fate(state: JobState, result: ResultState, attempt: AttemptId) -> _Fate:
 def _remedy(state: JobState, result: ResultState, attempt: AttemptId, fate: _Fate) -> Remedy:
     """Return the remedy for an attempt's objects. An attempt that may still be writing is left to
     its master, which deletes the objects when the attempt has ended."""
-    running = attempt in result.running and attempt.epoch == state.epoch
+    running = attempt in result.production.running and attempt.epoch == state.epoch
     over = state.closed is not None or fate is _Fate.FENCED
     doomed = fate is _Fate.DOOMED and not running
     return Remedy.DELETE if over or doomed else Remedy.NONE
@@ -215,7 +218,7 @@ def _strange(name: str, jobs: Mapping[str, JobState], root: str) -> _Folder | No
     if state is None or not name.startswith(Layout(root, state.job).prefix):
         return None
     result = state.results.get(Layout(root, state.job).result_of(name) or ResultId(""))
-    over = state.closed is not None or (result is not None and result.released is not None)
+    over = state.closed is not None or (result is not None and result.fate.released is not None)
     return _Folder(state.job, _Fate.STRANGE, Remedy.DELETE if over else Remedy.NONE)
 
 

@@ -22,10 +22,11 @@ class ObjectDeleter:
 
     def delete(self, job: JobId, result: ResultState, attempts: Collection[AttemptId]) -> int:
         layout = Layout(self._root, job)
-        gone = [name for a in attempts for name in self._names(layout, a, result.attempts[a])]
-        if result.released is not None:
-            registered, segments = result.registered, result.written.segments
-            for version in range(1, result.completions + 1):
+        known = result.production.attempts
+        gone = [name for a in attempts for name in self._names(layout, a, known[a])]
+        if result.fate.released is not None:
+            registered, segments = result.registered, result.totals.written.segments
+            for version in range(1, result.totals.completions + 1):
                 gone += manifest_shards.names(
                     layout, registered.result, segments, registered.subpartitions, version
                 )
@@ -57,5 +58,5 @@ def _is_over(closed: JobState, owner: tuple[ResultId, int | None] | None) -> boo
         return False
     result, epoch = owner
     if (state := closed.results.get(result)) is not None:
-        return state.released is not None
+        return state.fate.released is not None
     return epoch is not None and epoch <= closed.epoch

@@ -143,7 +143,7 @@ def partition_bytes(maps: int) -> int:
     gc.collect()
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(core.ledger.state.results[ResultId("1-0000")].winners) == maps
+    assert len(core.ledger.state.results[ResultId("1-0000")].production.winners) == maps
     return held // maps
 
 

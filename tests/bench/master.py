@@ -178,7 +178,9 @@ def _ended(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
         taken = _taken(steps, began_s, began_cpu_s)
         states = steps.states.values()
         assert JOBS == len(states), "a job was forgotten"
-        assert all(state.closed and not state.results[_NAME].attempts for state in states)
+        assert all(
+            state.closed and not state.results[_NAME].production.attempts for state in states
+        )
         return taken
 
 

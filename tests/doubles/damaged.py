@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from headgate.control.model.persistent import PersistentMap
 from headgate.control.model.state import ResultState
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import Objects
@@ -68,6 +69,7 @@ def without_indexes(state: ResultState) -> ResultState:
     attempts = {
         attempt: produced
         and replace(produced, segments=tuple(replace(s, index=b"") for s in produced.segments))
-        for attempt, produced in state.attempts.items()
+        for attempt, produced in state.production.attempts.items()
     }
-    return replace(state, attempts=attempts)
+    production = replace(state.production, attempts=PersistentMap(attempts))
+    return replace(state, production=production)

@@ -137,7 +137,7 @@ def state_facts(log: EventLog, *facts: Fact, by: str = "task") -> None:
 def deleted_objects(expected: int) -> Callable[[JobState], bool | None]:
     """Return a condition: the state knows of this many deleted objects."""
     return lambda state: (
-        True if RESULT in state.results and state.results[RESULT].deleted == expected else None
+        True if RESULT in state.results and state.results[RESULT].fate.deleted == expected else None
     )
 
 

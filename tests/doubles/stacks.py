@@ -86,7 +86,7 @@ class Stack:
         explained."""
         state = audited(self.inner).state
         assert state.closed is not None
-        assert all(result.attempts == {} for result in state.results.values())
+        assert all(result.production.attempts == {} for result in state.results.values())
         assert self.objects == {}
 
     def end(self) -> None:

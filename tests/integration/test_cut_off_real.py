@@ -59,7 +59,10 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
         attempt = AttemptId(PartitionId(result, number % 500), 1, number)
         log.append(tasks.fact(Produced(attempt, (SegmentSummary(0, 4, 1, 0, b""),))))
         if number == 1_000:
-            wait_for(lambda: bool(first.state(job).results[result].winners), "nothing is decided")
+            wait_for(
+                lambda: bool(first.state(job).results[result].production.winners),
+                "nothing is decided",
+            )
             link.cut()
     SYSTEM_CLOCK.sleep_s(5.0)  # time for the first driver's step to end and be retried
     second.register_job(Context(job))

@@ -231,7 +231,7 @@ def test_a_killed_master_is_a_delay(
     begun_s = SYSTEM_CLOCK.monotonic_s()
     run.produce(descriptor, 2)
     run.produce(descriptor, 3)
-    assert 4 == len(run.driver.await_complete(descriptor).winners)
+    assert 4 == len(run.driver.await_complete(descriptor).production.winners)
     told(capsys, "a job whose master was killed waited for the other one", begun_s)
     run.end()
 
@@ -254,7 +254,7 @@ def test_a_paused_master_changes_nothing(
     masters.signal("a", signal.SIGSTOP)
     begun_s = SYSTEM_CLOCK.monotonic_s()
     run.produce(descriptor, 1)
-    assert 2 == len(run.driver.await_complete(descriptor).winners)
+    assert 2 == len(run.driver.await_complete(descriptor).production.winners)
     told(capsys, "a job whose master was paused in a step waited for the other one", begun_s)
     hold.unlink()
     masters.signal("a", signal.SIGCONT)
@@ -278,7 +278,7 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
 
     def kept() -> bool:
         found = read_snapshots(log, run.job, Deadline.after(LIMIT_S)).get(run.job)
-        return found is not None and any(r.winners for r in found.state.results.values())
+        return found is not None and any(r.production.winners for r in found.state.results.values())
 
     wait_for(kept, "no snapshot has anything that was produced")
     first = events_of(log, run.job)[0].offset
@@ -289,7 +289,7 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
     masters.start("b")
     run.produce(descriptor, 4)
     run.produce(descriptor, 5)
-    assert 6 == len(run.driver.await_complete(descriptor).winners)
+    assert 6 == len(run.driver.await_complete(descriptor).production.winners)
     told(capsys, "a job whose master was killed waited for one that had to be started", begun_s)
     assert snapshot.needed == masters.began_at("b", 0)
     assert snapshot.due == () or snapshot.needed == snapshot.position
@@ -350,14 +350,14 @@ def test_a_death_inside_a_step_stalls_others_briefly(
     if back:
         masters.start("a")
     unrelated.produce(other, 0)
-    assert 1 == len(unrelated.driver.await_complete(other).winners)
+    assert 1 == len(unrelated.driver.await_complete(other).production.winners)
     how = "that was started again" if back else "that stayed away"
     what = f"an unrelated job waited behind the open step of a killed master {how}"
     assert told(capsys, what, begun_s) <= STALL_S_MAX
     unrelated.end()
     if not back:
         masters.start("a")
-    assert 1 == len(run.driver.await_complete(descriptor).winners)
+    assert 1 == len(run.driver.await_complete(descriptor).production.winners)
     run.end()
 
 
@@ -420,6 +420,6 @@ def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> 
     hold.unlink()
     other.close()
     wait_for(lambda: "slot a was fenced" in masters.said("a"), "it does not say that it was fenced")
-    assert 1 == len(run.driver.await_complete(descriptor).winners)
+    assert 1 == len(run.driver.await_complete(descriptor).production.winners)
     assert masters.processes["a"].poll() is None
     run.end()

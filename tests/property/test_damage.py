@@ -271,7 +271,9 @@ def test_a_wrong_index_is_found(wrong: str) -> None:
     whole = sound("zstd")
     produced = whole.state.produced(0)
     changed = Produced(produced.attempt, WRONG_INDEXES[wrong](produced.segments))
-    state = replace(whole.state, attempts={**whole.state.attempts, produced.attempt: changed})
+    production = whole.state.production
+    attempts = production.attempts.having(produced.attempt, changed)
+    state = replace(whole.state, production=replace(production, attempts=attempts))
     name = LAYOUT.segment(produced.attempt, 0)
     with opened(whole, MemoryBlobStore(dict(whole.objects)), state) as written:
         for at in range(SUBPARTITIONS - 1):

@@ -110,7 +110,7 @@ class Job:
         assert all(result.complete for result in self.state.results.values())
 
     def winner(self, name: ResultId, index: int) -> AttemptId:
-        return self.state.results[name].winners[index]
+        return self.state.results[name].production.winners[index]
 
 
 def again(decisions: tuple[Decision, ...]) -> dict[ResultId, set[int]]:
@@ -164,7 +164,7 @@ def test_what_was_ordered_makes_all_complete(nodes: list[Node], data: st.DataObj
     missing: dict[ResultId, set[int]] = {}
     for _ in range(data.draw(st.integers(1, 4))):
         node = data.draw(st.sampled_from(nodes))
-        won = job.state.results[node.name].winners
+        won = job.state.results[node.name].production.winners
         if not won:
             continue
         lost = data.draw(st.sampled_from(sorted(won.values())))
@@ -172,7 +172,7 @@ def test_what_was_ordered_makes_all_complete(nodes: list[Node], data: st.DataObj
             assert not partitions & missing.get(name, set()), "nothing is ordered twice"
             missing.setdefault(name, set()).update(partitions)
     for name, result in job.state.results.items():
-        assert missing.get(name, set()) == result.reproducing
+        assert missing.get(name, set()) == set(result.reproduction.reproducing)
     completed: list[ResultId] = []
     for name in [name for name in job.nodes if name in missing]:
         for index in sorted(missing[name]):
@@ -282,7 +282,7 @@ def test_the_first_to_announce_a_segment_is_read() -> None:
     assert job.take(SegmentProduced(first, NEXT)) == ()
     assert isinstance(job.take(SegmentProduced(second, SEGMENT))[0], Superseded)
     assert job.take(Produced(second, (SEGMENT,), 7)) == ()
-    assert (SEGMENT, NEXT) == job.state.results[NAMES[0]].streams[first]
+    assert (SEGMENT, NEXT) == job.state.results[NAMES[0]].production.streams[first]
     assert (ResultComplete(NAMES[0]),) == job.take(Produced(first, (SEGMENT, NEXT), 7))
     assert job.take(Produced(first, (SEGMENT, NEXT), 7)) == ()
 
@@ -296,7 +296,7 @@ def test_an_end_that_contradicts_the_stream_is_a_loss() -> None:
     changed = SegmentSummary(0, 11, 1, 0, b"")
     decisions = job.take(Produced(attempt, (changed,), 7))
     assert {NAMES[0]: {0}} == again(decisions)
-    assert job.state.results[NAMES[0]].winners == {}
+    assert job.state.results[NAMES[0]].production.winners == {}
 
 
 def test_a_stream_that_fails_restarts_its_readers() -> None:

@@ -71,14 +71,14 @@ def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
     assert model.epoch == state.epoch
     assert model.told.keys() == state.results.keys()
     for name, told in model.told.items():
-        assert told.released is (state.results[name].released is not None)
+        assert told.released is (state.results[name].fate.released is not None)
         if not told.released:
-            assert told.accepted == state.results[name].accepted
-            assert told.tracked is state.results[name].tracked
-            assert told.expires_ms == state.results[name].expires_ms
-            assert told.winners.keys() == state.results[name].winners.keys()
+            assert told.accepted == set(state.results[name].production.accepted)
+            assert told.tracked is state.results[name].fate.tracked
+            assert told.expires_ms == state.results[name].fate.expires_ms
+            assert told.winners.keys() == state.results[name].production.winners.keys()
             for index, produced in told.winners.items():
-                assert produced.attempt == state.results[name].winners[index]
+                assert produced.attempt == state.results[name].production.winners[index]
                 assert produced.attempt == state.results[name].produced(index).attempt
     assert model.failed is (state.failed is not None)
 
@@ -185,7 +185,7 @@ def test_whatever_was_written_is_ordered_to_go_at_the_end(
     known = {a for told in naive(everything).told.values() if told.released for a in told.known}
     assert known - deleted(everything) <= doomed(state)
     assert state.closed in ({"closed", "silent"} if state.epoch > 0 else {None})
-    assert all(result.kept or result.released for result in state.results.values())
+    assert all(result.kept or result.fate.released for result in state.results.values())
 
 
 def doomed(state: JobState) -> set[AttemptId]:
@@ -207,9 +207,9 @@ def test_only_what_was_ordered_to_go_counts_as_gone(facts: list[Fact]) -> None:
     state = JobState(JOB)
     for fact in facts:
         before = doomed(state)
-        kept = {a for result in state.results.values() for a in result.attempts} - before
+        kept = {a for result in state.results.values() for a in result.production.attempts} - before
         state, _ = step(state, fact)
-        after = {a for result in state.results.values() for a in result.attempts}
+        after = {a for result in state.results.values() for a in result.production.attempts}
         assert kept <= after
         if isinstance(fact, Deleted):
             assert before - gone(fact) == doomed(state)
@@ -221,4 +221,5 @@ def test_readers_are_counted_within_the_result(first: int, count: int) -> None:
     states."""
     state, _ = run([*OPENING, Consumed(RESULTS[0], first, count, 1, 1, 1, 1)])
     own = set(range(SUBPARTITIONS))
-    assert own & set(range(first, first + count)) == state.results[RESULTS[0]].consumed
+    consumed = state.results[RESULTS[0]].totals.consumed
+    assert own & set(range(first, first + count)) == set(consumed)

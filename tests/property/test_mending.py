@@ -146,7 +146,7 @@ def may_be_written(state: JobState, name: str) -> bool:
     return state.closed is None and any(
         name.startswith(LAYOUT.attempt(attempt)) and attempt.epoch == state.epoch
         for result in state.results.values()
-        for attempt in result.running
+        for attempt in result.production.running
     )
 
 
@@ -157,19 +157,23 @@ def is_over(state: JobState, name: str) -> bool:
     if result is None:
         return False
     fenced = {
-        a for a in result.attempts.keys() - set(result.winners.values()) if a.epoch < state.epoch
+        a
+        for a in result.production.attempts.keys() - set(result.production.winners.values())
+        if a.epoch < state.epoch
     }
-    ended = fenced | (result.superseded & result.attempts.keys())
-    return result.released is not None or any(name.startswith(LAYOUT.attempt(a)) for a in ended)
+    ended = fenced | (result.production.superseded & result.production.attempts.keys())
+    return result.fate.released is not None or any(
+        name.startswith(LAYOUT.attempt(a)) for a in ended
+    )
 
 
 def is_needed(state: JobState, name: str) -> bool:
     return any(
         LAYOUT.segment(attempt, segment.number) == name
         for result in state.results.values()
-        if result.released is None
-        for attempt in result.winners.values()
-        for segment in getattr(result.attempts[attempt], "segments", ())
+        if result.fate.released is None
+        for attempt in result.production.winners.values()
+        for segment in getattr(result.production.attempts[attempt], "segments", ())
     )
 
 
@@ -238,7 +242,7 @@ def test_what_is_missing_is_stated_with_its_evidence() -> None:
     world = World(WON, [FIRST])
     assert world.repair() == Repaired(0, 0, 1, ())
     assert world.stated() == [Lost(ATTEMPTS[0], SECOND, "404, found by fsck")]
-    assert world.state.results[RESULTS[0]].reproducing == {0}
+    assert set(world.state.results[RESULTS[0]].reproduction.reproducing) == {0}
 
 
 @pytest.mark.parametrize(("body", "says"), [(BODY[:3], "3 bytes"), (BODY[::-1], "checksum")])

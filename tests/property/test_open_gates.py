@@ -20,7 +20,8 @@ from headgate.control.errors import Closed, Corrupt, HeadgateError, Lost, Unavai
 from headgate.control.events.types import Consumed, Produced, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.model.state import ResultState
+from headgate.control.model.persistent import PersistentMap
+from headgate.control.model.state import Production, ResultState
 from headgate.storage.contract import InputGate, InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.limits import Limits
@@ -112,9 +113,10 @@ class Reader:
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
         _, said = written()
-        winners = {at: attempt(at, 0) for at in early}
+        winners = PersistentMap({at: attempt(at, 0) for at in early})
         registered = ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
-        state = ResultState(registered, attempts=dict(said), winners=winners)
+        production = Production(attempts=PersistentMap(said), winners=winners)
+        state = ResultState(registered, production)
         descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
         found = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
         assert set(range(PARTITIONS)) - early == {one.partition.index for one in found.unknown}

@@ -171,7 +171,7 @@ class World:
                     for index in one.decision.partitions:
                         self.start(index)
         ended = {task.attempt.partition.index for task in self.tasks if not task.ended}
-        for index in set(range(PARTITIONS)) - ended - set(self.result.winners):
+        for index in set(range(PARTITIONS)) - ended - set(self.result.production.winners):
             self.start(index)  # as Spark retries a task
 
     @property
@@ -200,7 +200,7 @@ class World:
     def winners(self, count: int) -> list[int]:
         """Return the rows of the winning attempts of a complete result."""
         assert self.result.complete
-        every = [n for attempt in self.result.winners.values() for n in rows_of(attempt)]
+        every = [n for attempt in self.result.production.winners.values() for n in rows_of(attempt)]
         return sorted(n for n in every if n % SUBPARTITIONS < count)
 
 
@@ -378,7 +378,7 @@ def test_a_reader_of_a_restarted_region_begins_again() -> None:
         world.choices += [0, 1]  # the first task dies, and the master restarts the region
         with pytest.raises(Lost, match=f"attempt {second} failed"):
             list(gate)
-        assert second in world.result.superseded
+        assert second in world.result.production.superseded
 
 
 def end_all(world: World) -> None:
@@ -405,7 +405,7 @@ def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
         world.decide()
         end_all(world)
         assert world.result.complete
-        assert first.attempt not in world.result.winners.values()
+        assert first.attempt not in world.result.production.winners.values()
         with pytest.raises(Lost, match=f"attempt {first.attempt} failed"):
             list(batches)
 

@@ -157,5 +157,5 @@ def test_every_fact_is_decided_once(
         state = audited(world.log, job).state
         assert world.of_slot["last"][0].states[job] == state
         assert state.closed is not None
-        assert {} == state.results[RESULT].attempts
-        assert 4 == state.results[RESULT].deleted
+        assert {} == state.results[RESULT].production.attempts
+        assert 4 == state.results[RESULT].fate.deleted

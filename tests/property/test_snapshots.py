@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from hashlib import shake_128
 from operator import attrgetter
@@ -17,8 +18,9 @@ from headgate.control.errors import Corrupt
 from headgate.control.events.types import Decision, Event, Fact, Produced, Recorded, SegmentSummary
 from headgate.control.ids import AttemptId, JobId, PartitionId
 from headgate.control.log import StateRecord
+from headgate.control.model.persistent import PersistentMap, PersistentSet
 from headgate.control.model.replay import Derived, Replay, Snapshot
-from headgate.control.model.state import JobState
+from headgate.control.model.state import JobState, ResultState
 from headgate.control.snapshots import container
 from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
@@ -127,7 +129,9 @@ def test_large_results_are_cut() -> None:
     state = run(OPENING)[0]
     result, attempt = state.results[RESULTS[0]], AttemptId(PartitionId(RESULTS[0], 0), 1, 1)
     body = Produced(attempt, (SegmentSummary(0, 1, 1, 0, shake_128(b"").digest(1_200_000)),))
-    large = replace(state, results={RESULTS[0]: replace(result, attempts={attempt: body})})
+    production = replace(result.production, attempts=PersistentMap({attempt: body}))
+    results = PersistentMap({RESULTS[0]: replace(result, production=production)})
+    large = replace(state, results=results)
     records, standing = snapshots.write(Snapshot(large, (), 9, 0), NOTHING)
     assert max(len(record.body or b"") for record in records) <= 512 * 1024
     stored = kept(records)
@@ -191,7 +195,7 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
     @dataclass(frozen=True, slots=True)
     class After:
         kept: int
-        added: Set[int] = frozenset({1})
+        added: PersistentSet[int] = field(default_factory=lambda: PersistentSet({1}))
 
     @dataclass(frozen=True, slots=True)
     class Demanding:
@@ -204,6 +208,15 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
         container.unpack(body, Demanding, lambda notes: None)
 
 
+def test_a_result_is_stored_without_its_groups() -> None:
+    """The record of a result has the fields of its groups as its own, in an order that stays."""
+    first = "registered accepted attempts running streams winners superseded"
+    then = "before reproducing waiting consumed written reads completions complete"
+    last = "expires_ms tracked released deleted"
+    schema = json.loads(container._schema_of(ResultState))
+    assert f"{first} {then} {last}".split() == [part["name"] for part in schema["fields"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Inner:
     number: int
@@ -213,11 +226,11 @@ class Inner:
 class Outer:
     number: int = 0
     text: str | None = None
-    texts: Mapping[int, str] = field(default_factory=dict)
-    numbers: Set[int] = field(default_factory=set)
+    texts: PersistentMap[int, str] = field(default_factory=PersistentMap)
+    numbers: PersistentSet[int] = field(default_factory=PersistentSet)
     inner: tuple[Inner | None, ...] = ()
     plain: Inner = Inner(0)
-    more_texts: Mapping[int, str] = field(default_factory=dict)
+    more_texts: PersistentMap[int, str] = field(default_factory=PersistentMap)
     unknown_before: int = 0
 
 
@@ -240,10 +253,10 @@ def wrong(name: str, kind: Any, value: object) -> object:
         wrong("text", bytes | None, b"7"),
         wrong("text", Inner | None, Inner(7)),
         wrong("text", Inner, Inner(7)),
-        wrong("texts", Mapping[str, str], {"7": "7"}),
-        wrong("texts", Mapping[int, int], {7: 7}),
+        wrong("texts", PersistentMap[str, str], {"7": "7"}),
+        wrong("texts", PersistentMap[int, int], {7: 7}),
         wrong("texts", tuple[int, ...], (7,)),
-        wrong("numbers", Set[str], {"7"}),
+        wrong("numbers", PersistentSet[str], {"7"}),
         wrong("numbers", int, 7),
         wrong("inner", tuple[str | None, ...], ("7",)),
         wrong("inner", tuple[Outer | None, ...], (Outer(7),)),
@@ -255,7 +268,8 @@ def wrong(name: str, kind: Any, value: object) -> object:
 )
 def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
     """A value of a wrong type is found when it is read, not when it is used."""
-    outer = Outer(7, "7", {7: "7"}, {7}, (Inner(7), None), Inner(7), {7: "7"})
+    texts, numbers = PersistentMap({7: "7"}), PersistentSet({7})
+    outer = Outer(7, "7", texts, numbers, (Inner(7), None), Inner(7), texts)
     older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
     assert outer == container.unpack(container.pack(older, {}), Outer, lambda notes: None)
     with pytest.raises(Corrupt, match="not as Outer has it"):

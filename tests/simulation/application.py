@@ -159,7 +159,7 @@ class Application:
     def _completions(self, exchange: Exchange) -> int:
         """Return how often the result will have been complete once it is complete again."""
         result = self._result(exchange)
-        return result.completions + (not result.complete)
+        return result.totals.completions + (not result.complete)
 
     def _read_together(self, exchange: Exchange, before: int, readers: list[object]) -> bool:
         """Return True if the result was completed only once while it was read.
@@ -168,7 +168,7 @@ class Application:
         from after it: all readers have to begin again.
         """
         self._voice.catch_up()
-        together = self._result(exchange).completions == before
+        together = self._result(exchange).totals.completions == before
         if together:
             self.world.oracle.read_together(exchange.name, readers)
         return together
@@ -195,11 +195,11 @@ class Application:
     def _settled(self, exchange: Exchange, index: int) -> bool:
         """Return True if it is decided what became of the attempt that ended last."""
         result = self._voice.state.results[exchange.name]
-        if index in result.winners:
-            winner = result.winners[index]
+        if index in result.production.winners:
+            winner = result.production.winners[index]
             return not exchange.pipelined or self._streams.is_over(result, winner)
         attempt = self._ended.get(PartitionId(exchange.name, index))
-        return attempt is None or attempt in result.superseded
+        return attempt is None or attempt in result.production.superseded
 
     def _bury(self, exchange: Exchange) -> None:
         if exchange.pipelined:
@@ -208,7 +208,7 @@ class Application:
     def _result(self, exchange: Exchange) -> ResultState:
         self._check_failed()
         result = self._voice.state.results[exchange.name]
-        if result.released is not None:
+        if result.fate.released is not None:
             raise Fenced(f"somebody else has released {exchange.name}")
         return result
 
@@ -225,7 +225,7 @@ class Application:
 
     def _maps(self, exchange: Exchange) -> dict[int, Run]:
         """Return a map task for each partition without a winner."""
-        won = self._result(exchange).winners
+        won = self._result(exchange).production.winners
         source = exchange.source
         manifest = self._manifest(source) if source in self._live else None
         return {
@@ -291,10 +291,12 @@ class Application:
         """Look at every object that readers need, and state missing and damaged ones as lost."""
         for exchange in self._live:
             result = self._result(exchange)
-            for index in sorted(result.winners):
-                attempt = result.winners[index]
-                produced = result.attempts[attempt]
-                segments = produced.segments if produced else result.streams.get(attempt, ())
+            for index in sorted(result.production.winners):
+                attempt = result.production.winners[index]
+                produced = result.production.attempts[attempt]
+                segments = (
+                    produced.segments if produced else result.production.streams.get(attempt, ())
+                )
                 for segment in segments:
                     name = Layout(ROOT, JOB).segment(attempt, segment.number)
                     if evidence := self._evidence(name, segment.checksum):
@@ -329,7 +331,9 @@ class Application:
         for exchange in self._live:
             self._bury(exchange)
             result = self._voice.state.results[exchange.name]
-            if (result.completions or result.reproducing) and not result.complete:
+            if (
+                result.totals.completions or result.reproduction.reproducing
+            ) and not result.complete:
                 for index, run in self._maps(exchange).items():
                     partition = PartitionId(exchange.name, index)
                     known = repairs.get(partition)

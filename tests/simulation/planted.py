@@ -79,8 +79,8 @@ def delete_too_early(patch: pytest.MonkeyPatch) -> None:
     doomed = ResultState.doomed
 
     def and_consumed(self: ResultState) -> tuple[AttemptId, ...]:
-        everybody = len(self.consumed) == self.registered.subpartitions
-        return tuple(sorted(self.attempts)) if everybody else doomed.__get__(self)
+        everybody = len(self.totals.consumed) == self.registered.subpartitions
+        return tuple(sorted(self.production.attempts)) if everybody else doomed.__get__(self)
 
     patch.setattr(ResultState, "doomed", property(and_consumed))
 

@@ -39,13 +39,13 @@ class Streams:
 
     def is_over(self, result: ResultState, attempt: AttemptId) -> bool:
         """Return True if the attempt writes nothing more."""
-        return result.attempts[attempt] is not None or self._tries[attempt].failed
+        return result.production.attempts[attempt] is not None or self._tries[attempt].failed
 
     def state_failures(self, result: ResultState) -> None:
         """State the failure of each partition's attempt that ended before it was whole."""
-        for attempt in sorted(result.winners.values()):
+        for attempt in sorted(result.production.winners.values()):
             one = self._tries[attempt]
-            fails = result.attempts[attempt] is None and not one.said
+            fails = result.production.attempts[attempt] is None and not one.said
             if fails and (fact := self._failure(attempt, one)) is not None:
                 one.said = one.failed = True
                 self._voice.ask(fact)

@@ -47,7 +47,7 @@ def test_objects_go_only_when_the_order_is_committed() -> None:
         with looping(faulty, storage) as loop:
             gone = 2 * nth - 1
             assert loop.wait_for(deleted_objects(gone), "deletion")
-    assert len(ordered(log)) == audited(log).state.results[RESULT].deleted
+    assert len(ordered(log)) == audited(log).state.results[RESULT].fate.deleted
 
 
 def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
@@ -59,13 +59,15 @@ def test_a_crash_between_commit_and_delete_is_made_up_for() -> None:
             log, *OPENING, produced(0, 1), produced(0, 2), AttemptStarted(attempt(1, 3), "")
         )
         state_facts(log, ReleaseRequested(RESULT, "asked"))
-        assert loop.wait_for(lambda s: any(r.released for r in s.results.values()) or None, "it")
+        assert loop.wait_for(
+            lambda s: any(r.fate.released for r in s.results.values()) or None, "it"
+        )
     assert set() == storage.deleted
     storage.failing = False
     with looping(log, storage) as loop:
         assert loop.wait_for(deleted_objects(3), "deletion")
     assert {attempt(0, 1), attempt(0, 2), attempt(1, 3)} == storage.deleted
-    assert audited(log).state.results[RESULT].attempts == {}
+    assert audited(log).state.results[RESULT].production.attempts == {}
     assert [body for body in bodies(log) if isinstance(body, Consumable)][1:] == []
 
 
@@ -77,7 +79,7 @@ def test_a_close_waits_for_as_long_as_objects_go() -> None:
     storage.takes_s = 0.3 * WAIT_MS / 1000
     driver.unregister_job(JOB)
     assert 12 == len(storage.deleted)
-    assert {} == audited(log).state.results[ResultId("r11")].attempts
+    assert {} == audited(log).state.results[ResultId("r11")].production.attempts
 
 
 def test_a_close_that_failed_is_called_again() -> None:

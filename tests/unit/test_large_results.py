@@ -29,7 +29,8 @@ from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Orders
 from headgate.control.model.apply import apply
 from headgate.control.model.decide import step
-from headgate.control.model.state import JobState, ResultState
+from headgate.control.model.persistent import PersistentMap, PersistentSet
+from headgate.control.model.state import JobState, Production, ResultState
 
 JOB, RESULT = JobId("j" * 100), ResultId("r" * 100)
 PARTITIONS, REGION = 30_000, 6_000
@@ -45,15 +46,14 @@ def whole(partitions: int, pipelined: bool = False) -> JobState:
     registered = ResultRegistered(RESULT, partitions, 1, "", "", pipelined=pipelined)
     attempts = [attempt(index) for index in range(partitions)]
     segments = (SegmentSummary(0, 10, 1, 0, b""),)
-    result = ResultState(
-        registered,
-        accepted=frozenset(range(partitions)),
-        attempts={one: Produced(one, segments, 1) for one in attempts},
-        winners={one.partition.index: one for one in attempts},
-        complete=True,
+    production = Production(
+        accepted=PersistentSet(range(partitions)),
+        attempts=PersistentMap({one: Produced(one, segments, 1) for one in attempts}),
+        winners=PersistentMap({one.partition.index: one for one in attempts}),
     )
+    result = ResultState(registered, production, complete=True)
     state, _ = step(JobState(JOB), JobRegistered("driver", "1", "application"))
-    return replace(state, results={RESULT: result})
+    return replace(state, results=PersistentMap({RESULT: result}))
 
 
 def fits(body: Body) -> bool:
@@ -75,7 +75,7 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
         assert fits(gone)
         state = apply(state, gone)
     assert () == state.results[RESULT].doomed
-    assert PARTITIONS == state.results[RESULT].deleted
+    assert PARTITIONS == state.results[RESULT].fate.deleted
 
 
 def test_a_large_region_is_made_again() -> None:
@@ -85,5 +85,5 @@ def test_a_large_region_is_made_again() -> None:
     assert all(map(fits, decisions))
     gone = [a for told in decisions if isinstance(told, TrackingStopped) for a in told.attempts]
     assert [attempt(index) for index in range(REGION)] == gone
-    assert REGION == len(state.results[RESULT].reproducing)
-    assert not state.results[RESULT].winners
+    assert REGION == len(state.results[RESULT].reproduction.reproducing)
+    assert not state.results[RESULT].production.winners

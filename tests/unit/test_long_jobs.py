@@ -82,9 +82,9 @@ def test_old_results_are_a_sum() -> None:
     assert REMEMBERED == len(state.results) == len(state.gone)
     assert (700, 1_400) == (state.forgotten.results, state.forgotten.deleted)
     assert 700 * 20 == state.forgotten.written.rows == state.forgotten.reads.rows
-    (newest,) = {r.written for r in state.results.values()}
+    (newest,) = {r.totals.written for r in state.results.values()}
     assert (2, 20, 200) == (newest.partitions, newest.rows, newest.stored_bytes)
-    (reads,) = {r.reads for r in state.results.values()}
+    (reads,) = {r.totals.reads for r in state.results.values()}
     assert (4, 4) == (reads.requests, reads.subpartitions)
 
 
@@ -162,8 +162,8 @@ def test_what_is_promoted_or_unused_is_not_forgotten(released: bool) -> None:
         state, _ = step(state, fact)  # without the deletion of its objects
     state = run(REMEMBERED + 10, 1, state)
     result = state.results[ResultId("1-0000")]
-    assert 2 == len(result.attempts)
-    assert released is (result.released is not None)
+    assert 2 == len(result.production.attempts)
+    assert released is (result.fate.released is not None)
 
 
 def test_a_long_job_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,5 +184,5 @@ def test_a_late_reader_is_not_counted_twice() -> None:
     counted."""
     state = run(1)
     late = Consumed(ResultId("1-0000"), 0, 4, 9, 20, 200, 4)
-    reads = step(state, late)[0].results[ResultId("1-0000")].reads
+    reads = step(state, late)[0].results[ResultId("1-0000")].totals.reads
     assert (40, 4) == (reads.rows, reads.subpartitions)

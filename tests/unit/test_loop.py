@@ -66,7 +66,7 @@ def test_facts_without_decisions_are_decided_by_the_next_master() -> None:
     state_facts(log, *OPENING, produced(0, 1), produced(0, 2), produced(1, 3))
     with looping(log) as loop:
         assert loop.wait_for(complete, "completion")
-        assert attempt(0, 1) == loop.state.results[RESULT].winners[0]
+        assert attempt(0, 1) == loop.state.results[RESULT].production.winners[0]
         assert loop.wait_for(deleted_objects(1), "deletion")
     assert audited(log).decisions == 6
     with looping(log) as loop:

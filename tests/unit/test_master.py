@@ -245,7 +245,7 @@ def test_failed_attempts_are_deleted_while_the_job_runs(stack: Stack) -> None:
         for partition in range(PARTITIONS):
             produce(stack, environment, descriptor, partition)
         state = master.await_complete(descriptor)
-        assert failed not in state.winners.values()
+        assert failed not in state.production.winners.values()
         loop = master._threads[JOB]
         loop.wait_for(lambda s: None if s.results[RESULT].doomed else True, "deletion")
         assert LAYOUT.segment(failed, 0) not in stack.objects

@@ -63,7 +63,7 @@ def test_masters_that_follow_each_other_at_snapshots(every: int) -> None:
     state = live(log, LIFE, every)
     assert audited(log).state == state
     assert position(log) > events(log)[0].offset
-    assert 3 == state.results[RESULT].deleted
+    assert 3 == state.results[RESULT].fate.deleted
 
 
 def test_the_head_of_the_log_is_not_needed() -> None:

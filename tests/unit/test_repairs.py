@@ -13,7 +13,8 @@ from headgate.connectors.spark.exchanges.rerun import Reruns, Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
 from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import ResultId
-from headgate.control.model.state import ResultState
+from headgate.control.model.persistent import PersistentSet
+from headgate.control.model.state import Reproduction, ResultState
 
 RESULT = ResultId("r")
 MISSING = {RESULT: frozenset({1})}
@@ -38,7 +39,8 @@ class Driver:
 
     def state(self) -> ResultState:
         registered = ResultRegistered(RESULT, 2, 1, "", "")
-        return ResultState(registered, reproducing=self.missing)
+        reproduction = Reproduction(reproducing=PersistentSet(self.missing))
+        return ResultState(registered, reproduction=reproduction)
 
     def tell_often(self) -> None:
         """Report the missing partition again and again, as the master does with each of its

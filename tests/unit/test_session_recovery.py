@@ -356,7 +356,7 @@ def test_whichever_step_fails_nothing_is_lost(
         assert 0 < live(log, (), said="")
         for job in JOBS[:2]:
             assert audited(log, job).state == state_of(log, job)
-            assert 3 == audited(log, job).state.results[RESULT].deleted
+            assert 3 == audited(log, job).state.results[RESULT].fate.deleted
         if faulty.calls[operation] < nth:
             return
     raise AssertionError("some call of it was never tried")

@@ -102,7 +102,7 @@ def test_partitions_move_between_masters(evicted: bool) -> None:
         assert all(master_has_all(two, job) for job in JOBS)
         for job in JOBS:
             assert audited(log, job).state.results[RESULT].complete
-            assert audited(log, job).state.results[RESULT].deleted == 1
+            assert audited(log, job).state.results[RESULT].fate.deleted == 1
         assert {(job, attempt(1, 9)) for job in JOBS} == set(storage.deleted)
         assert len(JOBS) == len(storage.deleted)
         if evicted:
@@ -330,7 +330,7 @@ def test_failed_deletions_are_tried_again() -> None:
     with closing(joined(log)) as master:
         drive(log, storage, master)
     assert [(JOBS[0], attempt(0, 1))] == storage.deleted
-    assert audited(log, JOBS[0]).state.results[RESULT].deleted == 1
+    assert audited(log, JOBS[0]).state.results[RESULT].fate.deleted == 1
 
 
 def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None:
@@ -344,7 +344,7 @@ def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None
         drive(log, storage, master)
     assert [(JOBS[0], attempt(1, 9))] == storage.deleted
     assert f"objects of job {JOBS[1]} are in memory://there and stay" in caplog.text
-    assert audited(log, JOBS[1]).state.results[RESULT].deleted == 0
+    assert audited(log, JOBS[1]).state.results[RESULT].fate.deleted == 0
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [
@@ -375,7 +375,7 @@ def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool
                 drive(faulty, storage, master)
         for job in JOBS[:3]:
             assert audited(log, job).decisions == 4
-            assert audited(log, job).state.results[RESULT].deleted == 1
+            assert audited(log, job).state.results[RESULT].fate.deleted == 1
         if faulty.calls[operation] < nth:
             return
     assert operation in ("poll",), "some call of it was never tried"

@@ -140,9 +140,9 @@ def test_a_promoted_result_goes_when_its_time_is_over() -> None:
         world.look(steps)
         world.look(steps)
     assert [Tick(1_500_000)] == world.bodies(Tick)
-    assert "expired" == world.state.results[RESULT].released
+    assert "expired" == world.state.results[RESULT].fate.released
     assert {attempt(0, 1), attempt(1, 2), attempt(1, 7)} == {a for _, a in world.storage.deleted}
-    assert {} == world.state.results[RESULT].attempts
+    assert {} == world.state.results[RESULT].production.attempts
 
 
 @pytest.mark.parametrize("days", [2, -2, -400])
@@ -246,7 +246,8 @@ def test_a_job_that_was_not_swept_is_swept_by_the_next_master() -> None:
             for one in steps.step(0.0):
                 if isinstance(one, Deletion):
                     one.run(world.storage, world.log, Deadline.after(1.0))
-    assert ({}, []) == (world.state.results[RESULT].attempts, world.storage.swept)
+    assert not world.state.results[RESULT].production.attempts
+    assert [] == world.storage.swept
     with world.master():
         assert [JOBS[0]] == world.storage.swept
 
@@ -344,7 +345,7 @@ def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> Non
     assert "was not said: injected" in caplog.text
     assert 1 == len(world.bodies(LeaseExpired))
     assert f"job {JOBS[0]} is not swept: the store is away" in caplog.text
-    assert {} == world.state.results[RESULT].attempts
+    assert {} == world.state.results[RESULT].production.attempts
 
 
 # Tests with threads and the machine's clock
@@ -354,7 +355,11 @@ def wait_until_over(log: EventLog, job: JobId) -> JobState:
     deadline = Deadline.after(5.0)
     while True:
         state = audited_or_none(log, job)
-        if state is not None and state.closed is not None and not state.results[RESULT].attempts:
+        if (
+            state is not None
+            and state.closed is not None
+            and not state.results[RESULT].production.attempts
+        ):
             return state
         assert not deadline.passed, state
         SYSTEM_CLOCK.sleep_s(0.02)
@@ -400,7 +405,7 @@ def test_a_driver_states_the_time_for_its_own_job() -> None:
     driver.unregister_job(JOB)
     ticks = [r.event.body for r in events(log, JOB) if isinstance(r.event.body, Tick)]
     assert [True] == [tick.now_ms >= over_ms for tick in ticks]
-    assert "expired" == audited(log, JOB).state.results[RESULT].released
+    assert "expired" == audited(log, JOB).state.results[RESULT].fate.released
 
 
 @pytest.mark.usefixtures("no_thread_stays")

@@ -62,7 +62,7 @@ def whole_life() -> list[Recorded]:
         state_facts(log, ReleaseRequested(RESULT, "asked"), by="driver")
         state = drive(steps, log, storage)[-1].state
         assert state is not None
-        assert 3 == state.results[RESULT].deleted
+        assert 3 == state.results[RESULT].fate.deleted
     audited(log)
     return events(log)
 
@@ -264,4 +264,4 @@ def test_a_successor_that_stands_in_a_snapshot_only_is_not_fenced(fact: Fact) ->
             answered = drive(second, log, storage)[-1].state
     assert terms[0].is_over
     assert answered is not None
-    assert "asked" == answered.results[RESULT].released
+    assert "asked" == answered.results[RESULT].fate.released

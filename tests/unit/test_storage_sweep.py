@@ -8,7 +8,8 @@ import pytest
 
 from headgate.control.events.types import ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.model.state import JobState, ResultState
+from headgate.control.model.persistent import PersistentMap
+from headgate.control.model.state import JobState, ResultFate, ResultState
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
@@ -20,7 +21,12 @@ REGISTERED = ResultState(ResultRegistered(MINE, 1, 1, "", ""))
 CLOSED = JobState(
     JOB,
     2,
-    {MINE: replace(REGISTERED, released="closed"), KEPT: replace(REGISTERED, expires_ms=0)},
+    PersistentMap(
+        {
+            MINE: replace(REGISTERED, fate=ResultFate(released="closed")),
+            KEPT: replace(REGISTERED, fate=ResultFate(expires_ms=0)),
+        }
+    ),
     "closed",
 )
 

@@ -230,7 +230,7 @@ def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
     swept = sweep(world.log, world.storage, found, SETTINGS)
     assert (3, 0) == (swept.objects, swept.kept)
     assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
-    assert "expired" == audited(world.log).state.results[RESULT].released
+    assert "expired" == audited(world.log).state.results[RESULT].fate.released
     assert [] == world.neglected()
 
 

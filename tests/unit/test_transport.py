@@ -18,7 +18,8 @@ from headgate.connectors.spark.tasks import exchange_tasks, worker
 from headgate.connectors.spark.tasks.exchange_tasks import Frames
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
-from headgate.control.model.state import ResultState
+from headgate.control.model.persistent import PersistentMap
+from headgate.control.model.state import Production, ResultState
 from headgate.storage.services import StorageFactory
 
 FRAMES = [b"first", b"", b"third"]
@@ -54,12 +55,11 @@ def test_an_attempt_of_other_rows_is_found() -> None:
     """A winner with another number of rows than Spark's successful attempt is `Corrupt`."""
     result = ResultId("r")
     attempts = [AttemptId(PartitionId(result, index), 1, index) for index in range(2)]
-    state = ResultState(
-        ResultRegistered(result, 2, 1, "", ""),
-        attempts={one: Produced(one, (SegmentSummary(0, 10, 7, 0, b""),)) for one in attempts},
-        winners=dict(enumerate(attempts)),
-        complete=True,
+    produced = {one: Produced(one, (SegmentSummary(0, 10, 7, 0, b""),)) for one in attempts}
+    production = Production(
+        attempts=PersistentMap(produced), winners=PersistentMap(enumerate(attempts))
     )
+    state = ResultState(ResultRegistered(result, 2, 1, "", ""), production, complete=True)
     check_rows(state, [7, 7])
     with pytest.raises(Corrupt, match=r"r/1/1-1 has announced 7 rows.* wrote 8"):
         check_rows(state, [7, 8])

@@ -111,5 +111,5 @@ def test_a_look_begins_at_the_newest_snapshot() -> None:
     log.expire(LOOP_JOB, position(log))
     assert start < position(log)
     found = watch.state(Deadline.after(WAIT_S))
-    before, after = (one.results[LOOP_RESULT].written for one in (state, found))
+    before, after = (one.results[LOOP_RESULT].totals.written for one in (state, found))
     assert before.superseded + 2 == after.superseded

@@ -242,7 +242,7 @@ class Exchanger:
         worker, store = self.job_context.worker, self.job_context.store
         layout = Layout(worker.root, descriptor.job)
         manifest = build(descriptor, state, layout, store)
-        shipped = store_manifest(store, layout, manifest, state.completions)
+        shipped = store_manifest(store, layout, manifest, state.totals.completions)
         read = ReadTask(worker, shipped, schema)
         return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
 
@@ -295,10 +295,11 @@ def readable(state: JobState, name: ResultId) -> ResultState:
         complete = [other for other, candidate in state.results.items() if candidate.complete]
         there = ", ".join(complete[-_NAMED_MAX:]) or "none"
         raise Invalid(f"job {state.job} has no result {name!r}; complete are: {there}")
-    if result.released is not None:
-        raise Invalid(f"result {name} was released: {result.released}")
+    if result.fate.released is not None:
+        raise Invalid(f"result {name} was released: {result.fate.released}")
     if not result.complete:
-        progress = f"{len(result.winners)} of {result.registered.partitions} partitions are there"
+        whole, wanted = len(result.production.winners), result.registered.partitions
+        progress = f"{whole} of {wanted} partitions are there"
         raise Invalid(f"result {name} is not complete: {progress}")
     if not result.registered.schema:
         raise Invalid(f"the schema of result {name} was too large for the log")

@@ -126,7 +126,9 @@ class Reruns:
 
     def _missing(self, result: ResultId) -> frozenset[int]:
         state = None if self._closed.is_set() else self.state_of(result)
-        return frozenset() if state is None or state.released else frozenset(state.reproducing)
+        if state is None or state.fate.released:
+            return frozenset()
+        return frozenset(state.reproduction.reproducing)
 
     def _run(self, result: ResultId, stage: Writing, missing: list[int]) -> None:
         group = f"headgate-rerun-{result}"
@@ -154,9 +156,10 @@ class Reruns:
             state = self.state_of(result)
             if state is None:
                 return
-            begun = {attempt.partition.index for attempt in state.running} | state.winners.keys()
+            running, winners = state.production.running, state.production.winners
+            begun = {attempt.partition.index for attempt in running} | winners.keys()
             needed = len(set(missing) - begun)
-            waiting = sorted(state.waiting - killed)
+            waiting = sorted(state.reproduction.waiting - killed)
             if waiting and needed and (len(killed) < needed or turns % _PATIENCE_TURNS == 0):
                 put_first(self.context, self._stages_of(group))
                 killed.add(waiting[-1])

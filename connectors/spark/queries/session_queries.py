@@ -199,7 +199,7 @@ class SessionQueries:
     def _can_be_read(self, results: Iterable[ResultId]) -> bool:
         state = self._exchanger.job_context.master.state(self._exchanger.job_context.worker.job)
         states = [state.results.get(result) for result in results]
-        return all(result is not None and result.released is None for result in states)
+        return all(result is not None and result.fate.released is None for result in states)
 
     def forget(self, out: DataFrame) -> None:
         """Release the stored rows of a query that nobody can ask for again. If that fails, a later
