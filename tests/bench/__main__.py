@@ -20,6 +20,7 @@ from . import (
     tpcds,
     tpch,
     transfer,
+    values,
 )
 from .places import session
 
@@ -51,7 +52,9 @@ def main() -> None:
         console.print(core.by_type())
         if "real" in chosen.places:
             console.print(master.small_jobs(chosen.rounds))
-    if set(chosen.tables) <= {"transfer", "recovery", "among", "master"}:
+    if "values" in chosen.tables:
+        console.print(values.run(chosen.rounds))
+    if set(chosen.tables) <= {"transfer", "recovery", "among", "master", "values"}:
         return
     spark = session()
     for pair in chosen.conf:
