@@ -147,5 +147,5 @@ soak: $(INSTALLED) java  ## hours of small exchanges under faults, on services o
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv
 	@.venv/uv/bin/pip install --quiet --disable-pip-version-check $(UV)
-	@.venv/uv/bin/uv pip compile pyproject.toml --extra spark --extra embedded --group dev \
+	@.venv/uv/bin/uv pip compile pyproject.toml --extra spark --extra embedded --extra stack --group dev \
 	  --universal --generate-hashes --no-header --no-annotate --quiet $(UPGRADE) -o requirements.lock

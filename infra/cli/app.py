@@ -15,11 +15,10 @@ from typer.core import TyperGroup
 
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, master_command
-from ..devstack import stack
 from ..doctor import CheckVerdict
 from ..target import Target
 from . import job_commands, log_commands, views
-from .options import err, out, targeted
+from .options import HAS_DEVSTACK, err, out, targeted
 
 
 class _Commands(TyperGroup):
@@ -70,9 +69,18 @@ def run_doctor(target: Target) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
+@stack_app.callback()
+def require_devstack() -> None:
+    """Refuse the commands of the stack without the packages that they import."""
+    if not HAS_DEVSTACK:
+        raise Invalid("the local stack needs psutil and filelock: pip install 'headgate[stack]'")
+
+
 @stack_app.command()
 def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
+    from ..devstack import stack
+
     state = stack.up(nodes)
     out.print(*views.stack_rows(state), sep="\n")
     out.print(*views.stack_settings(state, f"s3://{state.bucket}/headgate"), sep="\n")
@@ -81,6 +89,8 @@ def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> 
 @stack_app.command()
 def status() -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
+    from ..devstack import stack
+
     state = stack.status()
     if state is None:
         raise Invalid("there is no stack: `headgate stack up` starts one")
@@ -91,6 +101,8 @@ def status() -> None:
 @stack_app.command()
 def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
     """Stop Kafka and MinIO."""
+    from ..devstack import stack
+
     stack.down(wipe)
     out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
 

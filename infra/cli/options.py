@@ -6,16 +6,21 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from ...control.errors import Invalid
-from ..devstack import stack
 from ..spelling import spelled
 from ..target import Target
+
+if TYPE_CHECKING:
+    from ..devstack.stack import StackState
+
+HAS_DEVSTACK = find_spec("psutil") is not None
 
 
 class Terminal(Console):
@@ -56,7 +61,7 @@ def _target(
     """Return the target that the connection options name, or the local stack without any."""
     options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
     s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
-    local = None if broker or store else stack.status()
+    local = None if broker or store else _local_stack()
     if local is None or not local.is_up():
         return Target(broker, store, prefix, options, s3_options)
     store = f"s3://{local.bucket}/{prefix}"
@@ -66,6 +71,15 @@ def _target(
     return Target(
         local.bootstrap, store, prefix, options, {"endpoint": local.endpoint} | s3_options
     )
+
+
+def _local_stack() -> StackState | None:
+    """Return the local stack, or None without the packages that it needs."""
+    if not HAS_DEVSTACK:
+        return None
+    from ..devstack import stack
+
+    return stack.status()
 
 
 def targeted(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.filesize import decimal
@@ -28,10 +28,12 @@ from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Findings, Kind
 from ...storage.upkeep.fsck_repair import Repaired
-from ..devstack.stack import StackState
 from ..doctor import CheckOutcome, CheckVerdict
 from ..spelling import spelled
 from ..sweep import Swept
+
+if TYPE_CHECKING:
+    from ..devstack.stack import StackState
 
 _FINDINGS_SHOWN = 10
 _LIVES_SHOWN = 12

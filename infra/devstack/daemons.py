@@ -1,24 +1,27 @@
 """Start, signal and await programs that outlive the process that starts them.
 
 Guarantees: a signal reaches only the program that `launch` started, never another program that got
-its pid later: it goes through a pidfd, while the process has the kernel start time noted at launch.
-Every wait has a limit, and its error names what was waited for.
+its pid later: the process must have the creation time noted at launch, and a command that names the
+program's folder. Every wait has a limit, and its error names what was waited for.
 
-Assumes Linux: /proc, pidfd, and outgoing connections that use ports from 32768 up.
+Assumes that outgoing connections use ports from 32768 up, as on Linux.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from zlib import crc32
+
+import psutil
+from filelock import FileLock, Timeout
 
 from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid, Unavailable
@@ -26,7 +29,10 @@ from ...control.errors import Invalid, Unavailable
 LOOPBACK = "127.0.0.1"
 _PORTS = range(20_000, 32_000)
 _POLL_S = 0.05
+_START_S = 10.0
 _ERROR_TAIL_CHARS = 2_000
+_CLOCK_S = 5.0
+"""Creation times of one process differ by as much, because the system's clock is adjusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +41,29 @@ class Daemon:
 
     name: str
     port: int
+    folder: str
+    """The folder of its settings and data, which its command names."""
     pid: int = 0
     """0 before the first launch."""
-    start_ticks: int = 0
-    """The kernel's start time of the process, which tells it from a later one of the same pid."""
+    created_s: float = 0.0
+    """The creation time of its process, which tells it from a later process of the same pid."""
 
     @property
     def address(self) -> str:
         return f"{LOOPBACK}:{self.port}"
 
     def is_alive(self) -> bool:
-        return self.pid > 0 and _start_ticks(self.pid) == self.start_ticks
+        return self.running() is not None
+
+    def running(self) -> psutil.Process | None:
+        """Return the program's process, None if it has ended or if the pid is another program's."""
+        try:
+            process = psutil.Process(self.pid)
+            ours = abs(process.create_time() - self.created_s) < _CLOCK_S
+            named = any(self.folder in argument for argument in process.cmdline())
+        except psutil.Error:
+            return None
+        return process if ours and named else None
 
 
 def launch(daemon: Daemon, argv: list[str], log: Path, env: Mapping[str, str]) -> Daemon:
@@ -61,38 +79,36 @@ def launch(daemon: Daemon, argv: list[str], log: Path, env: Mapping[str, str]) -
     ]
     try:
         pid = os.posix_spawnp(argv[0], argv, dict(env), file_actions=streams, setsid=True)
+        process = psutil.Process(pid)
+        # For a moment a new process has no command, by which `running` knows it.
+        wait_until(lambda: bool(process.cmdline()), _START_S, f"the command of {daemon.name}")
+        return replace(daemon, pid=pid, created_s=process.create_time())
     except FileNotFoundError as exc:
         raise Invalid(f"{daemon.name} needs `{argv[0]}`, which is not on PATH") from exc
-    ticks = _start_ticks(pid)
-    if ticks is None:
-        raise Unavailable(f"{daemon.name} ended at once; see {log}")
-    return Daemon(daemon.name, daemon.port, pid, ticks)
+    except psutil.NoSuchProcess as exc:
+        raise Unavailable(f"{daemon.name} ended at once; see {log}") from exc
+
+
+def created_s(start_ticks: int) -> float:
+    """Return the creation time of a process from the kernel's ticks between boot and its start."""
+    return float(psutil.boot_time()) + start_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def send(daemon: Daemon, signum: signal.Signals) -> None:
     """Signal the program if it still runs."""
-    try:
-        pidfd = os.pidfd_open(daemon.pid)
-    except OSError:
-        return
-    try:
-        if daemon.is_alive():
-            signal.pidfd_send_signal(pidfd, signum)
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(pidfd)
+    if process := daemon.running():
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signum)
 
 
-def stop(daemons: Iterable[Daemon], limit_s: float) -> None:
+def stop(daemons: Sequence[Daemon], limit_s: float) -> None:
     """Ask all programs to end at once, so that no quorum waits for a gone member; kill the rest."""
-    running = [daemon for daemon in daemons if daemon.is_alive()]
-    for daemon in running:
-        send(daemon, signal.SIGTERM)
-    deadline = Deadline.after(limit_s)
-    while any(daemon.is_alive() for daemon in running) and not deadline.passed:
-        SYSTEM_CLOCK.sleep_s(_POLL_S)
-    for daemon in running:
+    running = [process for daemon in daemons if (process := daemon.running())]
+    for process in running:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    psutil.wait_procs(running, limit_s)
+    for daemon in daemons:
         kill(daemon)
 
 
@@ -101,11 +117,14 @@ def kill(daemon: Daemon, limit_s: float = 10.0) -> None:
 
     Raises: Unavailable when the process still runs after `limit_s`.
     """
-    send(daemon, signal.SIGKILL)
-    wait_until(lambda: not daemon.is_alive(), limit_s, f"the end of {daemon.name}")
-    if daemon.pid > 0:
-        with suppress(ChildProcessError):
-            os.waitpid(daemon.pid, os.WNOHANG)
+    if process := daemon.running():
+        try:
+            process.kill()
+            process.wait(limit_s)
+        except psutil.NoSuchProcess:
+            return
+        except psutil.TimeoutExpired as exc:
+            raise Unavailable(f"waited {limit_s:g} s for the end of {daemon.name}") from exc
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
@@ -129,8 +148,11 @@ def locked(path: Path, limit_s: float) -> Iterator[None]:
     Raises: Unavailable when another process holds the lock for longer than `limit_s`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as handle:
-        wait_until(lambda: _try_lock(handle.fileno()), limit_s, f"the lock {path}")
+    try:
+        lock = FileLock(path).acquire(limit_s)
+    except Timeout as exc:
+        raise Unavailable(f"waited {limit_s:g} s for the lock {path}") from exc
+    with lock:
         yield
 
 
@@ -144,13 +166,10 @@ def free_ports(count: int, seed: str) -> list[int]:
     """
     first = crc32(seed.encode()) % len(_PORTS)
     searched = [*_PORTS[first:], *_PORTS[:first]]
-    free: list[int] = []
-    for port in searched:
-        if len(free) == count:
-            return free
-        if _is_free(port):
-            free.append(port)
-    raise Unavailable(f"no {count} free ports on {LOOPBACK} in {_PORTS}")
+    free = list(islice(filter(_is_free, searched), count))
+    if len(free) < count:
+        raise Unavailable(f"no {count} free ports on {LOOPBACK} in {_PORTS}")
+    return free
 
 
 def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None) -> None:
@@ -177,24 +196,6 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
     except subprocess.CalledProcessError as exc:
         tail = exc.stdout[-_ERROR_TAIL_CHARS:]
         raise Unavailable(f"`{tool} {argv[1]}` failed ({exc.returncode}): {tail}") from exc
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Return the kernel start time of a process, None if it has ended or is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_free(port: int) -> bool:

@@ -47,16 +47,16 @@ def fetch_binary(cache: Path, limit_s: float) -> None:
             _build(_binary(cache), limit_s)
 
 
-def start(daemon: Daemon, cache: Path, directory: Path) -> Daemon:
+def start(daemon: Daemon, cache: Path) -> Daemon:
     """Launch the server on the daemon's port."""
-    data = directory / "data"
+    data = Path(daemon.folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("MINIO_")}
     argv = [str(_binary(cache)), "server", "--quiet", "--address", daemon.address, str(data)]
-    return launch(daemon, argv, _log(directory), inherited | _ENVIRONMENT)
+    return launch(daemon, argv, _log(daemon), inherited | _ENVIRONMENT)
 
 
-def await_started(daemon: Daemon, directory: Path, limit_s: float) -> None:
+def await_started(daemon: Daemon, limit_s: float) -> None:
     """Wait until the server serves.
 
     Raises: Unavailable when the server ends or takes longer than `limit_s`.
@@ -64,10 +64,10 @@ def await_started(daemon: Daemon, directory: Path, limit_s: float) -> None:
 
     def started() -> bool:
         if not daemon.is_alive():
-            raise Unavailable(f"{daemon.name} ended while it started; see {_log(directory)}")
+            raise Unavailable(f"{daemon.name} ended while it started; see {_log(daemon)}")
         return _is_ready(daemon.port)
 
-    wait_until(started, limit_s, f"{daemon.name} to start; see {_log(directory)}")
+    wait_until(started, limit_s, f"{daemon.name} to start; see {_log(daemon)}")
 
 
 def make_bucket(endpoint: str) -> None:
@@ -97,8 +97,8 @@ def _binary(cache: Path) -> Path:
     return cache / "bin" / "minio"
 
 
-def _log(directory: Path) -> Path:
-    return directory / "server.log"
+def _log(daemon: Daemon) -> Path:
+    return Path(daemon.folder, "server.log")
 
 
 def _build(binary: Path, limit_s: float) -> None:

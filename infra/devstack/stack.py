@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...control.errors import Invalid
 from . import daemons, kafka_node, minio_node
@@ -187,10 +188,13 @@ def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettin
 def _configure(count: int, settings: StackSettings) -> tuple[Daemon, ...]:
     ports = daemons.free_ports(2 * count + 1, str(settings.home))
     brokers, controllers, minio_port = ports[:count], ports[count : 2 * count], ports[-1]
-    kafka = [Daemon(f"{_KAFKA}{i}", port) for i, port in enumerate(brokers, 1)]
-    homes = [_kafka_home(node, settings) for node in kafka]
+    names = [*(f"{_KAFKA}{i}" for i in range(1, count + 1)), _MINIO]
+    nodes = tuple(
+        Daemon(name, port, str(settings.home / name))
+        for name, port in zip(names, [*brokers, minio_port], strict=True)
+    )
+    homes = [_kafka_home(node, settings) for node in _kafka_nodes(nodes)]
     kafka_node.configure(homes, list(zip(brokers, controllers, strict=True)))
-    nodes = (*kafka, Daemon(_MINIO, minio_port))
     _save(nodes, settings)
     return nodes
 
@@ -219,19 +223,19 @@ def _await_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
 
 def _start(node: Daemon, settings: StackSettings) -> Daemon:
     if node.name == _MINIO:
-        return minio_node.start(node, settings.cache, settings.home / _MINIO)
+        return minio_node.start(node, settings.cache)
     return kafka_node.start(node, _kafka_home(node, settings))
 
 
 def _await_started(node: Daemon, settings: StackSettings) -> None:
     if node.name == _MINIO:
-        minio_node.await_started(node, settings.home / _MINIO, settings.boot_s)
+        minio_node.await_started(node, settings.boot_s)
     else:
         kafka_node.await_started(node, _kafka_home(node, settings), settings.boot_s)
 
 
 def _kafka_home(node: Daemon, settings: StackSettings) -> kafka_node.KafkaHome:
-    return kafka_node.KafkaHome(settings.home / node.name, settings.cache, settings.heap_mib)
+    return kafka_node.KafkaHome(Path(node.folder), settings.cache, settings.heap_mib)
 
 
 def _kafka_nodes(nodes: tuple[Daemon, ...]) -> tuple[Daemon, ...]:
@@ -270,11 +274,18 @@ def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
         _require_own(settings.home)
     except FileNotFoundError:
         return None
-    nodes = tuple(Daemon(**node) for node in json.loads(text))
-    for node in nodes:
-        if not _NAME.fullmatch(node.name):
-            raise Invalid(f"the state of the stack in {settings.home} names {node.name!r}")
-    return nodes
+    return tuple(_node(fields, settings.home) for fields in json.loads(text))
+
+
+def _node(fields: dict[str, Any], home: Path) -> Daemon:
+    """Return the node that the state file describes."""
+    name = fields["name"]
+    if not _NAME.fullmatch(name):
+        raise Invalid(f"the state of the stack in {home} names {name!r}, which is no node of it")
+    if "start_ticks" in fields:  # older versions wrote this time, and no folder
+        created_s = daemons.created_s(fields.pop("start_ticks"))
+        fields |= {"created_s": created_s, "folder": str(home / name)}
+    return Daemon(**fields)
 
 
 def _save(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from ..processes import descendants
+import psutil
 
-_TICKS = os.sysconf("SC_CLK_TCK")
+from ..processes import descendants
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,9 @@ class Meter:
 
 def cpu_s(pid: int) -> float:
     """Return the user and system time of a process and of its ended children."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0.0
-    return sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
+    with suppress(psutil.NoSuchProcess):
+        return float(sum(psutil.Process(pid).cpu_times()[:4]))
+    return 0.0
 
 
 def peak_bytes(pid: int) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
+
+import psutil
 
 from headgate.control.clock import SYSTEM_CLOCK
 
@@ -58,9 +58,8 @@ class Samples:
 
 def resident_mib(pid: int) -> float:
     """Return the resident memory of a process, or 0 when it has ended."""
-    with suppress(OSError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+    with suppress(psutil.NoSuchProcess):
+        return float(psutil.Process(pid).memory_info().rss / (1 << 20))
     return 0.0
 
 

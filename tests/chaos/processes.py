@@ -10,9 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
@@ -39,13 +40,6 @@ def send(pids: list[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    pid: int
-    parent: int
-    command: str
 
 
 class Application:
@@ -103,16 +97,16 @@ class Application:
 
     def driver(self) -> list[int]:
         """Return the driver's Python process and its JVM."""
-        return [self.pid, *(p.pid for p in self._members() if "deploy.SparkSubmit" in p.command)]
+        return [self.pid, *(p.pid for p in self._members("deploy.SparkSubmit"))]
 
     def executors(self) -> list[int]:
-        return [p.pid for p in self._members() if "CoarseGrainedExecutorBackend" in p.command]
+        return [p.pid for p in self._members("CoarseGrainedExecutorBackend")]
 
     def workers(self) -> list[int]:
         """Return the Python processes that run tasks, which the daemons have forked."""
-        members = [p for p in self._members() if "pyspark.daemon" in p.command]
+        members = self._members("pyspark.daemon")
         daemons = {p.pid for p in members}
-        return [p.pid for p in members if p.parent in daemons]
+        return [p.pid for p in members if p.info["ppid"] in daemons]
 
     def end(self) -> None:
         """Kill all remaining processes, and wait until they are gone."""
@@ -122,19 +116,17 @@ class Application:
             lambda: not self._members(), STARTED_S_MAX, "the end of the application's processes"
         )
 
-    def _members(self) -> list[_Found]:
-        """Return the live processes of the application. Python workers leave its process group, but
-        not its session."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                state, parent, _, session = (
-                    (folder / "stat").read_text().rpartition(")")[2].split()[:4]
-                )
-                if int(session) == self.pid and state not in "ZX":
-                    command = (folder / "cmdline").read_text().replace("\0", " ")
-                    found.append(_Found(int(folder.name), int(parent), command))
-        return found
+    def _members(self, word: str = "") -> list[psutil.Process]:
+        """Return the live processes of the application whose command has the word. Python workers
+        leave its process group, but not its session."""
+        members = []
+        for process in psutil.process_iter(["cmdline", "ppid", "status"]):
+            with suppress(ProcessLookupError):
+                ours = os.getsid(process.pid) == self.pid
+                ended = process.info["status"] in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                if ours and not ended and word in " ".join(process.info["cmdline"] or ()):
+                    members.append(process)
+        return members
 
 
 class Masters:

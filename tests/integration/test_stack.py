@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -18,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headgate.control.errors import Invalid
-from headgate.infra.devstack import daemons, stack
+from headgate.infra.devstack import stack
 from headgate.infra.devstack.stack import StackSettings, StackState
 
 pytestmark = pytest.mark.real
@@ -109,13 +107,6 @@ def test_a_conditional_put_has_one_winner(state: StackState, s3: Any) -> None:
         assert len(winners) == 1
         stored = s3.get_object(Bucket=state.bucket, Key=f"race/{key}")["Body"].read()
         assert winners == [stored]
-
-
-def test_a_signal_never_reaches_a_stranger(state: StackState) -> None:
-    """A process with the pid of a node but another start time is never signalled."""
-    stranger = daemons.Daemon("stranger", 0, os.getpid(), start_ticks=1)
-    daemons.send(stranger, signal.SIGKILL)
-    assert not stranger.is_alive()
 
 
 def test_an_unknown_node_is_named(settings: StackSettings, state: StackState) -> None:

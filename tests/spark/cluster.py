@@ -28,7 +28,7 @@ Task = Callable[[int, Iterable[Any]], Iterator[Any]]
 def executors(spark: SparkSession) -> list[int]:
     """Return the executor processes under this session's JVM."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    return [pid for pid in descendants(jvm) if b"CoarseGrainedExecutorBackend" in command(pid)]
+    return [pid for pid in descendants(jvm) if "CoarseGrainedExecutorBackend" in command(pid)]
 
 
 def kill_executors(spark: SparkSession) -> int:

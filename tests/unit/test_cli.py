@@ -14,6 +14,7 @@ from headgate.control.events.types import AttemptFailed, Event, JobAccepted, Job
 from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryDecisions
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra.cli import app, options
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
 from headgate.infra.devstack.stack import StackState
@@ -278,7 +279,7 @@ def test_the_local_stack_is_used_when_nothing_is_named(
 ) -> None:
     """Commands without options use the local stack, and say so on stderr."""
     seen = targets(log, monkeypatch)
-    node = Daemon("kafka-1", 9)
+    node = Daemon("kafka-1", 9, "/stack/kafka-1")
     found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
     monkeypatch.setattr(stack, "status", lambda: found)
     monkeypatch.setattr(Daemon, "is_alive", lambda self: True)
@@ -351,7 +352,7 @@ def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> 
 def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
     """`stack up` prints all lines for a shell, and Spark settings for broker, store and
     endpoint."""
-    node = Daemon("kafka-1", 9)
+    node = Daemon("kafka-1", 9, "/stack/kafka-1")
     found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
     monkeypatch.setattr(stack, "up", lambda nodes: found)
     code, lines, _ = ran("stack", "up")
@@ -374,3 +375,16 @@ def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, said = ran("stack", "status")
     assert code == 2
     assert "headgate stack up" in said
+
+
+def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the packages of the local stack its commands say what to install, and other commands
+    ask for a broker."""
+    for module in (app, options):
+        monkeypatch.setattr(module, "HAS_DEVSTACK", False)
+    for command in ("up", "status", "down"):
+        code, _, said = ran("stack", command)
+        assert code == 2
+        assert "pip install 'headgate[stack]'" in said
+    monkeypatch.setattr(stack, "status", lambda: pytest.fail("the stack is not asked"))
+    assert 0 == ran("events")[0]

@@ -58,6 +58,17 @@ print(*{"confluent_kafka", "obstore", "boto3", "botocore"} & sys.modules.keys())
     assert [] == _said(program)
 
 
+def test_commands_look_at_no_process() -> None:
+    """The command line imports the packages of the local stack only for the stack."""
+    program = """
+import sys
+import headgate.infra.cli.app
+from headgate.connectors.spark.tasks import worker
+print(*{'psutil', 'filelock'} & sys.modules.keys())
+"""
+    assert [] == _said(program)
+
+
 def test_writing_does_not_import_pandas() -> None:
     """Writing a segment does not import pandas.
 
