@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 UV := uv==0.13.8
-ROOMS := src control storage connectors infra
+ROOMS := src control storage connectors infra testing
 
 BIN := $(CURDIR)/.venv/bin
 INSTALLED := .venv/.installed

@@ -16,14 +16,13 @@ from botocore.config import Config
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
 from headgate.infra.devstack import stack
-from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore, PendingUpload
 from headgate.storage.stores.s3.settings import MultipartSettings, S3Settings
 from headgate.storage.stores.s3.store import S3BlobStore
-
-from .blob_store_suite import BlobStoreSuite, swept
+from headgate.testing.blob_store_suite import BlobStoreSuite, swept
+from headgate.testing.faulty_store import FaultPlan, FaultyBlobStore
 
 MIB = 1 << 20
 REGION = "us-east-1"

@@ -21,9 +21,8 @@ from headgate.control.log import EventLog, partition_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.devstack import stack
 from headgate.infra.embedded import EmbeddedStack, start_embedded
-
-from .event_log_suite import LIMIT_S, append, decision, fact
-from .state_suite import StateBasics, StateSuite
+from headgate.testing.event_log_basics import LIMIT_S, EventLogBasics, append, decision, fact
+from headgate.testing.event_log_suite import EventLogSuite
 
 
 def produce_garbage(
@@ -58,7 +57,7 @@ def embedded() -> Iterator[EmbeddedStack]:
         yield running
 
 
-class TestMemoryEventLog(StateSuite):
+class TestMemoryEventLog(EventLogSuite):
     @pytest.fixture
     def log(self) -> EventLog:
         return MemoryEventLog(self.PARTITIONS, retention_ms=self.RETENTION_MS)
@@ -122,7 +121,7 @@ class KafkaFaults:
 
 
 @pytest.mark.real
-class TestKafkaEventLog(KafkaFaults, StateSuite):
+class TestKafkaEventLog(KafkaFaults, EventLogSuite):
     @pytest.fixture
     def log(self, settings: KafkaSettings) -> Iterator[EventLog]:
         log = KafkaEventLog(settings)
@@ -308,7 +307,7 @@ class TestKafkaEventLog(KafkaFaults, StateSuite):
         assert capfd.readouterr() == ("", "")
 
 
-class TestEmbeddedEventLog(KafkaFaults, StateBasics):
+class TestEmbeddedEventLog(KafkaFaults, EventLogBasics):
     TELLS_TIME = False
 
     @pytest.fixture

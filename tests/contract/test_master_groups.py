@@ -27,9 +27,8 @@ from headgate.control.kafka.records import Place
 from headgate.control.log import EventLog, StateRecord, partition_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.devstack import stack
-
-from .event_log_suite import LIMIT_S, append, decision, fact
-from .master_group_suite import MasterGroupSuite, Member, holds, wait_for
+from headgate.testing.event_log_basics import LIMIT_S, append, decision, fact
+from headgate.testing.master_group_suite import MasterGroupSuite, Member, holds, wait_for
 
 # The broker's minimum for both: a member that does not poll for that long is given up.
 SESSION = {"session.timeout.ms": "6000", "max.poll.interval.ms": "6000"}
@@ -96,7 +95,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         opened.close()
         for member in (unread, away):
             assert {} == member.read
-            assert {"granted", "revoked"} == {what for what, *_ in member.told}
+            assert {"granted", "revoked"} == {what for what, *_ in member.changes}
 
     def test_a_partition_that_is_away_holds_up_no_other(
         self,

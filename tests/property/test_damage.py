@@ -24,15 +24,15 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.limits import Limits
-from headgate.storage.stores.faults import (
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.stores.port import BlobStore
+from headgate.testing.faulty_store import (
     Effect,
     FaultPlan,
     FaultyBlobStore,
     Operation,
     PlannedFault,
 )
-from headgate.storage.stores.memory import MemoryBlobStore, Objects
-from headgate.storage.stores.port import BlobStore
 
 from ..doubles.damaged import LIMITS, SCHEMA, SUBPARTITIONS, Sound, part, sound, without_indexes
 from ..doubles.segments import CODECS, JOB, LAYOUT, RESULT, Written, produce

@@ -8,11 +8,11 @@ from functools import partial
 from headgate.control.clock import Clock, Deadline
 from headgate.control.errors import Unavailable
 from headgate.storage.stores.conditional_put import PutAnswer, Stored
-from headgate.storage.stores.faults import FaultyBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStat, ByteRange, Bytes, PendingUpload
 from headgate.storage.stores.request_meter import RequestCounts
 from headgate.storage.stores.retries import RetrySettings
+from headgate.testing.faulty_store import FaultyBlobStore
 
 from .faults import Chaos, StorePlan
 from .oracle import Oracle

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from headgate.control.errors import Throttled, Unavailable
-from headgate.storage.stores.faults import Effect, FaultPlan, Operation, PlannedFault
+from headgate.testing.faulty_store import Effect, FaultPlan, Operation, PlannedFault
 
 from .scheduler import Scheduler
 

@@ -21,9 +21,10 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import begin, forget, read_snapshots, take_up
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import JOB, REGISTERED, RESULT, OrderedStorage, audited, events, state_facts
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
 from ..doubles.steps import StoppedClock, drive
 
@@ -150,7 +151,7 @@ class Forgetful(FaultyLog):
 def test_a_head_that_goes_while_it_is_read_only_delays() -> None:
     """When the log loses its head while it is read, a driver that begins looks again, and a sweeper
     gets a retryable error."""
-    once = Fault("forget", 1, Unavailable("not raised"))
+    once = LogFault("forget", 1, Unavailable("not raised"))
     begin(Forgetful(crowded(), once), JOB, Deadline.after(2.0))
     log = MemoryEventLog(1)
     live(log, LIFE, 100)

@@ -17,17 +17,17 @@ from headgate.control.errors import (
     Unavailable,
 )
 from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored, settle
-from headgate.storage.stores.faults import (
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.open_store import open_store
+from headgate.storage.stores.port import ByteRange
+from headgate.storage.stores.retries import Retrier, RetrySettings, backoff_s
+from headgate.testing.faulty_store import (
     Effect,
     FaultPlan,
     FaultyBlobStore,
     Operation,
     PlannedFault,
 )
-from headgate.storage.stores.memory import MemoryBlobStore
-from headgate.storage.stores.open_store import open_store
-from headgate.storage.stores.port import ByteRange
-from headgate.storage.stores.retries import Retrier, RetrySettings, backoff_s
 
 from ..doubles.s3 import StillClock
 

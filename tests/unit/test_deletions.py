@@ -15,6 +15,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import ResultId
 from headgate.control.memory.log import MemoryEventLog
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
     JOB,
@@ -31,7 +32,7 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.storages import BusyStorage, SlowStorage, stored
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -43,7 +44,7 @@ def test_objects_go_only_when_the_order_is_committed() -> None:
     for nth in range(1, 6):
         storage = OrderedStorage(log)
         state_facts(log, *OPENING, produced(0, 1, nth), AttemptFailed(attempt(1, 7, nth), "oom"))
-        faulty = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
+        faulty = FaultyLog(log, LogFault("commit", nth, Unavailable("injected")))
         with looping(faulty, storage) as loop:
             gone = 2 * nth - 1
             assert loop.wait_for(deleted_objects(gone), "deletion")

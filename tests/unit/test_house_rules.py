@@ -13,13 +13,13 @@ from pathlib import Path
 import headgate
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("src", "control", "storage", "connectors", "infra")
+ROOMS = ("src", "control", "storage", "connectors", "infra", "testing")
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 PUBLIC_NAMES_MAX = 12
 
 FOLDER_FILES_MAX = 12
-PATH = re.compile(r"`((?:src|control|storage|connectors|infra|tests|docs)/[\w/.]*)`")
+PATH = re.compile(r"`((?:src|control|storage|connectors|infra|testing|tests|docs)/[\w/.]*)`")
 PRIVATE_SPARK = {"_jvm", "_jdf", "_jsparkSession"}
 BEHIND_THE_DOOR = ("connectors/spark/jvm/", "connectors/spark/queries/")
 

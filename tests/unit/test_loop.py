@@ -30,6 +30,7 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.schedule import SnapshotSchedule
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
     JOB,
@@ -48,7 +49,7 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -150,7 +151,7 @@ def test_a_question_survives_an_unknown_commit() -> None:
     """A decision whose commit got no answer is made once, and still answers the question."""
     log = MemoryEventLog()
     for after in (False, True):
-        faulty = FaultyLog(log, Fault("commit", 1, OutcomeUnknown("injected"), after))
+        faulty = FaultyLog(log, LogFault("commit", 1, OutcomeUnknown("injected"), after))
         with looping(faulty, by=f"driver {after}") as loop:
             assert (JobAccepted(1 + after),) == loop.ask(REGISTERED).result(1.0)
     assert audited(log).decisions == 2
@@ -186,11 +187,11 @@ def test_nothing_is_told_or_deleted_before_it_is_committed() -> None:
 )
 def test_whatever_was_opened_is_closed(operation: str) -> None:
     """A loop that starts over closes the decisions that it had opened."""
-    faulty = FaultyLog(MemoryEventLog(), Fault(operation, 1, Unavailable("injected")))
+    faulty = FaultyLog(MemoryEventLog(), LogFault(operation, 1, Unavailable("injected")))
     with looping(faulty) as loop:
         assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
     opened = faulty.calls["open_decisions"] - (operation == "open_decisions")
-    assert opened == faulty.calls["closed decisions"]
+    assert opened == faulty.calls["close"]
 
 
 def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
@@ -198,7 +199,7 @@ def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
     again, and does not disturb that successor."""
     log = MemoryEventLog()
     for nth in (3, 4):
-        cut_off = FaultyLog(log, Fault("commit", nth, Unavailable("injected")))
+        cut_off = FaultyLog(log, LogFault("commit", nth, Unavailable("injected")))
         first, second = Job(), Job()
         with looping(cut_off, by=f"first {nth}", job=first) as loop:
             (accepted,) = loop.ask(REGISTERED).result(1.0)
@@ -229,7 +230,9 @@ def test_a_master_that_was_cut_off_leaves_its_successor_alone() -> None:
 def test_a_master_that_was_away_in_a_step_goes_on(operation: str) -> None:
     """A master whose open step the log has ended continues when no other master has come."""
     job = Job()
-    faulty = FaultyLog(MemoryEventLog(), Fault(operation, 3, Fenced("the step was open too long")))
+    faulty = FaultyLog(
+        MemoryEventLog(), LogFault(operation, 3, Fenced("the step was open too long"))
+    )
     with looping(faulty, job=job) as loop:
         assert (JobAccepted(1),) == loop.ask(REGISTERED).result(1.0)
         for fact in (*OPENING[1:], produced(0, 1), produced(1, 2)):
@@ -243,7 +246,7 @@ def test_a_master_that_was_away_in_a_step_goes_on(operation: str) -> None:
 def test_a_master_whose_place_in_the_log_is_gone_begins_anew() -> None:
     """A master whose position is no longer in the log starts over, as after an absence longer than
     the log's retention."""
-    faulty = FaultyLog(MemoryEventLog(), Fault("poll", 2, Lost("injected")))
+    faulty = FaultyLog(MemoryEventLog(), LogFault("poll", 2, Lost("injected")))
     with looping(faulty) as loop:
         for epoch in (1, 2, 3):
             assert (JobAccepted(epoch),) == loop.ask(REGISTERED).result(1.0)

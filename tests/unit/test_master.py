@@ -29,12 +29,13 @@ from headgate.control.events.types import (
 from headgate.control.events.types import Event as Stated
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.log import EventLog, Receipt
-from headgate.storage.stores.faults import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 from headgate.storage.stores.port import BlobStore
 from headgate.storage.stores.retries import RetrySettings
+from headgate.testing.faulty_log import LogFault
+from headgate.testing.faulty_store import FaultPlan, FaultyBlobStore, Operation, PlannedFault
 
 from ..doubles.jobs import JOB, RESULT, Deaf, Job, bodies, events, state_facts
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.stacks import (
     LAYOUT,
     PARTITIONS,
@@ -73,7 +74,7 @@ def explained(stack: Stack, log: EventLog, store: BlobStore | None = None) -> bo
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_a_commit_in_doubt_loses_no_answer(stack: Stack, nth: int) -> None:
     """A driver gets the answers to its registration and its end, whichever commit has no answer."""
-    log = FaultyLog(stack.inner, Fault("commit", nth, OutcomeUnknown("injected"), after=True))
+    log = FaultyLog(stack.inner, LogFault("commit", nth, OutcomeUnknown("injected"), after=True))
     with stack.master(log) as master:
         master.register_job(Job())
         master.unregister_job(JOB)
@@ -116,7 +117,7 @@ def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool
     and a later driver ends the job."""
     for nth in range(1, CALLS_MAX):
         stack = Stack()
-        log = FaultyLog(stack.inner, Fault(operation, nth, error, after))
+        log = FaultyLog(stack.inner, LogFault(operation, nth, error, after))
         assert explained(stack, log)
         stack.end()
         if log.calls[operation] < nth:
@@ -189,7 +190,7 @@ def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack,
     going.set()
 
     class Interrupted(FaultyLog):
-        def meet(self, operation: str) -> Fault | None:
+        def meet(self, operation: str) -> LogFault | None:
             assert operation != held or going.wait(5.0)
             return super().meet(operation)
 

@@ -19,7 +19,7 @@ import headgate
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/headgate"
-ROOMS = ("control", "storage", "connectors", "infra")
+ROOMS = ("control", "storage", "connectors", "infra", "testing")
 LOCK = (ROOT / "requirements.lock").read_text()
 PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z_ =!'A-Z0-9]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")

@@ -25,6 +25,7 @@ from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots import records, schedule
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
     JOB,
@@ -39,7 +40,7 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
 from ..doubles.steps import StoppedClock, drive
 
@@ -213,7 +214,7 @@ def test_whatever_fails_every_question_is_answered(
     """A loop whose snapshots fail, or are stored without an answer, answers every question once and
     rightly: no snapshot hides an open question."""
     log = MemoryEventLog()
-    faulty = FaultyLog(log, Fault(operation, nth, error, after))
+    faulty = FaultyLog(log, LogFault(operation, nth, error, after))
     with looping(faulty, settings=OFTEN) as loop:
         answers = [loop.ask(fact) for fact in (*LIFE, ReleaseRequested(RESULT, "asked"))]
         found = [answer.result(3.0) for answer in answers]

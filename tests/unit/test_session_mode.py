@@ -31,10 +31,11 @@ from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState, ResultState
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.group_masters import mastering
 from ..doubles.jobs import HURRIED, JOB, OPENING, RESULT, Job, bodies, events, produced
-from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
+from ..doubles.logs import STEP_EVENTS_MAX, FaultyLog
 from ..doubles.stacks import PARTITIONS, WAIT_MS, Stack, produce, read, register
 
 _PATIENT_MS = 10_000
@@ -269,7 +270,7 @@ def test_any_one_call_of_a_masters_log_may_fail(
     wait_ms = WAIT_MS if unanswered else _PATIENT_MS
     for nth in range(1, 25):
         stack = Stack()
-        faulty = FaultyLog(stack.inner, Fault(operation, nth, error, after))
+        faulty = FaultyLog(stack.inner, LogFault(operation, nth, error, after))
         with driving(stack, wait_ms=wait_ms) as driver:
             with mastering(stack, faulty):
                 if unanswered:

@@ -32,11 +32,12 @@ from headgate.control.snapshots import records as snapshots
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.control.snapshots.schedule import SnapshotSchedule
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.group_snapshots import END, LIFE, NEVER, OFTEN, end, keep, live, standing, state_of
 from ..doubles.groups import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
 from ..doubles.jobs import JOB, RESULT, looping, produced
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.steps import CLOCK, StoppedClock
 
 
@@ -293,7 +294,7 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
         state_facts(log, JOB, *LIFE[1:])
         drive(log, Storage(), steps)
         before = end(log)
-        faulty.fault = Fault("poll", faulty.calls["poll"] + 5, Unavailable("injected"))
+        faulty.fault = LogFault("poll", faulty.calls["poll"] + 5, Unavailable("injected"))
         loop.wait_for(lambda _: asked or None, "the driver that begins anew")
         assert any(isinstance(one, Released) for one in asked[0].result(1.0))
 
@@ -315,7 +316,7 @@ def test_a_question_is_answered_though_the_log_is_away_for_a_moment() -> None:
         log.expire(JOB, 1)
         answer = loop.ask(ReleaseRequested(RESULT, "asked"))
         assert snapshot.position < end(log)
-        faulty.fault = Fault("poll", faulty.calls["poll"] + 1, Unavailable("injected"))
+        faulty.fault = LogFault("poll", faulty.calls["poll"] + 1, Unavailable("injected"))
         followed, deadline = faulty.calls["follow"], Deadline.after(5.0)
         while faulty.calls["follow"] == followed:
             assert not deadline.passed
@@ -344,7 +345,7 @@ def test_whichever_step_fails_nothing_is_lost(
     fact is decided once."""
     for nth in range(1, 60):
         log, storage = MemoryEventLog(1), Storage()
-        faulty = FaultyLog(log, Fault(operation, nth, error, after))
+        faulty = FaultyLog(log, LogFault(operation, nth, error, after))
         for job in JOBS[:2]:
             state_facts(log, job, *LIFE)
         for start in range(3):

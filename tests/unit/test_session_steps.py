@@ -41,10 +41,11 @@ from headgate.control.memory.partitions import MemoryTransactions
 from headgate.control.model import replay
 from headgate.control.model.decide import step
 from headgate.control.model.state import JobState
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.groups import JOBS, OPENING, Storage, audited, drive, events, joined, state_facts
 from ..doubles.jobs import RESULT, attempt, produced
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 
 PARTITIONS = 4
 
@@ -364,7 +365,7 @@ def test_any_one_call_may_fail(operation: str, error: HeadgateError, after: bool
     by steps that join again."""
     for nth in range(1, 100):
         log, storage = MemoryEventLog(PARTITIONS), Storage()
-        faulty = FaultyLog(log, Fault(operation, nth, error, after))
+        faulty = FaultyLog(log, LogFault(operation, nth, error, after))
         for job in JOBS[:3]:
             state_facts(log, job, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 9), "oom"))
         try:

@@ -30,11 +30,12 @@ from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 from headgate.control.master.silence import MASTERS, SilenceTimer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.group_masters import mastering
 from ..doubles.groups import JOBS, OPENING, STEPS, Storage, audited, drive, events, state_facts
 from ..doubles.jobs import HURRIED, JOB, RESULT, Job, attempt, produced
-from ..doubles.logs import STEP_EVENTS_MAX, Fault, FaultyLog
+from ..doubles.logs import STEP_EVENTS_MAX, FaultyLog
 from ..doubles.stacks import Stack
 from ..doubles.steps import StoppedClock
 
@@ -335,7 +336,7 @@ def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> Non
     """A fact that the log does not take is stated later, and a job that cannot be swept is named in
     the log file."""
     world = World(storage=Swept(failing=True))
-    faulty = FaultyLog(world.log, Fault("append", 1, Unavailable("injected")))
+    faulty = FaultyLog(world.log, LogFault("append", 1, Unavailable("injected")))
     with world.master(faulty) as steps:
         world.live(*LIVED)
         drive(world.log, world.storage, steps)

@@ -29,6 +29,7 @@ from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
     JOB,
@@ -43,7 +44,7 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import Fault, FaultyLog
+from ..doubles.logs import FaultyLog
 from ..doubles.steps import CLOCK, STEPS, drive
 from ..doubles.storages import BusyStorage
 
@@ -84,7 +85,7 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
             log = MemoryEventLog()
             storage = OrderedStorage(log)
             state_facts(log, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 7), "oom"))
-            faulty = FaultyLog(log, Fault("commit", 1, error, after))
+            faulty = FaultyLog(log, LogFault("commit", 1, error, after))
             with (
                 closing(opened(faulty, "first")) as steps,
                 pytest.raises(type(error), match="injected"),
@@ -150,7 +151,7 @@ def test_a_deletion_whose_fact_is_in_doubt_is_handed_out_again() -> None:
     log = FaultyLog(MemoryEventLog())
     storage = OrderedStorage(log)
     state_facts(log, *OPENING, produced(0, 1), produced(0, 2))
-    log.fault = Fault("append", log.calls["append"] + 1, OutcomeUnknown("no confirmation"))
+    log.fault = LogFault("append", log.calls["append"] + 1, OutcomeUnknown("no confirmation"))
     with closing(opened(log)) as steps:
         state = drive(steps, log, storage)[-1].state
         assert state is not None

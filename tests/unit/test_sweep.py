@@ -37,6 +37,7 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import JobState
 from headgate.control.snapshots.resume import by_partition, read_snapshots
 from headgate.infra.sweep import sweep
+from headgate.testing.faulty_log import LogFault, NoAnswer
 
 from ..doubles.jobs import (
     JOB,
@@ -52,7 +53,7 @@ from ..doubles.jobs import (
     produced,
     state_facts,
 )
-from ..doubles.logs import Fault, FaultyLog, NoAnswer
+from ..doubles.logs import FaultyLog
 from ..doubles.steps import StoppedClock, drive
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
@@ -396,7 +397,7 @@ def test_a_long_lease_is_no_reason_for_a_long_silence() -> None:
 
 def test_a_beat_that_fails_is_followed_by_the_next() -> None:
     """A heartbeat that fails does not end the thread: the next one follows."""
-    log = FaultyLog(MemoryEventLog(), Fault("beat", 1, Unavailable("injected")))
+    log = FaultyLog(MemoryEventLog(), LogFault("beat", 1, Unavailable("injected")))
     heart = HeartbeatThread(log, JOB, MasterSettings(lease_ms=300), lambda: True, unheard)
     heart.start()
     await_beat(log, 0)

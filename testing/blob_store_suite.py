@@ -1,7 +1,7 @@
-"""The contract of every object store, as tests; a subclass per store gives it the `store` fixture.
+"""The contract of every object store, as tests.
 
-The fixture's end proves that a test's objects can be listed and deleted and that none of its
-uploads is left.
+A subclass gives the fixture `make`, a function that opens a bucket, the same one at each call. The
+end of a test proves that its objects can be listed and deleted, and that no upload is left.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from headgate.control.clock import Deadline
-from headgate.control.errors import Closed, Conflict, Corrupt, HeadgateError, Invalid, Lost
-from headgate.storage.stores.port import BlobStat, BlobStore, ByteRange
-from headgate.storage.stores.request_meter import RequestCounts
+from ..control.clock import Deadline
+from ..control.errors import Closed, Conflict, Corrupt, HeadgateError, Invalid, Lost
+from ..storage.stores.port import BlobStat, BlobStore, ByteRange
+from ..storage.stores.request_meter import RequestCounts
 
 BIG_BYTES = 11 * (1 << 20) + 7  # above the multipart threshold, and not a whole number of parts
 RACERS = 8
@@ -47,7 +47,8 @@ def together(count: int, act: Callable[[int], None]) -> list[HeadgateError | Non
 
 
 class BlobStoreSuite:
-    listed = 1_050  # more than a page of S3
+    LISTED = 1_050
+    """The objects of one listing: more than a page of S3."""
 
     @pytest.fixture
     def make(self) -> Callable[[], BlobStore]:
@@ -96,10 +97,10 @@ class BlobStoreSuite:
     ) -> None:
         """A range past the end is `Corrupt`; the error names object, range, and both lengths."""
         store.put("a", b"0123456789", "w")
-        found = max(0, 10 - start)
+        left = max(0, 10 - start)
         with pytest.raises(Corrupt) as caught:
             store.get("a", ByteRange(start, length))
-        for part in ("object a", f"{start}..{start + length}", f"expected {length}", str(found)):
+        for part in ("object a", f"{start}..{start + length}", f"expected {length}", str(left)):
             assert part in str(caught.value)
 
     def test_a_missing_object_is_lost(self, store: BlobStore) -> None:
@@ -172,7 +173,7 @@ class BlobStoreSuite:
     def test_list_gives_every_name_of_a_prefix_in_order(self, store: BlobStore) -> None:
         """A prefix with more names than a page is listed completely, sorted, and without
         neighbours."""
-        names = [f"l/{number:04}/x" for number in range(self.listed)]
+        names = [f"l/{number:04}/x" for number in range(self.LISTED)]
         with ThreadPoolExecutor(RACERS) as pool:
             list(pool.map(lambda name: store.put(name, b"x", "w"), reversed(names)))
         store.put("k", b"x", "w")

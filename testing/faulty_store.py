@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
-from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
-from ...control.errors import HeadgateError
-from .conditional_put import PutAnswer, SteppedBlobStore, Stored, put
-from .port import BlobStat, ByteRange, Bytes, PendingUpload, exact
-from .request_meter import RequestCounts
-from .retries import Retrier, RetrySettings
+from ..control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ..control.errors import HeadgateError
+from ..storage.stores.conditional_put import PutAnswer, SteppedBlobStore, Stored, put
+from ..storage.stores.port import BlobStat, ByteRange, Bytes, PendingUpload, exact
+from ..storage.stores.request_meter import RequestCounts
+from ..storage.stores.retries import Retrier, RetrySettings
 
 T = TypeVar("T")
 
