@@ -44,7 +44,7 @@ def _read_bytes(record: bytes, at: int) -> tuple[bytes, int]:
     size, at = read_long(record, at)
     end = at + size
     if not at <= end <= len(record):
-        raise Corrupt(f"{size} bytes at {at} are not there")
+        raise Corrupt(f"the record ends before the {size} bytes at {at}")
     return record[at:end], end
 
 
@@ -56,7 +56,7 @@ def _read_string(record: bytes, at: int) -> tuple[str, int]:
     at += 1
     end = at + (size >> 1)
     if end > len(record):
-        raise Corrupt(f"{size >> 1} bytes at {at} are not there")
+        raise Corrupt(f"the record ends before the {size >> 1} bytes at {at}")
     return record[at:end].decode(), end
 
 
@@ -167,7 +167,7 @@ def _union_reader(branches: list[Reader]) -> Reader:
     def read(record: bytes, at: int) -> tuple[Any, int]:
         which, at = read_long(record, at)
         if not 0 <= which < len(branches):
-            raise Corrupt(f"there is no branch {which}")
+            raise Corrupt(f"the union has no branch {which}")
         return branches[which](record, at)
 
     return read

@@ -84,16 +84,16 @@ def decode(record: bytes) -> Event:
     """
     read = _READERS.get(record[2:_HEADER_BYTES])
     if record[:2] != _MARKER or read is None:
-        raise Corrupt("record is no event of a known version")
+        raise Corrupt("the record is not an event of a known version")
     try:
         event, end = read(record, _HEADER_BYTES)
     except (IndexError, UnicodeDecodeError) as exc:
-        raise Corrupt(f"event cannot be decoded: {type(exc).__name__}") from exc
+        raise Corrupt(f"the event cannot be decoded: {type(exc).__name__}") from exc
     if end != len(record):
-        raise Corrupt(f"{len(record) - end} bytes after the event")
+        raise Corrupt(f"the record has {len(record) - end} bytes after its event")
     decoded = cast(Event, event)
     if wrong := _beyond(decoded):
-        raise Corrupt(f"an event of bounds that it may not have: {wrong}")
+        raise Corrupt(f"the event is out of bounds: {wrong}")
     return decoded
 
 
@@ -108,18 +108,20 @@ def _beyond(event: Event) -> str:
     reader.
     """
     if not _is_name(event.job):
-        return f"job {event.job[:NAME_CHARS_MAX]!r} is no name"
+        return f"{event.job[:NAME_CHARS_MAX]!r} cannot name a job"
     if not 0 <= event.time_ms < _TIME_MS_MAX:
-        return f"{event.time_ms} ms is no time"
+        return f"{event.time_ms} ms is not a time"
     check = _CHECKS.get(type(event.body))
     return "" if check is None else check(event.body)
 
 
 def _beyond_result(body: ResultRegistered) -> str:
     if not _is_name(body.result):
-        return f"result {body.result[:NAME_CHARS_MAX]!r} is no name"
+        return f"{body.result[:NAME_CHARS_MAX]!r} cannot name a result"
     if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
-        return f"{body.partitions} x {body.subpartitions} is more than {PARTS_MAX} at a side"
+        return (
+            f"{body.partitions} x {body.subpartitions} partitions: at most {PARTS_MAX} on each side"
+        )
     return ""
 
 
@@ -131,7 +133,7 @@ def _beyond_counts(*counts: int) -> str:
     """Return why a count is out of bounds for the sums of a job, or an empty text."""
     if not counts or (min(counts) >= 0 and max(counts) <= _COUNT_MAX):
         return ""
-    return f"it counts {min(counts)} to {max(counts)} rows, bytes, requests or objects"
+    return f"its numbers of rows, bytes, requests or objects are {min(counts)} to {max(counts)}"
 
 
 _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(

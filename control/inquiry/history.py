@@ -25,6 +25,9 @@ from ..events.types import (
 )
 from ..ids import AttemptId, PartitionId
 
+READ = "is the one that readers read"
+"""The outcome of the attempt that is the partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -61,7 +64,7 @@ class _Story:
         offset, body = recorded.offset, recorded.event.body
         match body:
             case JobAccepted() if body.epoch > 1:
-                self.cause = (f"driver {body.epoch} of the job began", [offset])
+                self.cause = (f"driver {body.epoch} of the job attached", [offset])
                 self.open = None
             case PartitionAccepted() if self._accepted(body):
                 self.cause = ("its map stage was run", [offset])
@@ -97,7 +100,7 @@ class _Story:
     def _order(self, recorded: Recorded, body: Reproduce) -> None:
         basis = recorded.event.basis
         fact = self.facts.get(basis if basis is not None else -1)
-        by = f", as {fact.by} stated" if fact is not None else ""
+        by = f", announced by {fact.by}" if fact is not None else ""
         offsets = [recorded.offset] if basis is None else [basis, recorded.offset]
         self.cause, self.open = (f"it was ordered again: {body.reason}{by}", offsets), None
 
@@ -108,7 +111,7 @@ class _Story:
             case AttemptFailed():
                 self._note(body.attempt, f"failed: {body.reason}", offset)
             case Consumable():
-                self._note(body.attempt, "is the partition", offset)
+                self._note(body.attempt, READ, offset)
             case Superseded():
                 self._note(body.attempt, f"was superseded: {body.reason}", offset)
 

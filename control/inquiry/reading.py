@@ -40,7 +40,8 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
         end, event_count = follower.end(), 0
         while follower.position() < end:
             if deadline.passed:
-                raise Unavailable(f"read up to {follower.position()} of {end} in {READ_S_MAX} s")
+                at = follower.position()
+                raise Unavailable(f"the log was read up to {at} of {end} only, in {READ_S_MAX} s")
             records = follower.poll(_POLL_EVENTS_MAX, deadline.poll_s)
             event_count += len(records)
             yield from records
@@ -64,7 +65,7 @@ def states(log: EventLog, job: str) -> tuple[JobState, ...]:
 
 def follow(log: EventLog, job: str) -> Iterator[Recorded]:
     if not job:
-        raise Invalid("--follow needs --job: jobs are ordered each by itself")
+        raise Invalid("--follow needs --job: only the events of one job have an order")
     with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
         while True:
             yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)

@@ -268,7 +268,11 @@ class KafkaClients:
                 "Change the topic, the settings, or the prefix of the topics"
             )
         if differences := _others(actual, topic.wished):
-            _LOG.warning("topic %s is not as one made now would be: %s", topic.name, differences)
+            _LOG.warning(
+                "topic %s has other settings than Headgate gives a new topic: %s",
+                topic.name,
+                differences,
+            )
 
     def _configured(self, name: str, deadline: Deadline) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, name)
@@ -289,7 +293,7 @@ class KafkaClients:
                 if deadline.passed:
                     raise translate(exc.args[0], doing) from exc
             if deadline.passed:
-                raise Unavailable(f"{doing}: no partition, or one without a leader")
+                raise Unavailable(f"{doing}: a partition is missing or has no leader")
             deadline.pause()
 
     def _describe(self, name: str, deadline: Deadline) -> list[bool]:

@@ -127,7 +127,7 @@ class KafkaEventLog:
     def beat(self, job: JobId) -> KafkaReceipt:
         self._check_open()
         (place,) = self._clients.places(self._settings.heartbeats_topic, job)
-        producer, what = self._clients.producer(), f"a sign of life of the driver of {job}"
+        producer, what = self._clients.producer(), f"a heartbeat of the driver of {job}"
         receipt = KafkaReceipt(producer, what)
         with self._clients.producing(what):
             produce_beat(producer, place, job, receipt.settle)
@@ -198,7 +198,9 @@ class KafkaReceipt:
     def _known(self, offset: int) -> int:
         """Check the offset: a broker that a retry reached twice may report none."""
         if offset < 0:
-            raise OutcomeUnknown(f"{self._what} is in the log, at an offset that was not told")
+            raise OutcomeUnknown(
+                f"{self._what} is in the log, but the broker did not tell its offset"
+            )
         return offset
 
 

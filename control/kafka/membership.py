@@ -168,7 +168,9 @@ class KafkaMembership(KafkaTransactions):
         try:
             (place,) = asked.result()
         except KafkaException as exc:
-            _LOG.debug("the offset of partition %d is not settled: %s", partition, exc)
+            _LOG.debug(
+                "it is not known if a step is still open in partition %d: %s", partition, exc
+            )
             return False
         return place.error is None
 
@@ -199,7 +201,7 @@ class KafkaMembership(KafkaTransactions):
         try:
             grant = self._grant(number)
         except Unavailable as exc:
-            _LOG.warning("%s takes up partition %d later: %s", self._what, number, exc)
+            _LOG.warning("%s will take up partition %d later: %s", self._what, number, exc)
             self._later[number] = Deadline.after(PACE.retry_s)
             return OFFSET_BEGINNING
         except HeadgateError as exc:
@@ -296,7 +298,7 @@ class KafkaMembership(KafkaTransactions):
             if holding is not None:
                 holding.position = max(holding.position, message.offset() or 0)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            _LOG.warning("%s was away for too long: %s", self._what, error.str())
+            _LOG.warning("%s did not poll for too long: %s", self._what, error.str())
         else:
             self._failure = self._said(error)
 
@@ -304,7 +306,9 @@ class KafkaMembership(KafkaTransactions):
         if error.code() == KafkaError._FATAL:  # the only fatal error of a static member
             return self._replaced()
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            return Lost(f"the head of a partition of {self._what} is gone: {error.str()}")
+            return Lost(
+                f"the log has deleted events that {self._what} had yet to read: {error.str()}"
+            )
         return translate_reading(error, f"reading as {self._what}", self._clients.has_read)
 
     def _replaced(self) -> HeadgateError:
@@ -314,7 +318,9 @@ class KafkaMembership(KafkaTransactions):
         by then. Such a member may join again.
         """
         if self._name and self._consumer.memberid() != self._name:
-            return Fenced(f"the group of masters has given up {self._what}")
+            return Fenced(
+                f"the group of masters has removed {self._what}, which did not poll in time"
+            )
         self._taken = True
         return self._conflict()
 

@@ -19,24 +19,24 @@ _STATE_SEGMENT_BYTES = 16 << 20
 BEATS_MS = 2 * _DAY_MS  # how long the log keeps a driver's heartbeat
 
 OWNED = {
-    "the settings name the broker": "bootstrap.servers metadata.broker.list",
-    "a confirmed fact must survive a broker": "acks request.required.acks",
+    "the broker has a setting of its own": "bootstrap.servers metadata.broker.list",
+    "a confirmed fact must survive the loss of a broker": "acks request.required.acks",
     "a fact is in the log once, in order": (
         "enable.idempotence enable.gapless.guarantee retries message.send.max.retries "
         "max.in.flight max.in.flight.requests.per.connection partitioner"
     ),
-    "request_timeout_s bounds every wait": "delivery.timeout.ms message.timeout.ms",
-    "the job names the one who decides": "transactional.id",
+    "request_timeout_s limits every wait": "delivery.timeout.ms message.timeout.ms",
+    "the id is made from the job, so that a new master fences the former one": "transactional.id",
     "an open step stalls every reader": "transaction.timeout.ms",
     "followers see committed events only": "isolation.level",
-    "followers say where they read": (
+    "followers choose the offsets that they read": (
         "group.id group.instance.id group.protocol group.remote.assignor auto.offset.reset "
         "enable.auto.commit auto.commit.enable enable.auto.offset.store enable.partition.eof "
         "offset.store.method offset.store.path partition.assignment.strategy heartbeat.interval.ms"
     ),
     "topics are created with explicit settings": "allow.auto.create.topics",
-    "the door collects the client's errors": "error_cb logger log_cb",
-    "the embedded stack is chosen elsewhere": "test.mock.num.brokers test.mock.broker.rtt",
+    "Headgate collects the client's errors": "error_cb logger log_cb",
+    "only the embedded stack mocks brokers": "test.mock.num.brokers test.mock.broker.rtt",
     "a secret would stand in the clear: use sasl.oauthbearer.method=oidc and its options": (
         "sasl.oauthbearer.config"
     ),
@@ -169,7 +169,7 @@ class KafkaSettings:
             Invalid: the job has the name under which the masters send heartbeats.
         """
         if job == _MASTERS:
-            raise Invalid(f"a job cannot be called {job}: the masters of a session are")
+            raise Invalid(f"job id {job} belongs to the masters of a session: choose another one")
         return f"{self.topic_prefix}-jobs/{job}"
 
     @property

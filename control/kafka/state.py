@@ -123,7 +123,9 @@ def _scan(
             elif not foreign:
                 foreign = True
                 _LOG.warning(
-                    "%s has a key of no job at offset %s: skipped", place, message.offset()
+                    "%s has a record whose key names no job, at offset %s: skipped",
+                    place,
+                    message.offset(),
                 )
 
 

@@ -117,7 +117,7 @@ class KafkaTransactions:
         except TimeoutError:
             self._begun, self._ended = False, True
             raise Unavailable(
-                f"the coordinator of {self._what} was away for a whole step"
+                f"the transaction coordinator of {self._what} did not answer during a step"
             ) from None
 
     def _end(self, deadline: Deadline) -> None:
@@ -160,7 +160,9 @@ class KafkaTransactions:
         """
         self._begun, self._ended = False, True
         meaning = self._translate(self._cause(error), doing)
-        return meaning if isinstance(meaning, Fenced) else Unavailable(f"{meaning}: open it again")
+        if isinstance(meaning, Fenced):
+            return meaning
+        return Unavailable(f"{meaning}: open the decisions again")
 
     def _finish_abort(self) -> None:
         """Abort the step, or finish an abort that timed out before."""

@@ -54,7 +54,7 @@ class Deletion:
         except Exception as exc:
             unforeseen = None if isinstance(exc, HeadgateError) else exc
             _LOG.warning(
-                "objects of %s of job %s stay until its next master starts: %s",
+                "could not delete objects of %s of job %s, its next master will: %s",
                 self.name,
                 self.announcer.job,
                 exc,
@@ -78,11 +78,11 @@ class Clearing:
         that may pass sets `failed`."""
         try:
             objects = storage.sweep(self.closed)
-            _LOG.info("%d more objects of job %s are deleted", objects, self.closed.job)
+            _LOG.info("deleted %d more objects of job %s", objects, self.closed.job)
         except Exception as exc:
             self.failed = isinstance(exc, Retryable | OutcomeUnknown)
             unforeseen = None if isinstance(exc, HeadgateError) else exc
-            _LOG.warning("job %s is not swept: %s", self.closed.job, exc, exc_info=unforeseen)
+            _LOG.warning("could not sweep job %s: %s", self.closed.job, exc, exc_info=unforeseen)
         self.cleared.append(self)
 
 

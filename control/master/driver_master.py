@@ -168,7 +168,7 @@ class DriverMaster:
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
         request = StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):
-            raise Invalid(f"result {descriptor.result} is not tracked any more, or was released")
+            raise Invalid(f"result {descriptor.result} was released, or is no longer tracked")
 
     def cluster_partitions(self, job_id: JobId) -> tuple[ResultId, ...]:
         return questions.cluster_partitions(self.state(job_id))
@@ -208,7 +208,7 @@ class DriverMaster:
             self._drop(job)
             if not isinstance(exc, Fenced) or loop.is_over or deadline.passed:
                 raise
-            _LOG.warning("the registration of job %s is tried again: %s", job, exc)
+            _LOG.warning("trying again to register job %s: %s", job, exc)
             return None
 
     def _epoch(self, job_id: JobId) -> int:

@@ -70,7 +70,10 @@ class GroupJob(JobDecider):
         self.broken = True
         trace = None if isinstance(error, HeadgateError) else error
         _LOG.error(
-            "job %s is left alone from now on: %s", self.announcer.job, error, exc_info=trace
+            "this group of masters ignores job %s from now on: %s",
+            self.announcer.job,
+            error,
+            exc_info=trace,
         )
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
@@ -153,7 +156,7 @@ class GroupJob(JobDecider):
         self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
         if self._elsewhere:
             _LOG.error(
-                "objects of job %s are in %s and stay: this master deletes in %s",
+                "did not delete the objects of job %s in %s: this master deletes in %s only",
                 self.announcer.job,
                 store,
                 self._store,

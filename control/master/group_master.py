@@ -110,4 +110,4 @@ class Lookout:
         try:
             self._steps.hear(asked.result())
         except HeadgateError as exc:
-            _LOG.warning("it is not known which drivers were heard: %s", exc)
+            _LOG.warning("could not read the heartbeats of drivers: %s", exc)

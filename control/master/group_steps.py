@@ -203,7 +203,7 @@ class GroupSteps:
             try:
                 partition.oldest = partition.oldest if job is None else self._log.oldest(job)
             except Unavailable as exc:
-                _LOG.warning("what partition %d has forgotten is not known: %s", number, exc)
+                _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
 
     def close(self) -> None:
         """Leave the group; an open step is dropped."""
@@ -242,7 +242,7 @@ class GroupSteps:
         try:
             self._log.append(decider.announcer.fact(fact))
         except Unavailable as exc:
-            _LOG.warning("%s of job %s was not said: %s", fact, decider.announcer.job, exc)
+            _LOG.warning("could not announce %s of job %s: %s", fact, decider.announcer.job, exc)
 
     def _take_back(self) -> None:
         for _ in range(len(self._failed)):
@@ -403,7 +403,7 @@ class GroupSteps:
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()
-            _LOG.warning("the log does not take the state of %d jobs: %s", len(written), exc)
+            _LOG.warning("the log refuses the snapshots of %d jobs: %s", len(written), exc)
             return exc
         for schedule, records in written.items():
             if records:

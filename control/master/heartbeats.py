@@ -60,8 +60,8 @@ class HeartbeatThread:
             elif lease.left_s < self._period_s:
                 self._unheard(
                     Unavailable(
-                        f"no sign of life of job {self._job} was heard for nearly its lease of "
-                        f"{self._lease_s:g} s: what it has stored may be deleted"
+                        f"no heartbeat of job {self._job} was confirmed for nearly its lease of "
+                        f"{self._lease_s:g} s: its results may be deleted"
                     )
                 )
                 return
@@ -74,5 +74,5 @@ class HeartbeatThread:
             self._log.beat(self._job).offset(answer)
             return True
         except HeadgateError as exc:
-            _LOG.warning("a sign of life of job %s was not heard: %s", self._job, exc)
+            _LOG.warning("a heartbeat of job %s was not confirmed: %s", self._job, exc)
             return False

@@ -77,7 +77,7 @@ def time_of(log: EventLog, name: JobId, deadline: Deadline) -> int:
     log.beat(name)
     while name not in (beats := log.read_beats(name, deadline)):
         if deadline.passed:
-            raise Unavailable("the log did not say what time it is")
+            raise Unavailable("the log did not tell its time")
         deadline.pause()
     return beats[name]
 

@@ -50,7 +50,7 @@ class Term:
                 self.registered = at
         elif registers:
             if self.registered is not None and self.registered < at:
-                self._end(recorded, f"{event.by} speaks for job {event.job} now")
+                self._end(recorded, f"another driver, {event.by}, has attached to job {event.job}")
         elif recovered or (self.position is not None and self.position <= at):
             self.is_over = self.epoch > 0  # before that, the driver that registers last has the job
             raise Fenced(f"{event.by} decides for job {event.job} now", (recorded.offset,))
@@ -83,7 +83,9 @@ class Term:
         """
         if 0 < self.epoch < state.epoch or (recovered and self.epoch not in (0, state.epoch)):
             self.is_over = True
-            raise Fenced(f"a later driver speaks for job {state.job} now, as epoch {state.epoch}")
+            raise Fenced(
+                f"a later driver has attached to job {state.job}, with epoch {state.epoch}"
+            )
 
     def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
         """Read the events written since `position`, `limit` at a time, also behind steps that are
@@ -101,7 +103,7 @@ class Term:
             start = take_up(log, job, deadline)
             if start.snapshot is not None and start.snapshot.position > self.position:
                 self.is_over = True  # our own snapshots have only what we have read
-                raise Fenced(f"somebody else decides for job {job} now") from None
+                raise Fenced(f"another master decides for job {job} now") from None
             self._read(start.follower, log.written(job), limit, deadline)
 
     def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:

@@ -224,7 +224,7 @@ class JobMasterThread:
         for event, question in waiting.items():
             if question.at < steps.answers_from:
                 self._asked.pop(event, None)
-                error = OutcomeUnknown("the log has forgotten what was decided")
+                error = OutcomeUnknown("the log no longer has the decision")
                 question.answer.set_exception(error)
         return steps
 
@@ -247,7 +247,9 @@ class JobMasterThread:
             tick = Tick(time_of(self._log, name, Deadline.after(_ASK_S_MAX)))
         except Unavailable as exc:
             self._next_look = Deadline.after(_ASK_AGAIN_S)
-            _LOG.warning("it is not known what is over in job %s: %s", self._context.job_id, exc)
+            _LOG.warning(
+                "could not check if a result of job %s has expired: %s", self._context.job_id, exc
+            )
             return
         self._time.hear(tick.now_ms)
         if decide(self._state, tick):

@@ -148,7 +148,7 @@ class MemoryTransactions:
 
     def _check_fence(self) -> None:
         if self.fenced:
-            raise Fenced(f"somebody else decides for {self._what} now")
+            raise Fenced(f"another master decides for {self._what} now")
 
 
 def decoded(entry: LogEntry, offset: int) -> Event | None:
@@ -166,8 +166,8 @@ def event_of(entry: LogEntry) -> Event:
         Corrupt: the record is not a valid event.
     """
     if entry.job is None or entry.record is None:
-        raise Corrupt("record has no key")
+        raise Corrupt("the record has no key")
     event = codec.decode(entry.record)
     if event.job != entry.job:
-        raise Corrupt(f"record of {event.job} has the key of {entry.job}")
+        raise Corrupt(f"the record of {event.job} has the key of {entry.job}")
     return event

@@ -59,18 +59,18 @@ def unpack(body: bytes, kind: type[T], check: Callable[[Mapping[str, str]], None
         reader = fastavro.reader(io.BytesIO(body), return_record_name=True)
         check(reader.metadata)
         if reader.metadata.get("avro.codec", "null") != "null":
-            raise Corrupt("it is compressed, as none of ours is")
+            raise Corrupt("the file is compressed, which no snapshot of Headgate is")
         if reader.metadata.get("avro.schema") != _schema_of(cast(Any, kind)):
             named: dict[str, tuple[int, Any]] = {}
             _check_size(reader.writer_schema, named, 0)
             if not _holds(kind, reader.writer_schema, named):
-                raise Corrupt(f"a field is not as {kind.__name__} has it")
+                raise Corrupt(f"a field does not fit {kind.__name__}")
         (raw,) = reader
         return cast(T, _apply(_builder(cast(Any, kind)), raw))
     except Corrupt:
         raise
     except Exception as exc:  # fastavro raises errors of any class
-        raise Corrupt(f"no {kind.__name__} can be read: {type(exc).__name__}: {exc}") from exc
+        raise Corrupt(f"{kind.__name__} cannot be read: {type(exc).__name__}: {exc}") from exc
 
 
 def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int:
@@ -100,9 +100,9 @@ def _check_size(node: Any, named: dict[str, tuple[int, Any]], depth: int) -> int
         case {"type": "array", "items": items}:
             deep = _check_size(items, named, depth + 1)
         case _:
-            raise Corrupt(f"a schema that is none of ours, at {str(node)[:100]}")
+            raise Corrupt(f"the schema is not one of Headgate, at {str(node)[:100]}")
     if deep > _DEPTH_MAX:
-        raise Corrupt(f"a schema of values that hold each other more than {_DEPTH_MAX} times")
+        raise Corrupt(f"the schema nests values more than {_DEPTH_MAX} deep")
     return deep
 
 

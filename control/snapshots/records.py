@@ -106,14 +106,14 @@ def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:
     for entry in index.entries:
         body, checksum = _joined(_key(job, entry.result), stored)
         if checksum != entry.checksum:
-            raise Corrupt(f"the state of result {entry.result} is of another snapshot")
+            raise Corrupt(f"the state of result {entry.result} belongs to another snapshot")
         standing[entry.result] = container.unpack(body, ResultState, _check_notes), entry
     results = PersistentMap({name: result for name, (result, _) in standing.items()})
     state = replace(index.head.state, results=results)
     if state.job != job:
-        raise Corrupt(f"the state of job {job} is that of {state.job}")
+        raise Corrupt(f"the state under job {job} belongs to job {state.job}")
     if not (0 <= index.head.first <= index.head.position >= index.head.needed >= 0):
-        raise Corrupt(f"the state of job {job} is at offsets that none is at")
+        raise Corrupt(f"the state of job {job} has impossible offsets")
     return replace(index.head, state=state), Standing(frozenset(stored), standing)
 
 
@@ -139,7 +139,7 @@ def _joined(key: str, stored: Mapping[str, bytes]) -> tuple[bytes, int]:
         parts, checksum = _FRAME.unpack_from(stored[key])
         body = b"".join(stored[part][_FRAME.size :] for part in _keys(key, parts))
     except (KeyError, struct.error) as exc:
-        raise Corrupt(f"the state under {key} is not whole") from exc
+        raise Corrupt(f"the state under {key} is incomplete") from exc
     if crc32(body) != checksum:
         raise Corrupt(f"the state under {key} does not match its checksum")
     return body, checksum
@@ -149,4 +149,6 @@ def _check_notes(notes: Mapping[str, str]) -> None:
     for name, ours in _NOTES.items():
         version = notes.get(name, "")
         if not version.isdigit() or int(version) > int(ours):
-            raise Corrupt(f"{name} is {version or 'missing'}, and {ours} is the newest known here")
+            raise Corrupt(
+                f"{name} is {version or 'missing'}, and this version of Headgate reads up to {ours}"
+            )

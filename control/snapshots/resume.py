@@ -101,7 +101,7 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
         except (Retryable, OutcomeUnknown, Fenced) as exc:
             if deadline.passed:
                 raise Unavailable(
-                    f"the log did not keep in time that job {job} begins: {exc}"
+                    f"the start of job {job} could not be stored in time: {exc}"
                 ) from exc
             deadline.pause(times)
             times *= 2  # drivers that begin at once fence each other until one is quick enough
@@ -134,7 +134,7 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
                 if follower.poll(_EVENTS_MAX, deadline.poll_s):
                     return True
             except Lost as exc:
-                raise Unavailable(f"the log's head went while it was read: {exc}") from exc
+                raise Unavailable(f"the log deleted events while they were read: {exc}") from exc
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")
     return False
@@ -258,10 +258,10 @@ def _check_log(snapshot: Snapshot | None, end: int, log: str) -> Snapshot | None
     if snapshot is None:
         return None
     if _is_foreign(snapshot, log):
-        _pass_over(snapshot.state.job, f"it is of log {snapshot.log}, which is another than {log}")
+        _pass_over(snapshot.state.job, f"it belongs to log {snapshot.log}, not to {log}")
         return None
     if snapshot.position > end:
-        reason = f"offset {snapshot.position} is not in the log, which is another"
+        reason = f"it belongs to another log: this one has no offset {snapshot.position}"
         _pass_over(snapshot.state.job, reason)
         return None
     return snapshot
@@ -276,7 +276,7 @@ def _is_foreign(snapshot: Snapshot | None, log: str) -> bool:
 def _warn_of_gap(snapshot: Snapshot, needed: int, first: int) -> None:
     if first > needed:
         _LOG.warning(
-            "the log no longer holds offsets %d to %d: what job %s did there is not known",
+            "the log no longer holds offsets %d to %d: the events of job %s there are unknown",
             needed,
             first - 1,
             snapshot.state.job,
@@ -284,4 +284,6 @@ def _warn_of_gap(snapshot: Snapshot, needed: int, first: int) -> None:
 
 
 def _pass_over(job: JobId, why: str) -> None:
-    _LOG.warning("the snapshot of job %s is not used, but its log from the oldest: %s", job, why)
+    _LOG.warning(
+        "the snapshot of job %s is not used, its log is read from the oldest event: %s", job, why
+    )

@@ -123,8 +123,8 @@ class SnapshotSchedule:
     def _say_too_large(self, state: JobState, size_bytes: int) -> None:
         if not self._too_large:
             _LOG.warning(
-                "a snapshot of job %s would write %d bytes, over %d: a later master reads its log "
-                "from further back",
+                "a snapshot of job %s would write %d bytes, over the limit of %d: the next master "
+                "reads more of its log",
                 state.job,
                 size_bytes,
                 _STEP_BYTES_MAX,

@@ -22,7 +22,7 @@ from ...control.errors import HeadgateError
 from ...control.events import types as ev
 from ...control.ids import AttemptId, JobId, PartitionId, ResultId
 from ...control.inquiry.audit import Audit
-from ...control.inquiry.history import Made
+from ...control.inquiry.history import READ, Made
 from ...control.inquiry.neglected import Neglected
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
@@ -425,7 +425,7 @@ def stack_settings(state: StackState, store: str) -> Iterator[Text]:
 
 def made_row(made: Made) -> Text:
     """Return an attempt at a partition, on two lines."""
-    end = "green" if made.outcome == "is the partition" else "yellow"
+    end = "green" if made.outcome == READ else "yellow"
     offsets = ", ".join(map(str, made.offsets))
     return Text.assemble(
         (f"attempt {made.attempt}: ", "bold"),

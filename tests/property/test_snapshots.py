@@ -144,7 +144,7 @@ def test_large_results_are_cut() -> None:
     after = kept(snapshots.write(Snapshot(state, (), 10, 0), standing)[0], stored)
     assert snapshots.read(JOB, after)[0].state == state
     assert len(after) == 2
-    with pytest.raises(Corrupt, match="of another snapshot"):
+    with pytest.raises(Corrupt, match="belongs to another snapshot"):
         snapshots.read(JOB, stored | {JOB: after[JOB]})
 
 
@@ -171,7 +171,7 @@ def test_newer_and_foreign_records_are_refused(monkeypatch: pytest.MonkeyPatch) 
     stored = kept(snapshots.write(Snapshot(run(OPENING)[0], (), 7, 3), NOTHING)[0])
     other = JobId("other")
     moved = {key.replace(JOB, other): body for key, body in stored.items()}
-    with pytest.raises(Corrupt, match=f"{other} is that of {JOB}"):
+    with pytest.raises(Corrupt, match=f"{other} belongs to job {JOB}"):
         snapshots.read(other, moved)
     for name in ("headgate.format", "headgate.events"):
         notes = dict(snapshots._NOTES)
@@ -204,7 +204,7 @@ def test_a_shape_that_has_grown_takes_old_values() -> None:
 
     body = container.pack(Before(3, "x"), {})
     assert After(3) == container.unpack(body, After, lambda notes: None)
-    with pytest.raises(Corrupt, match="no Demanding"):
+    with pytest.raises(Corrupt, match="Demanding cannot be read"):
         container.unpack(body, Demanding, lambda notes: None)
 
 
@@ -272,7 +272,7 @@ def test_a_value_of_another_type_is_none_of_ours(foreign: object) -> None:
     outer = Outer(7, "7", texts, numbers, (Inner(7), None), Inner(7), texts)
     older = make_dataclass("Older", _OLDER)(*attrgetter(*(n for n, _ in _OLDER))(outer))
     assert outer == container.unpack(container.pack(older, {}), Outer, lambda notes: None)
-    with pytest.raises(Corrupt, match="not as Outer has it"):
+    with pytest.raises(Corrupt, match="does not fit Outer"):
         container.unpack(container.pack(foreign, {}), Outer, lambda notes: None)
 
 

@@ -111,7 +111,10 @@ def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: Emb
         out = hg.repartition(orders(spark), 3, "k")
         assert hg.ops.may_release_executor(socket.gethostname())
         (made,) = hg.ops.why(hg.results()[-1].result, 0)
-        assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
+        assert ("its map stage was run", "is the one that readers read") == (
+            made.reason,
+            made.outcome,
+        )
         assert len(rows(out)) == 300
 
 

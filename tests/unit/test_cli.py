@@ -68,7 +68,7 @@ def test_follow_needs_a_job(log: KeptLog) -> None:
     assert ran("events", "--follow") == (
         2,
         [],
-        "error: --follow needs --job: jobs are ordered each by itself\n",
+        "error: --follow needs --job: only the events of one job have an order\n",
     )
 
 

@@ -59,7 +59,7 @@ def test_rejected(log: KeptLog, objects: Objects) -> None:
     code, lines, _ = ran("events", "--rejected")
     text = "\n".join(lines)
     assert code == 0
-    assert "record is no event of a known version" in text
+    assert "the record is not an event of a known version" in text
     assert "job nobody" in text
     assert "Lost" in text
     assert "JobRegistered" not in text

@@ -308,7 +308,9 @@ def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
     """A failed registration leaves nothing behind, and the job may be registered later."""
     deaf = Deaf(stack.inner)
     with stack.master(deaf) as master:
-        with pytest.raises(Unavailable, match=f"that job {JOB} begins: nobody answers"):
+        with pytest.raises(
+            Unavailable, match=f"job {JOB} could not be stored in time: nobody answers"
+        ):
             master.register_job(Job())
         with pytest.raises(Invalid, match=str(JOB)):
             master.state(JOB)

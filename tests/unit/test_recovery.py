@@ -258,7 +258,7 @@ def test_a_snapshot_of_another_log_is_passed_over(
         log.append(Announcer(JobId("other"), f"somebody {number}").fact(REGISTERED))
     with caplog.at_level(logging.WARNING):
         state = live(log, OPENING, 100)
-    assert "which is another" in caplog.text
+    assert "it belongs to" in caplog.text
     assert audited(log).state == state
     assert 1 == state.epoch
 
@@ -291,4 +291,4 @@ def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) 
     live(old, LIFE, 100)
     carry_state(old, log)
     assert {} == read_snapshots(log, None, Deadline.after(1.0))
-    assert "which is another" in caplog.text
+    assert "it belongs to" in caplog.text

@@ -200,7 +200,7 @@ def test_the_first_of_two_drivers_is_fenced() -> None:
         first.register_job(job)
         descriptor = register(first)
         second.register_job(Job())
-        with pytest.raises(Fenced, match="speaks for job"):
+        with pytest.raises(Fenced, match="has attached to job"):
             first.await_complete(descriptor)
         with pytest.raises(Fenced):
             first.release_partition_externally(descriptor)

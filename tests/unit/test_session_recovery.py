@@ -233,7 +233,7 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
     snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
     log.expire(JOBS[0], snapshot.position)
     steps = JobSteps.follow(log, announcer, OFTEN, term)
-    with closing(steps), pytest.raises(Fenced, match="a later driver speaks for job"):
+    with closing(steps), pytest.raises(Fenced, match="a later driver has attached to job"):
         [steps.step(0.0) for _ in range(30)]
 
 
@@ -263,7 +263,7 @@ def test_a_life_that_began_anew_is_anothers() -> None:
     assert 2 == term.epoch
     live(new, OPENING, JOBS[0], said="somebody")
     steps = JobSteps.follow(new, announcer, OFTEN, term)
-    with closing(steps), pytest.raises(Fenced, match="as epoch 1"):
+    with closing(steps), pytest.raises(Fenced, match="with epoch 1"):
         [steps.step(0.0) for _ in range(30)]
 
 

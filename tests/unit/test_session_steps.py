@@ -187,7 +187,7 @@ def test_a_job_that_does_not_explain_itself_is_left_alone(
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
     assert ["forger"] == deciders(log, JOBS[0])
-    assert f"job {JOBS[0]} is left alone" in caplog.text
+    assert f"ignores job {JOBS[0]}" in caplog.text
     assert audited(log, JOBS[1]).decisions == 2
 
 
@@ -209,7 +209,7 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
     (said,) = [r.getMessage() for r in caplog.records]
-    assert said == f"job {JOBS[1]} is left alone from now on: injected: too large"
+    assert said == f"this group of masters ignores job {JOBS[1]} from now on: injected: too large"
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -240,7 +240,7 @@ def test_a_step_that_no_log_takes_stops_one_job_only(
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
     (said,) = [r.getMessage() for r in caplog.records]
-    assert said.startswith(f"job {JOBS[1]} is left alone")
+    assert said.startswith(f"this group of masters ignores job {JOBS[1]}")
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -277,7 +277,7 @@ def test_a_refusal_that_comes_late_stops_the_right_job(
     with closing(joined(log, settings=many)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
     (told,) = [r.getMessage() for r in caplog.records]
-    assert told.startswith(f"job {JOBS[1]} is left alone")
+    assert told.startswith(f"this group of masters ignores job {JOBS[1]}")
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -297,7 +297,7 @@ def test_a_fact_that_nobody_can_decide_stops_its_job_only(
         state_facts(log, job, *OPENING)
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
-    assert f"job {JOBS[0]} is left alone from now on: injected" in caplog.text
+    assert f"ignores job {JOBS[0]} from now on: injected" in caplog.text
     assert ([], 2) == (deciders(log, JOBS[0]), len(deciders(log, JOBS[1])))
 
 
@@ -344,7 +344,7 @@ def test_objects_in_another_store_stay(caplog: pytest.LogCaptureFixture) -> None
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
     assert [(JOBS[0], attempt(1, 9))] == storage.deleted
-    assert f"objects of job {JOBS[1]} are in memory://there and stay" in caplog.text
+    assert f"did not delete the objects of job {JOBS[1]} in memory://there" in caplog.text
     assert audited(log, JOBS[1]).state.results[RESULT].fate.deleted == 0
 
 

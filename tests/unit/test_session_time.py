@@ -343,9 +343,9 @@ def test_what_is_not_said_is_said_again(caplog: pytest.LogCaptureFixture) -> Non
         for _ in range(3):
             world.clock.at_ms += 2 * LEASE_MS
             world.look(steps)
-    assert "was not said: injected" in caplog.text
+    assert "could not announce" in caplog.text
     assert 1 == len(world.bodies(LeaseExpired))
-    assert f"job {JOBS[0]} is not swept: the store is away" in caplog.text
+    assert f"could not sweep job {JOBS[0]}: the store is away" in caplog.text
     assert {} == world.state.results[RESULT].production.attempts
 
 

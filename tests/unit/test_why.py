@@ -51,7 +51,7 @@ def told(*facts: Fact) -> tuple[Made, ...]:
 def test_the_first_attempt() -> None:
     """A partition without failures has one attempt, made because its map stage was run."""
     (made,) = told(AttemptStarted(attempt(1), "host"), Produced(attempt(1), (SEGMENT,), 7))
-    assert ("its map stage was run", "is the partition") == (made.reason, made.outcome)
+    assert ("its map stage was run", "is the one that readers read") == (made.reason, made.outcome)
 
 
 def test_a_retry_names_the_attempt_before_it() -> None:
@@ -77,8 +77,8 @@ def test_what_was_lost_is_the_reason() -> None:
         AttemptStarted(attempt(2), "host"),
         Produced(attempt(2), (SEGMENT,), 7),
     )
-    expected = "it was ordered again: r/0: root/object is lost: 404, as reader r/7 stated"
-    assert again == Made(attempt(2), expected, "is the partition", (8, 11, 12, 13, 14))
+    expected = "it was ordered again: r/0: root/object is lost: 404, announced by reader r/7"
+    assert again == Made(attempt(2), expected, "is the one that readers read", (8, 11, 12, 13, 14))
 
 
 def test_another_driver_is_the_reason() -> None:
@@ -88,7 +88,7 @@ def test_another_driver_is_the_reason() -> None:
         JobRegistered("per-job", "0", "app"),
         AttemptStarted(attempt(2, 2), "host"),
     )
-    assert again.reason == "driver 2 of the job began"
+    assert again.reason == "driver 2 of the job attached"
 
 
 def test_nobody_made_it() -> None:
