@@ -99,7 +99,7 @@ def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> M
     shard = subpartition // stored.width
     body = store.get(stored.names[shard])
     if checksum(body) != stored.checksums[shard]:
-        raise Corrupt(f"manifest {stored.names[shard]}: its bytes are not those that were stored")
+        raise Corrupt(f"manifest {stored.names[shard]}: the stored bytes have changed")
     head, first = stored.head, shard * stored.width
     width = min(stored.width, head.count - first)
     return Manifest(head.job, head.result, head.epoch, first, width, decode(body, head.result))

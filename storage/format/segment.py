@@ -91,15 +91,19 @@ class SegmentIndex:
             Corrupt: the bytes are no index of so many subpartitions.
         """
         if len(raw) < HEAD_BYTES or (len(raw) - HEAD_BYTES) % ENTRY.itemsize:
-            raise Corrupt(f"an index of {len(raw)} bytes is not whole")
+            raise Corrupt(f"an index of {len(raw)} bytes is incomplete")
         if int.from_bytes(raw[:8], "little") != xxhash.xxh3_64_intdigest(raw[8:]):
             raise Corrupt(f"an index of {len(raw)} bytes does not match its checksum")
         packed = np.frombuffer(raw, ENTRY, offset=HEAD_BYTES)
         where, start = packed["subpartition"], int.from_bytes(raw[8:HEAD_BYTES], "little")
         if len(where) and where.max() >= subpartitions:
-            raise Corrupt(f"index names subpartition {where.max()} of {subpartitions}")
+            raise Corrupt(
+                f"an index names subpartition {where.max()}, and there are {subpartitions}"
+            )
         if start > _START_MAX or not (packed["rows"].all() and packed["size"].all()):
-            raise Corrupt("an index names a subpartition without rows or bytes, or starts nowhere")
+            raise Corrupt(
+                "an index names an empty subpartition, or starts behind the end of any segment"
+            )
         if (where[1:] <= where[:-1]).any():
             raise Corrupt("an index does not name its subpartitions in order, each once")
         index = cls(
@@ -131,7 +135,9 @@ class SegmentIndex:
         except zlib.error as exc:
             raise Corrupt("an event's index cannot be decompressed") from exc
         if len(entries) > bytes_max or not stream.eof or stream.unused_data:
-            raise Corrupt(f"an event's index is not whole, or not of {subpartitions} subpartitions")
+            raise Corrupt(
+                f"an event's index is incomplete, or not for {subpartitions} subpartitions"
+            )
         return cls.from_entries(entries, subpartitions)
 
 
@@ -155,7 +161,7 @@ def fetch_index(
     """Read a segment's index from the footer of its object.
 
     Raises:
-        Corrupt: the object is no segment of this attempt in a known format.
+        Corrupt: the object is not a segment of this attempt in a known format.
         Lost: the object is gone.
     """
     tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
@@ -179,20 +185,20 @@ def read_index(
     """Return the index in a segment's footer metadata.
 
     Raises:
-        Corrupt: the object is no segment of this attempt in a known format.
+        Corrupt: the object is not a segment of this attempt in a known format.
     """
     values = metadata or {}
     for key, expected in footer_metadata(attempt, subpartitions).items():
         if values.get(key.encode()) != expected.encode():
             raise Corrupt(
-                f"{name} is no segment of this attempt: {key} is {values.get(key.encode())!r}, "
+                f"{name} is not a segment of this attempt: {key} is {values.get(key.encode())!r}, "
                 f"expected {expected!r}"
             )
     try:
         raw = base64.b64decode(values[INDEX_KEY.encode()], validate=True)
         return SegmentIndex.from_entries(raw, subpartitions)
     except (KeyError, ValueError, Corrupt) as exc:
-        raise Corrupt(f"{name} has no sound index in its footer: {exc}") from exc
+        raise Corrupt(f"{name} has no valid index in its footer: {exc}") from exc
 
 
 def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
@@ -205,7 +211,7 @@ def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
         with ipc.open_stream(_stream(schema, part), options=_SERIAL) as batches:
             yield from batches
     except (pa.ArrowException, EOFError, OSError) as exc:
-        raise Corrupt(f"bytes are no batches of the result's schema: {exc}") from exc
+        raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
 
 
 def _stream(schema: bytes, part: memoryview) -> pa.Buffer | pa.PythonFile:

@@ -64,7 +64,7 @@ class SegmentGate:
         """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
         the log confirms the event while the rows are decoded."""
         if self._begun:
-            raise Closed("a gate is read once: make another one")
+            raise Closed("a gate can be read only once: make another one")
         self._begun = True
         requests_before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
@@ -130,7 +130,7 @@ class SegmentGate:
         if self._rows != self._stated_rows:
             raise Corrupt(
                 f"subpartitions {it.first} to {it.first + it.count - 1} of result {result}: "
-                f"{self._stated_rows - self._rows} rows are stated and were not read"
+                f"{self._stated_rows - self._rows} announced rows were not read"
             )
         return self._announce(
             Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)
@@ -165,8 +165,8 @@ class SegmentGate:
         """
         if piece.part in self._handed_out or not came:
             raise Lost(
-                f"{failure}; it was made again with its rows in another order, when this reader "
-                "had handed out some of them: the reader has to begin again"
+                f"{failure}; it was made again with its rows in another order, after this reader "
+                "had returned some of them: start the reader again"
             ) from failure
         for ready, _ in self._ready:
             if ready.part == piece.part:

@@ -58,8 +58,8 @@ class Replacement:
         )
         if came is None:
             raise Lost(
-                f"{failure}; it was reported, and not made again within {self._runtime.wait_s} s "
-                "without news",
+                f"{failure}; it was reported as lost, but was not made again: "
+                f"{self._runtime.wait_s:g} s passed without news",
                 (offset,),
             ) from failure
         subpartitions = result.registered.subpartitions
@@ -73,7 +73,7 @@ class Replacement:
             raise failure
         over = result.fate.released or state.closed or state.failed
         if over is not None and not (result.kept and state.failed is None):
-            raise Lost(f"{failure}; the result was given up: {over}") from failure
+            raise Lost(f"{failure}; it is not made again: {over}") from failure
         return result
 
     def _replacement(

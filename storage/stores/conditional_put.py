@@ -98,7 +98,7 @@ def _finished(
     stored = None if answer is PutAnswer.BUSY else _look(steps, retrier, name, answer)
     verdict = settle(answer, stored, mine)
     if verdict is PutVerdict.TAKEN:
-        raise Conflict(f"object {name} is held by {stored}, this write is {mine}")
+        raise Conflict(f"object {name} exists already: {stored} wrote it, and not {mine}")
     return verdict is PutVerdict.DONE
 
 
@@ -107,7 +107,7 @@ def _look(steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer) -> St
         return retrier.run(name, lambda: steps.look(name))
     except Retryable as error:
         raise OutcomeUnknown(
-            f"put of {name} got the answer '{answer.value}', and looking at it got none: {error}"
+            f"put of {name} was answered '{answer.value}', and a look at the object failed: {error}"
         ) from error
 
 

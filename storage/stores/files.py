@@ -174,7 +174,7 @@ class FileBlobStore:
 
     def _taken(self, name: str) -> PutAnswer:
         if (self._root / name).is_dir():
-            raise Invalid(f"object name {name} is also a directory of objects; no file can hold it")
+            raise Invalid(f"object name {name} is a folder of other objects: use another name")
         return PutAnswer.EXISTS
 
     def _links_to(self, name: str, file: Path) -> bool:
@@ -197,7 +197,9 @@ def _in_directory(path: Path, act: Callable[[], T]) -> T:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise NotADirectoryError(error.errno, "runs through another object") from error
+            raise NotADirectoryError(
+                error.errno, "another object has the name of a folder"
+            ) from error
         try:
             return act()
         except FileNotFoundError:
@@ -266,7 +268,7 @@ def _body_file(link: Path) -> Path:
 
 def _translated(error: OSError, name: str) -> HeadgateError:
     if isinstance(error, (NotADirectoryError, IsADirectoryError)):
-        return Invalid(f"object name {name} runs through another object; no file can hold it")
+        return Invalid(f"object name {name} has another object as a folder: use another name")
     if isinstance(error, PermissionError):
         return Invalid(f"object {name}: {error.strerror}; the root must belong to this user")
     return Unavailable(f"object {name}: {error.strerror}")

@@ -52,7 +52,8 @@ class _Announced:
         for segment in info.segments:
             earlier = self.segments.setdefault(segment.number, segment)
             if replace(earlier, index=b"") != replace(segment, index=b""):
-                self.wrong = f"segment {segment.number} of {info.attempt} was announced as two"
+                name = f"segment {segment.number} of {info.attempt}"
+                self.wrong = f"{name} was announced twice, with different contents"
         if info.whole and len(self.segments) != len(info.segments):
             self.wrong = (
                 f"attempt {info.attempt} announced {len(self.segments)} segments one by one, and "
@@ -105,7 +106,7 @@ class _Channel:
         if failed:
             raise Lost(
                 f"attempt {chosen} failed when {len(announced.taken)} of its segments were read: "
-                f"{failed}. Whoever reads partition {chosen.partition} must begin again"
+                f"{failed}. Readers of partition {chosen.partition} must start again"
             )
         number = min(announced.segments.keys() - announced.taken, default=None)
         if number is None:
@@ -117,7 +118,7 @@ class _Channel:
         """Return the reason why this attempt will never be whole, else ''. Only the partition's
         attempt becomes whole: if another attempt is, the end of this one will not be announced."""
         whole = [name for name, other in self.attempts.items() if other.whole and other is not mine]
-        return f"attempt {whole[0]} is the partition" if whole and not mine.whole else ""
+        return f"readers read attempt {whole[0]}" if whole and not mine.whole else ""
 
     def __str__(self) -> str:
         chosen = self.chosen
@@ -219,7 +220,7 @@ class Channels:
         named = "; ".join(f"{name}: {missing[name]}" for name in sorted(missing)[:_NAMED_MAX])
         more = f"; and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         job = self.deployment.manifest.job
-        return f"nothing was heard in time of partitions of job {job}: {named}{more}"
+        return f"no news came in time of these partitions of job {job}: {named}{more}"
 
     def _cut_up(self, attempt: AttemptId, segment: SegmentSummary) -> None:
         channel = self._channels[attempt.partition]

@@ -96,8 +96,8 @@ class LogUpdates:
             return []
         except Lost as exc:
             raise Lost(
-                f"the log has forgotten what was said of result {self._fold.result} since this "
-                f"reader was to begin: {exc}"
+                f"the log no longer has all events of result {self._fold.result} that this reader "
+                f"needs: {exc}"
             ) from exc
         return [info for record in records for info in self._fold.observe(record)]
 
@@ -184,5 +184,5 @@ class Fold:
         return (PartitionInfo(attempt, segments),)
 
     def _over(self, recorded: Recorded, why: str) -> Lost:
-        waited = f"partitions of result {self.result} were waited for when "
+        waited = f"a reader waited for partitions of result {self.result} when "
         return Lost(waited + why, (recorded.offset,))

@@ -228,9 +228,9 @@ def _explain(stat: BlobStat, folder: _Folder | None) -> Finding | _Fate:
     if folder.fate is _Fate.STRANGE:
         return _finding(Kind.ORPHAN, stat, "no attempt in the log explains it", folder)
     if folder.fate is _Fate.DOOMED:
-        return _finding(Kind.LEFTOVER, stat, f"{_who(folder)} was ordered to go", folder)
+        return _finding(Kind.LEFTOVER, stat, f"{_who(folder)} was ordered to be deleted", folder)
     if folder.fate is _Fate.FENCED:
-        return _finding(Kind.ORPHAN, stat, f"{_who(folder)} is of a fenced epoch", folder)
+        return _finding(Kind.ORPHAN, stat, f"{_who(folder)} belongs to a fenced epoch", folder)
     if folder.attempt is None:
         return folder.fate
     segment = folder.segments.get(stat.name)

@@ -303,7 +303,7 @@ class ShuffleServiceSuite:
             failure = reader.exception(WAIT_S)
         if fetch_bytes == 1:
             assert isinstance(failure, Lost)
-            assert "has to begin again" in str(failure)
+            assert "start the reader again" in str(failure)
         else:
             assert failure is None
             assert reader.result() == EVERY_ROW

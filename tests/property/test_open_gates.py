@@ -269,7 +269,7 @@ def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
     never mixes rows."""
     failed = PartitionInfo(attempt(0, 0), failed="killed")
     for end in ([failed, whole(0, 1)], [whole(0, 1)], [whole(0, 1), failed]):
-        with reading() as reader, pytest.raises(Lost, match=f"{RESULT}/0.*begin again"):
+        with reading() as reader, pytest.raises(Lost, match=f"{RESULT}/0.*start again"):
             rows(reader.gate(set(), [*pieces(0)[:taken], *OTHERS, *end]))
         assert reader.consumed == []
 

@@ -346,7 +346,7 @@ class Oracle:
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
         restarted = any(self._streams.was_restarted(result) for result in results)
         failed = self._failed and "the job failed" in str(error)
-        failed |= "the log has forgotten" in str(error)
+        failed |= "the log no longer has all events" in str(error)
         if not (harmed or over or restarted or failed or self.released.intersection(results)):
             self.violated(f"a reader of {results} failed for no reason: {error}")
 
