@@ -100,8 +100,8 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
 def _door(spark: SparkSession) -> CatalystDoor | None:
     if (door := open_door(spark)) is None:
         _LOG.warning(
-            "Spark %s has no door that is known: rows are the same, but Spark does not know "
-            "their partitioning",
+            "Headgate does not know Spark %s: rows are the same, but Spark does not know their "
+            "partitioning",
             spark.version,
         )
     return door

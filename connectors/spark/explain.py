@@ -33,7 +33,7 @@ def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> str:
     lines = [_told(done, report_of[done.written.descriptor.result]) for done in query.exchanges]
     lines += [f"{label}: stayed in Spark: {reason}" for label, reason in query.refused]
     if query.reused:
-        lines.append(f"{query.reused} more had the rows of another one")
+        lines.append(f"{query.reused} more reused the rows of another one")
     return _page(query.plan, lines)
 
 

@@ -108,7 +108,9 @@ def _describe(
 ) -> WorkerSettings:
     kafka, url, s3 = settings.kafka, settings.store, dict(settings.s3)
     if url.startswith("memory:"):
-        raise Invalid(f"{PREFIX}store is s3://bucket/root or file:///path: no task shares {url}")
+        raise Invalid(
+            f"{PREFIX}store must be s3://bucket/root or file:///path: tasks cannot share {url}"
+        )
     if not kafka.bootstrap and (not url or url.startswith("file:")):
         _require_local(master)
         if settings.master.mode == SESSION:

@@ -198,7 +198,7 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
     if settings.exchanges.sql_enabled and settings.exchanges.catalyst == "off":
         raise Invalid(
             f"{PREFIX}sql.enabled = true needs the plans of queries, which {PREFIX}catalyst = off "
-            "keeps from: leave one of them out"
+            "makes unavailable: remove one of the two"
         )
     retention_ms, lease_ms = settings.kafka.topic.retention_ms, settings.master.lease_ms
     if retention_ms <= lease_ms:

@@ -138,8 +138,8 @@ def given_schema(schema: StructType, zone: str) -> pa.Schema:
     for field in schema:
         if not may_be_given(field.dataType):
             raise Invalid(
-                f"column {field.name!r} is {field.dataType.simpleString()}, which functions here "
-                "are not given as PySpark does it: use mapInArrow"
+                f"column {field.name!r} is {field.dataType.simpleString()}, which Headgate does "
+                "not convert for functions as PySpark does: use mapInArrow"
             )
     arrow_schema = to_arrow_schema(schema, **dict(_VERSION.to_arrow_schema))
     return pa.schema([_zoned(field, zone) for field in arrow_schema])

@@ -227,7 +227,7 @@ def test_spark_runs_what_we_cannot_plan(
     assert why.startswith(reason)
     assert len(why.splitlines()) == 1
     assert len(why) < 300
-    assert f"Spark runs a query instead: {why}" in caplog.text
+    assert f"Spark runs a query without Headgate: {why}" in caplog.text
     assert "Traceback" not in caplog.text
 
 

@@ -94,7 +94,7 @@ def test_a_store_that_nobody_shares(spark: SparkSession, conf: dict[str, str]) -
     conf["spark.headgate.store"] = "memory://x"
     error = refused(spark, conf)
     assert isinstance(error, Invalid)
-    assert "no task shares memory://x" in str(error)
+    assert "tasks cannot share memory://x" in str(error)
 
 
 def test_half_configured(spark: SparkSession, place: Place, conf: dict[str, str]) -> None:

@@ -143,7 +143,7 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
             ),
             "column 'd' holds",
         ),
-        (lambda hg, df: hg.read("9-9999"), "has no result '9-9999'; complete are: "),
+        (lambda hg, df: hg.read("9-9999"), "has no result '9-9999'; its complete results are: "),
         (lambda hg, df: hg.release(df), "takes a DataFrame that repartition or read returned"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_repair_that_does_not_help_is_given_up(
     driver = Driver(stage)
     driver.tell_often()
     assert runs == driver.runs
-    assert 1 == sum("was not made whole" in record.message for record in caplog.records)
+    assert 1 == sum("were not made again" in record.message for record in caplog.records)
 
 
 def test_a_repair_that_helps_may_be_needed_again() -> None:

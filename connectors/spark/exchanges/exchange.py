@@ -294,7 +294,7 @@ def readable(state: JobState, name: ResultId) -> ResultState:
     if result is None:
         complete = [other for other, candidate in state.results.items() if candidate.complete]
         there = ", ".join(complete[-_NAMED_MAX:]) or "none"
-        raise Invalid(f"job {state.job} has no result {name!r}; complete are: {there}")
+        raise Invalid(f"job {state.job} has no result {name!r}; its complete results are: {there}")
     if result.fate.released is not None:
         raise Invalid(f"result {name} was released: {result.fate.released}")
     if not result.complete:

@@ -63,7 +63,9 @@ class Lifetimes:
             try:
                 self._release(results)
             except HeadgateError as exc:
-                _LOG.warning("what was kept stays stored until a later query: %s", exc)
+                _LOG.warning(
+                    "results that are no longer needed stay stored until a later query: %s", exc
+                )
                 return
             with self._lock:
                 self._readers.pop(reader, None)

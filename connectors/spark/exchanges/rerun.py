@@ -122,7 +122,12 @@ class Reruns:
         """Try no further rerun of a result. The wait of its readers then times out, and their error
         names the loss."""
         self.forget(result)
-        _LOG.error("result %s was not made whole: %s", result, how, exc_info=exc_info)
+        _LOG.error(
+            "the lost partitions of result %s were not made again: %s",
+            result,
+            how,
+            exc_info=exc_info,
+        )
 
     def _missing(self, result: ResultId) -> frozenset[int]:
         state = None if self._closed.is_set() else self.state_of(result)

@@ -350,7 +350,7 @@ class Planner:
         plan_readings(self._jvm, walk.shuffles, self._session.conf(), grouped)
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
         if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
-            refusal = "the query observes metrics, which Spark gives of what it runs as a whole"
+            refusal = "the query observes metrics, which need Spark to run the query as a whole"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
         return Plan(logical, top, root, shuffles, inputs, refusal)

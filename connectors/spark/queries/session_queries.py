@@ -208,7 +208,7 @@ class SessionQueries:
             if out in self.finished and not self.closed:
                 self.release(out)
         except HeadgateError as exc:
-            _LOG.warning("what a query has stored stays until a later one: %s", exc)
+            _LOG.warning("results of a query stay stored until a later query: %s", exc)
             self.lifetimes.add(NoReader(), self.finished[out].results)
 
     @contextmanager
@@ -251,7 +251,7 @@ class SessionQueries:
                 raise
             reasons = [_told(exc)]
             trace = _LOG.isEnabledFor(logging.DEBUG)
-            _LOG.warning("Spark runs a query instead: %s", reasons[0], exc_info=trace)
+            _LOG.warning("Spark runs a query without Headgate: %s", reasons[0], exc_info=trace)
         self.native.update(reasons)
         return df, filled + reasons
 
@@ -265,7 +265,7 @@ class SessionQueries:
         self.require_open()
         if self._exchanger.door is None:
             raise Invalid(
-                "this needs a Spark whose plans are known, and spark.headgate.catalyst=auto"
+                "this needs a Spark that Headgate knows, and spark.headgate.catalyst=auto"
             )
         return self._exchanger.door
 
