@@ -187,7 +187,7 @@ class _Demo:
     def show(self) -> bool:
         """Run the exchange and show its log; return True if every promise was kept."""
         orders = _orders(self.spark)
-        self._title(f"{_ROWS:,} orders, all of a customer's to one task, by way of the bucket")
+        self._title(f"{_ROWS:,} orders, repartitioned by customer, through the bucket")
         self.console.print(_CODE, style="cyan")
         with self._progress() as progress:
             watch = _Watch(self.log, progress)

@@ -80,7 +80,7 @@ def examine(target: Target) -> Iterator[CheckOutcome]:
                 yield from _in_turn(checks(target, job, opening))
         else:
             yield CheckOutcome(
-                group, CheckVerdict.SKIPPED, "none named: sessions use the embedded one"
+                group, CheckVerdict.SKIPPED, "none is set: sessions use the embedded one"
             )
 
 
@@ -159,8 +159,8 @@ def _pyspark() -> str | Hint:
     spark = _spark_version()
     if version_of(spark) is None:
         return Hint(
-            f"{spark} is not known, {NEWEST} is: rows are right, but plans may show an Exchange "
-            f"that {NEWEST} does without, and offload is refused"
+            f"{spark} is not known here: rows are right, but plans may show an Exchange that "
+            f"{NEWEST} does without, and offload is refused"
         )
     return spark
 
@@ -230,7 +230,9 @@ class _Broker:
         self._first = self._opening.enter_context(closing(self._log.open_decisions(self._job)))
         self._decide(self._first.abort)
         if self._replayed().decisions:
-            raise Corrupt("an aborted decision is visible: this broker isolates nothing")
+            raise Corrupt(
+                "an aborted decision is visible: this broker does not isolate transactions"
+            )
         return "an aborted decision is invisible"
 
     def commit(self) -> str:
@@ -242,9 +244,9 @@ class _Broker:
     def fence(self) -> str:
         with closing(self._log.open_decisions(self._job)), suppress(Fenced):
             self._decide(lambda: self._first.commit(self._derived.basis + 1))
-            raise Corrupt("two may decide at once: this broker fences nothing")
+            raise Corrupt("two masters could decide at once: this broker does not fence producers")
         self._log.append(self._announcer.fact(JobUnregistered("examined"))).offset(_deadline())
-        return "whoever decided before is fenced"
+        return "a former master is fenced"
 
     def _decide(self, end: Callable[[], None]) -> None:
         self._first.begin()
@@ -312,18 +314,18 @@ class _Bucket:
                 f"{len(won)} of {_WRITERS} writers created one object: this store "
                 "ignores If-None-Match"
             )
-        return f"one of {_WRITERS} writers created an object, the others were told"
+        return f"one of {_WRITERS} writers created an object, the others were refused"
 
     def ranged(self) -> str:
         if bytes(self._store.get(f"{self._prefix}put", ByteRange(100, 50))) != bytes(
             range(100, 150)
         ):
-            raise Corrupt("a range held other bytes than were put there")
+            raise Corrupt("a range had other bytes than were put")
         return "50 bytes of 256"
 
     def parts(self) -> str:
         if not self._target.store.startswith("s3://"):
-            return "no parts here"
+            return "this store has no multipart uploads"
         size = str(_PART_BYTES)
         store = self._open(multipart_bytes=size, part_bytes=size)[0]
         name, body = f"{self._prefix}parts", bytes(_PART_BYTES) + b"end"
@@ -333,7 +335,7 @@ class _Bucket:
             raise Corrupt("a second upload replaced the first: this store ignores If-None-Match")
         left = list(store.uploads(self._prefix))
         if bytes(store.get(name, ByteRange(_PART_BYTES - 1, 4))) != b"\0end" or left:
-            raise Corrupt(f"parts were not joined as they were sent; unfinished: {left}")
+            raise Corrupt(f"parts were not joined in order; unfinished uploads: {left}")
         return "two parts joined once, a second upload refused"
 
     def delete(self) -> str:

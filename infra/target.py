@@ -41,7 +41,9 @@ class Target:
             Invalid: no broker is named, or an option cannot be used.
         """
         if not self.broker:
-            raise Invalid("no broker: give --broker or HEADGATE_BROKER, or `headgate stack up`")
+            raise Invalid(
+                "no broker is set: give --broker or HEADGATE_BROKER, or run `headgate stack up`"
+            )
         settings = KafkaSettings(
             self.broker, self.prefix, request_timeout_s=ANSWER_S_MAX, options=dict(self.kafka)
         )
@@ -54,5 +56,7 @@ class Target:
             Invalid: no store is named, or an option cannot be used.
         """
         if not self.store:
-            raise Invalid("no store: give --store or HEADGATE_STORE, or `headgate stack up`")
+            raise Invalid(
+                "no store is set: give --store or HEADGATE_STORE, or run `headgate stack up`"
+            )
         return open_store(self.store, {**self.s3, **options})

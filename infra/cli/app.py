@@ -112,7 +112,8 @@ def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = Fals
 def run_master(
     target: Target,
     slot: Annotated[
-        str, typer.Option(help="A name that one process has at a time, and keeps when it restarts.")
+        str,
+        typer.Option(help="Name of this process: unique in the group, the same after a restart."),
     ],
 ) -> None:
     """Decide for the jobs of mode `session`, in a group of such processes, until SIGTERM."""

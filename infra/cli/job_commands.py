@@ -37,7 +37,7 @@ def fsck(
     job: Job = "",
     deep: Annotated[bool, typer.Option(help="Read every segment, compare checksums.")] = False,
     repair: Annotated[
-        bool, typer.Option(help="Delete what is to go, state what is lost as lost.")
+        bool, typer.Option(help="Delete leftovers, and state lost objects as lost.")
     ] = False,
 ) -> None:
     """Compare the log with the bucket; exit code 1 when a finding is left without repair."""
@@ -95,7 +95,9 @@ def remove_unused(
     target: Target,
     job: Annotated[str, typer.Option(help="Name of the job.")],
     keep: Annotated[list[str] | None, typer.Option(help="A result that is in use.")] = None,
-    release: Annotated[bool, typer.Option(help="Ask for their release, not only list.")] = False,
+    release: Annotated[
+        bool, typer.Option(help="Release them, instead of only listing them.")
+    ] = False,
 ) -> None:
     """List the complete results that nobody needs; --release has the job's master delete them."""
     with closing(target.open_log()) as log:
@@ -112,7 +114,9 @@ def remove_unused(
 def run_lost(
     target: Target,
     partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
-    evidence: Annotated[str, typer.Option(help="How you know: it goes into the log.")],
+    evidence: Annotated[
+        str, typer.Option(help="How you know that the objects are lost; kept in the log.")
+    ],
     job: Annotated[str, typer.Option(help="Name of the job.")],
 ) -> None:
     """State that a partition's objects are gone, so that the job's driver makes it again."""
@@ -125,7 +129,7 @@ def run_lost(
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
-    out.print(f"attempt {attempt} is stated as lost, at offset {offset}")
+    out.print(f"attempt {attempt} was stated as lost, at offset {offset}")
 
 
 @app.command("sweep")

@@ -23,7 +23,7 @@ from . import views
 from .options import Job, out, targeted
 
 app = typer.Typer()
-audit_app = typer.Typer(help="Does the log explain itself?")
+audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
 app.add_typer(audit_app, name="audit", no_args_is_help=True)
 
 
@@ -38,7 +38,7 @@ def events(
     wait: Annotated[bool, typer.Option("--follow", help="Wait for more; Ctrl-C ends.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     rejected: Annotated[
-        bool, typer.Option(help="Only what nothing follows from, and records that are no events.")
+        bool, typer.Option(help="Only facts without any effect, and records that are not events.")
     ] = False,
 ) -> None:
     """Print the log, one event a line."""
@@ -93,8 +93,8 @@ def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
     for job, snapshot in behind.items():
         if at < snapshot.position - 1:
             raise Invalid(
-                f"the log no longer holds the head of job {job}: its state is known from the "
-                f"snapshot at offset {snapshot.position} on, not at {at}"
+                f"the first events of job {job} are gone: its state is known from the snapshot at "
+                f"offset {snapshot.position} on, not at {at}"
             )
 
 

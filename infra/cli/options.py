@@ -106,5 +106,7 @@ def _environment(prefix: str, separator: str) -> dict[str, str]:
 def _pairs(pairs: list[str] | None) -> dict[str, str]:
     for pair in pairs or ():
         if "=" not in pair:
-            raise Invalid("an option is not key=value; its text is not shown, it may be a secret")
+            raise Invalid(
+                "an option must be KEY=VALUE; its text is not shown, because it may be a secret"
+            )
     return dict(pair.split("=", 1) for pair in pairs or ())

@@ -363,9 +363,12 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
     for log in wrong:
         yield Text.assemble((f"offset {log.offset} of job {log.job}: ", "bold red"), log.violation)
     for log in (log for log in audits if not log.whole):
-        yield Text(f"job {log.job}: the log no longer holds its head, not verified", "yellow")
+        yield Text(
+            f"job {log.job}: its first events and its snapshot are gone: not verified",
+            "yellow",
+        )
     for log in (log for log in audits if log.start is not None):
-        says = f"the log no longer holds its head, verified from its snapshot at offset {log.start}"
+        says = f"its first events are gone: verified from the snapshot at offset {log.start}"
         yield Text(f"job {log.job}: {says}", "yellow")
     facts, decisions = sum(log.facts for log in audits), sum(log.decisions for log in audits)
     counts = (
@@ -378,14 +381,14 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
 
 
 def elsewhere_row(neglected: Neglected) -> Text:
-    return Text(f"job {neglected.job}: left alone, its objects are in {neglected.store}", "yellow")
+    return Text(f"job {neglected.job}: not swept, its objects are in {neglected.store}", "yellow")
 
 
 def swept_row(swept: Swept) -> Text:
     if swept.came_back:
-        return Text(f"job {swept.job}: another driver has attached, left alone", "yellow")
+        return Text(f"job {swept.job}: not swept, another driver has attached", "yellow")
     if swept.forgotten:
-        return Text(f"job {swept.job}: its log has nothing of it any more; forgotten")
+        return Text(f"job {swept.job}: the log has no more events of it; its snapshot was removed")
     why = f"driver silent for {swept.silent_ms // 1000:,} s" if swept.silent_ms else "ended before"
     kept = f", {_count(swept.kept, 'result')} outlive it" if swept.kept else ""
     return Text(f"job {swept.job}: {why}, {_count(swept.objects, 'object')} deleted{kept}")

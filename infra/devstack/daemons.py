@@ -168,7 +168,7 @@ def free_ports(count: int, seed: str) -> list[int]:
     searched = [*_PORTS[first:], *_PORTS[:first]]
     free = list(islice(filter(_is_free, searched), count))
     if len(free) < count:
-        raise Unavailable(f"no {count} free ports on {LOOPBACK} in {_PORTS}")
+        raise Unavailable(f"no {count} free ports on {LOOPBACK} from {_PORTS[0]} to {_PORTS[-1]}")
     return free
 
 

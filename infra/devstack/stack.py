@@ -105,7 +105,7 @@ def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
     """
     settings = settings or StackSettings()
     if nodes not in (1, 3):
-        raise Invalid(f"the stack has 1 or 3 Kafka nodes, not {nodes}")
+        raise Invalid(f"the stack can have 1 or 3 Kafka nodes, not {nodes}")
     with _locked(settings):
         configured = _load(settings) or _configure(nodes, settings)
         _require_count(nodes, configured, settings)
@@ -173,7 +173,9 @@ def _require_own(home: Path) -> None:
     """Refuse a folder that others may write to: its state says what is killed and deleted."""
     home_stat = home.stat()
     if home_stat.st_uid != os.geteuid() or home_stat.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Invalid(f"others may write to {home}, where the stack's state is: use another folder")
+        raise Invalid(
+            f"others may write to {home}, which has the stack's state: use another folder"
+        )
 
 
 def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
@@ -181,7 +183,7 @@ def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettin
     if count != wanted:
         raise Invalid(
             f"the stack in {settings.home} has {count} Kafka node(s), not {wanted}: "
-            "take it down with wipe=True first"
+            "run `headgate stack down --wipe` first"
         )
 
 
@@ -260,7 +262,7 @@ def _state(nodes: tuple[Daemon, ...]) -> StackState:
 def _existing(settings: StackSettings) -> StackState:
     nodes = _load(settings)
     if nodes is None:
-        raise Invalid(f"no stack in {settings.home}: start one with up()")
+        raise Invalid(f"there is no stack in {settings.home}: `headgate stack up` starts one")
     return _state(nodes)
 
 

@@ -31,7 +31,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
-    assert (code, lines) == (0, ["job j: left alone, its objects are in s3://bucket/root"])
+    assert (code, lines) == (0, ["job j: not swept, its objects are in s3://bucket/root"])
     code, lines, _ = ran("sweep", "--job", JOB, *here)
     assert code == 0
     assert len(lines) == 1

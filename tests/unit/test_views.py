@@ -200,8 +200,8 @@ def test_an_audit_names_the_offset_of_a_violation() -> None:
     )
     lines = shown(*views.audit_rows(found))
     assert lines[0] == "offset 7 of job k: differs"
-    assert lines[1].startswith("job l: the log no longer holds its head")
-    assert lines[2].endswith("verified from its snapshot at offset 40")
+    assert lines[1].startswith("job l: its first events and its snapshot are gone")
+    assert lines[2].endswith("verified from the snapshot at offset 40")
     assert lines[3] == "4 jobs, 7 facts, 2 decisions: 1 violation, 1 decision still due"
 
 
