@@ -175,9 +175,8 @@ def _apply_result(result: ResultState, body: Body) -> ResultState:
             superseded = production.superseded.having((body.attempt,))
             production = changed(production, superseded=superseded)
             written = result.totals.written + Written(superseded=1)
-            return changed(
-                result, production=production, totals=changed(result.totals, written=written)
-            )
+            totals = changed(result.totals, written=written)
+            return changed(result, production=production, totals=totals)
         case ResultComplete():
             totals = changed(result.totals, completions=result.totals.completions + 1)
             return changed(_nobody_waits(result), complete=True, totals=totals)

@@ -237,17 +237,14 @@ def _builder(kind: Any) -> _Maker:
         )
     if not _is_record(kind):
         return None
-    return _record_builder(kind)
-
-
-def _record_builder(kind: Any) -> _Maker:
     hints = get_type_hints(kind)
-    builders = [(field, _builder(hints[field.name])) for field in fields(kind)]
-    groups = [(field.name, make) for field, make in builders if field.metadata == GROUP]
-    parts = [(field.name, make) for field, make in builders if field.metadata != GROUP]
+    parts = [(f.name, _builder(hints[f.name]), f.metadata == GROUP) for f in fields(kind)]
     return lambda raw: kind(
-        **{name: _apply(make, raw) for name, make in groups},
-        **{name: _apply(make, raw[name]) for name, make in parts if name in raw},
+        **{
+            name: _apply(make, raw if is_group else raw[name])
+            for name, make, is_group in parts
+            if is_group or name in raw
+        }
     )
 
 
