@@ -61,11 +61,14 @@ class SegmentGate:
         self._begun = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
-        the log confirms the event while the rows are decoded."""
         if self._begun:
             raise Closed("a gate can be read only once: make another one")
         self._begun = True
+        yield from self._read()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
+        the log confirms the event while the rows are decoded."""
         requests_before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         receipt: Receipt | None = None

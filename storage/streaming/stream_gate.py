@@ -42,9 +42,9 @@ class StreamGate(SegmentGate):
         super().__init__(channels.deployment, range_cache, limits, replacement, announce, runtime)
         self._channels = channels
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         try:
-            yield from super().__iter__()
+            yield from super()._read()
         finally:
             self._channels.close()
 

@@ -99,14 +99,15 @@ class Reader:
     def gate(
         self,
         early: set[int],
-        told: list[PartitionInfo],
+        told: list[PartitionInfo] | Told,
         first: int = 0,
         count: int = SUBPARTITIONS,
         wait_s: float = 0.02,
         limits: Limits = LIMITS,
     ) -> StreamGate:
         deployment = self.deployment(early, first, count)
-        self.channels = Channels(deployment, self.environment._locate, Told(told))
+        source = told if isinstance(told, Told) else Told(told)
+        self.channels = Channels(deployment, self.environment._locate, source)
         means, made = Runtime(wait_s), self.environment
         repair = Replacement(deployment, made._view, made._locate, self.announce, means)
         return StreamGate(self.channels, made._range_cache, limits, repair, self.announce, means)
@@ -362,6 +363,21 @@ def test_a_gate_is_read_once() -> None:
         assert rows(gate) == expected(dict.fromkeys(range(PARTITIONS), 0))
         with pytest.raises(Closed):
             rows(gate)
+
+
+def test_a_second_reader_does_not_end_the_first() -> None:
+    """A gate that is refused to a second reader still hears the news that its first one needs."""
+    told = Told([whole(at) for at in range(PARTITIONS)])
+    with reading() as reader:
+        gate = reader.gate(set(), told)
+        batches = iter(gate)
+        found = next(batches)["n"].to_pylist()
+        with pytest.raises(Closed):
+            rows(gate)
+        assert told.closed == 0
+        found += [n for batch in batches for n in batch["n"].to_pylist()]
+        assert sorted(found) == expected(dict.fromkeys(range(PARTITIONS), 0))
+        assert told.closed == 1
 
 
 def test_a_result_of_unknown_partitions_only_names_a_few() -> None:
