@@ -15,7 +15,7 @@ from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import HeadgateError, Invalid, Throttled, Unavailable
 from headgate.storage.stores.retries import RetrySettings
 from headgate.storage.stores.s3.errors import BOTOCORE, OBSTORE
-from headgate.storage.stores.s3.settings import S3Settings, s3_settings
+from headgate.storage.stores.s3.settings import OPTIONS, S3Settings, s3_settings
 from headgate.storage.stores.s3.store import S3BlobStore
 
 from ..doubles.s3 import ACTS, DROP, MINE, Scripted, failure, moto_server, scripted, store_at
@@ -268,6 +268,14 @@ def test_options_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.retries.tries_max, found.client.passed) == (3, {"user_agent": "x"})
     found = s3_settings("bucket", {"endpoint": "http://three", "path_style": "false"})
     assert (found.endpoint, found.path_style) == ("http://three", False)
+
+
+@pytest.mark.parametrize("name", [o.name for o in OPTIONS if o.default in ("", None)])
+def test_an_empty_option_is_one_that_is_not_set(name: str) -> None:
+    """An option whose default is empty may be given as an empty text."""
+    settings = s3_settings("bucket", {name: ""})
+    assert settings == s3_settings("bucket", {})
+    S3BlobStore(settings).close()
 
 
 @pytest.mark.parametrize(

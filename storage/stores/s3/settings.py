@@ -15,6 +15,7 @@ from ....control.options import (
     FLAG,
     TEXT,
     Option,
+    OptionKind,
     has_password,
     read_options,
     refuse_unsafe,
@@ -96,6 +97,9 @@ class S3Settings:
 
 
 _PARTS = MultipartSettings()
+_FLAG_OR_EMPTY = OptionKind(
+    "one of true, false, or empty", lambda text: FLAG.parse(text) if text else None
+)
 _OWN = (
     Option(
         "endpoint", "", TEXT, "empty: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, else AWS's own"
@@ -104,7 +108,7 @@ _OWN = (
     Option(
         "path_style",
         None,
-        FLAG,
+        _FLAG_OR_EMPTY,
         "`true`: URLs have the bucket in their path, `false`: in their host; empty: `true` with an "
         "endpoint, `false` for AWS",
     ),
@@ -145,7 +149,7 @@ def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
         values["path_style"],
         values["connect_timeout_s"],
         values["dummy_credentials"],
-        {name: text for name, text in options.items() if name in _PASSED},
+        {name: text for name, text in options.items() if name in _PASSED and text},
     )
     return S3Settings(
         bucket,
