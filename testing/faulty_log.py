@@ -34,12 +34,14 @@ class LogFault:
     """A planned error of one call."""
 
     operation: str
-    """The name of a method of the log, or of what it opened. `written` counts as `end`."""
+    """The name of a method of the log, or of what it opened. `written` counts as `end`. The calls
+    of `partition`, `position`, `abort` and `close` never fail."""
     nth: int
     """The call that fails; the first one is 1."""
     error: HeadgateError
     after: bool = False
-    """Raise the error after the call has taken effect, as when its answer is lost."""
+    """Raise the error after an `append`, `beat` or `commit` has taken effect, as when its answer is
+    lost. Any other call fails before it does anything."""
 
 
 @dataclass
@@ -65,12 +67,15 @@ class FaultyEventLog:
             raise fault.error
 
     def prepare(self, deadline: Deadline) -> None:
+        self.raise_before("prepare")
         self.inner.prepare(deadline)
 
     def retention_ms(self, deadline: Deadline) -> int:
+        self.raise_before("retention_ms")
         return self.inner.retention_ms(deadline)
 
     def identity(self, deadline: Deadline) -> str:
+        self.raise_before("identity")
         return self.inner.identity(deadline)
 
     def append(self, fact: Event) -> Receipt:
@@ -104,11 +109,13 @@ class FaultyEventLog:
         return self.inner.partition(job)
 
     def oldest(self, job: JobId) -> int:
+        self.raise_before("oldest")
         return self.inner.oldest(job)
 
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
+        self.raise_before("read_all")
         return self.inner.read_all(deadline, known)
 
     def read_state(
@@ -119,11 +126,15 @@ class FaultyEventLog:
 
     def beat(self, job: JobId) -> Receipt:
         fault = self.meet("beat")
-        if fault is not None and not fault.after:
+        if fault is None:
+            return self.inner.beat(job)
+        if not fault.after:
             raise fault.error
-        return self.inner.beat(job) if fault is None else NoAnswer(fault.error)
+        self.inner.beat(job)
+        return NoAnswer(fault.error)
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        self.raise_before("read_beats")
         return self.inner.read_beats(job, deadline)
 
     def close(self) -> None:

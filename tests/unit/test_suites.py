@@ -6,8 +6,21 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from headgate.control.clock import Deadline
+from headgate.control.errors import OutcomeUnknown
+from headgate.control.events.types import Event, JobUnregistered
+from headgate.control.ids import JobId
+from headgate.control.memory.log import MemoryEventLog
+from headgate.testing.faulty_log import FaultyEventLog, LogFault
+
+LIMIT = Deadline.after(600.0)
+JOB = JobId("job")
+FACT = Event("id", JOB, "", 0, "test", None, JobUnregistered("over"))
 TOUR = Path(__file__).parents[2] / "docs/tour.md"
 SNIPPET = re.compile(r"```python\n(.*?)```", re.DOTALL)
 BROKEN = """
@@ -49,3 +62,33 @@ def test_a_store_that_breaks_the_contract_is_told_how(tmp_path: Path) -> None:
     assert code == 1
     assert "test_a_deleted_name_can_be_written_again" in output
     assert "assert b'23' == b'22'" in output
+
+
+USES: dict[str, Callable[[FaultyEventLog], object]] = {
+    "append": lambda log: log.append(FACT).offset(LIMIT),
+    "beat": lambda log: log.beat(JOB).offset(LIMIT),
+    "follow": lambda log: log.follow(JOB),
+    "identity": lambda log: log.identity(LIMIT),
+    "oldest": lambda log: log.oldest(JOB),
+    "open_decisions": lambda log: log.open_decisions(JOB),
+    "prepare": lambda log: log.prepare(LIMIT),
+    "read_all": lambda log: log.read_all(LIMIT),
+    "read_beats": lambda log: log.read_beats(None, LIMIT),
+    "read_state": lambda log: log.read_state(None, LIMIT),
+    "retention_ms": lambda log: log.retention_ms(LIMIT),
+}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("operation", USES)
+def test_a_planned_call_of_a_log_fails(operation: str, after: bool) -> None:
+    """The first call of an operation fails as planned, and the second does not. Only a write whose
+    answer is lost has taken effect."""
+    inner = MemoryEventLog()
+    log = FaultyEventLog(inner, LogFault(operation, 1, OutcomeUnknown("planned"), after))
+    with pytest.raises(OutcomeUnknown, match="planned"):
+        USES[operation](log)
+    events, beats = list(inner.read_all(LIMIT)), inner.read_beats(None, LIMIT)
+    assert len(events) == (after and operation == "append")
+    assert len(beats) == (after and operation == "beat")
+    USES[operation](log)
