@@ -6,6 +6,7 @@ from ..events.types import Decision, Produced, Superseded
 from ..ids import AttemptId
 from .state import JobState, ResultState
 
+CLOSED = "the job is closed"
 _AGAIN = "it was superseded before"
 
 
@@ -41,7 +42,7 @@ def refusal(state: JobState, result: ResultState, attempt: AttemptId) -> str | N
     if state.failed is not None:
         return "the job has failed"
     if state.closed is not None:
-        return "the job is closed"
+        return CLOSED
     production, index = result.production, attempt.partition.index
     if index not in production.accepted:
         return "the partition is not registered"

@@ -15,7 +15,7 @@ from ..events.types import (
     Superseded,
 )
 from ..ids import AttemptId
-from .attempts import is_last, is_superseded, refusal, refuse_late, unsound
+from .attempts import CLOSED, is_last, is_superseded, refusal, refuse_late, unsound
 from .reproduce import decide_again
 from .state import JobState, ResultState
 
@@ -38,11 +38,13 @@ def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ..
 
 def decide_stream_end(state: JobState, result: ResultState, fact: Produced) -> tuple[Decision, ...]:
     """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
-    if result.production.attempts[fact.attempt] is not None:
+    if result.production.attempts[fact.attempt] is not None or result.fate.released is not None:
         return ()
     announced = result.production.streams.get(fact.attempt, ())
     if unsound(fact) is not None or fact.segments[: len(announced)] != announced:
         return decide_again(state, fact.attempt.partition, _CONTRADICTED)
+    if state.closed is not None:
+        return decide_again(state, fact.attempt.partition, CLOSED)
     name = result.registered.result
     return (ResultComplete(name),) if is_last(result, fact.attempt) else ()
 

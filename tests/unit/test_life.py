@@ -31,10 +31,12 @@ from headgate.control.events.types import (
     SegmentProduced,
     SegmentSummary,
     StopTrackingRequested,
+    Superseded,
     Tick,
+    TrackingStopped,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
-from headgate.control.model.decide import step
+from headgate.control.model.decide import decide, step
 from headgate.control.model.state import JobState
 
 PAGE = Path(__file__).parents[2] / "docs/life.md"
@@ -76,6 +78,7 @@ HALF = (*_before(False), produced(OURS))
 WHOLE = (*HALF, started(NEIGHBOUR), produced(NEIGHBOUR))
 RELEASED = (*WHOLE, ReleaseRequested(RESULT, "release", 1))
 STREAM = (*_before(True), SegmentProduced(OURS, segment()))
+NOT_TRACKED = StopTrackingRequested(RESULT, "catalog", 1)
 
 STATES: Mapping[str, Mapping[str, tuple[Fact, ...]]] = {
     "Before it can be read": {
@@ -91,18 +94,14 @@ STATES: Mapping[str, Mapping[str, tuple[Fact, ...]]] = {
         "lost, being made again": (*WHOLE, FIRST),
         "made again": (*WHOLE, FIRST, started(OTHER), produced(OTHER)),
         "promoted": (*WHOLE, PromoteRequested(RESULT, EXPIRES_MS, 1)),
-        "not tracked": (*WHOLE, StopTrackingRequested(RESULT, "catalog", 1)),
+        "not tracked": (*WHOLE, NOT_TRACKED),
         "another driver": (*WHOLE, REGISTERED),
     },
     "Its end": {
         "released": RELEASED,
         "deleted": (*RELEASED, Deleted(RESULT, (OURS, NEIGHBOUR), 2)),
         "job closed": (*WHOLE, CLOSED),
-        "closed, unfinished": (
-            *_before(False),
-            StopTrackingRequested(RESULT, "catalog", 1),
-            CLOSED,
-        ),
+        "closed, unfinished": (*_before(False), NOT_TRACKED, CLOSED),
         "closed, promoted": (*WHOLE, PromoteRequested(RESULT, EXPIRES_MS, 1), CLOSED),
         "job failed": (*WHOLE, FIRST, started(OTHER), produced(OTHER, fingerprint=2)),
     },
@@ -111,6 +110,8 @@ STATES: Mapping[str, Mapping[str, tuple[Fact, ...]]] = {
         "segment announced": STREAM,
         "stream ended": (*STREAM, produced(OURS)),
         "made again": (*STREAM, FIRST, started(OTHER), SegmentProduced(OTHER, segment())),
+        "released": (*STREAM, ReleaseRequested(RESULT, "release", 1)),
+        "closed, unfinished": (*STREAM, NOT_TRACKED, CLOSED),
     },
 }
 
@@ -178,6 +179,18 @@ def test_the_page_says_what_happens(title: str) -> None:
     text = PAGE.read_text()
     section = text.partition(f"## {title}\n\n")[2].partition("\n\n")[0].strip()
     assert table(STATES[title]).splitlines() == section.splitlines()
+
+
+@pytest.mark.parametrize("end", [produced(OURS), produced(OURS, segment(0, 6))])
+def test_a_stream_that_ends_after_its_result_completes_nothing(end: Produced) -> None:
+    """A stream that ends when its result is released changes no decision, and one that ends when
+    its job is closed is superseded, as `fsck` takes its objects for those of nobody."""
+    one = ResultRegistered(RESULT, 1, 1, "", "", pipelined=True)
+    stream = (REGISTERED, one, PartitionRegistered(RESULT, 0, 1), *STREAM[3:])
+    assert () == decide(after((*stream, ReleaseRequested(RESULT, "release", 1))), end)
+    state, decisions = step(after((*stream, NOT_TRACKED, CLOSED)), end)
+    assert [TrackingStopped, Superseded] == [type(decision) for decision in decisions]
+    assert not state.results[RESULT].complete
 
 
 def test_every_fact_has_its_row() -> None:
