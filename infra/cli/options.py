@@ -20,7 +20,7 @@ from ..target import Target
 if TYPE_CHECKING:
     from ..devstack.stack import StackState
 
-HAS_DEVSTACK = find_spec("psutil") is not None
+HAS_DEVSTACK = all(map(find_spec, ("filelock", "psutil")))
 
 
 class Terminal(Console):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -375,6 +377,18 @@ def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, said = ran("stack", "status")
     assert code == 2
     assert "headgate stack up" in said
+
+
+@pytest.mark.parametrize("missing", ["filelock", "psutil"])
+def test_half_of_the_extra_is_none(missing: str) -> None:
+    """The stack needs both packages of its extra. One of them alone, which another program may have
+    brought, changes nothing for the other commands."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from headgate.infra.cli.options import HAS_DEVSTACK\n"
+        "assert not HAS_DEVSTACK"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
