@@ -24,17 +24,21 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Blob
     Raises:
         Invalid: the URL or an option cannot be used.
     """
-    parts = urlsplit(url)
+    shown = url.rpartition("@")[2]  # before it stand a user and a password
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise Invalid(f"{shown!r} is not a URL") from None
     s3_options = dict(options or {})
     if parts.scheme == "s3" and parts.netloc:
         return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
     if s3_options:
-        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {url!r}")
+        raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {shown!r}")
     if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):
         return MemoryBlobStore(_IN_MEMORY.setdefault(parts.netloc, {})), ""
     if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
         return FileBlobStore(Path(unquote(parts.path))), ""
-    raise Invalid(f"{url!r} must be s3://bucket/root, file:///path or memory://name")
+    raise Invalid(f"{shown!r} must be s3://bucket/root, file:///path or memory://name")
 
 
 def _open_s3(bucket: str, options: Mapping[str, str]) -> BlobStore:

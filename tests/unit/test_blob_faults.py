@@ -238,12 +238,25 @@ def test_a_memory_url_is_one_bucket_per_process() -> None:
         ("gs://bucket", {}),
         ("memory://a", {"endpoint": "http://x"}),
         ("s3://bucket", {"endpont": "http://x"}),
+        ("s3://[bucket", {}),
     ],
 )
 def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
     """A URL or an option that cannot be used is `Invalid`."""
     with pytest.raises(Invalid):
         open_store(url, options)
+
+
+@pytest.mark.parametrize("options", [{}, {"endpoint": "http://x"}])
+@pytest.mark.parametrize(
+    "url",
+    ["s3a://me:hunter2@bucket", "me:hunter2@bucket", "s3://[me:hunter2@b", "s3://hunter2@\u2100"],
+)
+def test_a_url_that_is_refused_shows_no_password(url: str, options: dict[str, str]) -> None:
+    """An error about a URL shows nothing of the user and the password in it."""
+    with pytest.raises(Invalid) as caught:
+        open_store(url, options)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_an_s3_url_has_a_root() -> None:
