@@ -133,7 +133,7 @@ class SegmentGate:
         if self._rows != self._stated_rows:
             raise Corrupt(
                 f"subpartitions {it.first} to {it.first + it.count - 1} of result {result}: "
-                f"{self._stated_rows - self._rows} announced rows were not read"
+                f"{self._rows} rows were read, {self._stated_rows} were announced"
             )
         return self._announce(
             Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)

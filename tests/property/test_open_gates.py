@@ -355,6 +355,26 @@ def test_what_was_not_known_is_read_from_its_replacement(monkeypatch: pytest.Mon
         assert rows(gate) == expected({0: 1, 1: 0, 2: 0, 3: 0})
 
 
+def test_a_replacement_with_more_rows_is_corrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is read from another attempt with more rows is an error that names both
+    numbers."""
+
+    def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
+        others = [attempt(0, 1), attempt(1, 1)]
+        segments = [(other, one) for other in others for one in written()[1][other].segments]
+        sources = [self._locate(*segment, SUBPARTITIONS) for segment in segments]
+        return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
+
+    monkeypatch.setattr(Replacement, "replace", replacement)
+    with reading() as reader:
+        reader.environment._store.delete([LAYOUT.segment(attempt(0, 0), 0)])
+        gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))
+        _, error = streamed(gate)
+    assert isinstance(error, Corrupt)
+    read, announced = map(int, re.findall(r"(\S+) rows were read, (\S+) were", str(error))[0])
+    assert read > announced > 0
+
+
 def test_a_gate_is_read_once() -> None:
     """Reading a gate a second time raises `Closed`, so that it does not look like an empty
     partition."""
