@@ -18,6 +18,7 @@ from typing import Any
 from .errors import Invalid
 
 _WITH_USER = re.compile(r"[^?#]*@")
+_LONG_MAX = (1 << 63) - 1
 _ADDRESSES = ("url", "endpoint")
 
 
@@ -40,9 +41,10 @@ FLAG = OptionKind(
 ABOVE_0 = OptionKind("a number above 0", float, lambda number: 0 < number < math.inf)
 
 
-def whole(low: int, high: float = math.inf) -> OptionKind:
+def whole(low: int, high: int = _LONG_MAX) -> OptionKind:
     """Return the kind of the whole numbers from `low` to `high`, both included."""
-    wanted = f"a whole number, at least {low}" + (f" and at most {high}" if high < math.inf else "")
+    limit = f" and at most {high}" if high < _LONG_MAX else ""
+    wanted = f"a whole number, at least {low}{limit}"
     return OptionKind(wanted, int, lambda number: low <= number <= high)
 
 

@@ -90,3 +90,9 @@ def test_queries_without_their_plans_are_refused() -> None:
     conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
     with pytest.raises(Invalid, match=r"sql\.enabled = true needs .* spark\.headgate\.catalyst"):
         read_settings(conf)
+
+
+def test_a_number_beyond_all_clients_is_refused() -> None:
+    """A number that no clock can count is `Invalid`, as any other text that cannot be used."""
+    with pytest.raises(Invalid, match=r"request\.ms"):
+        read_settings({"spark.headgate.request.ms": "9" * 400})

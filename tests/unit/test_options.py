@@ -49,6 +49,7 @@ def test_a_text_gives_a_value(kind: OptionKind, text: str, value: object) -> Non
         (ABOVE_0, "soon", "a number above 0"),
         (whole(1), "0", "a whole number, at least 1"),
         (whole(1, 3), "4", "a whole number, at least 1 and at most 3"),
+        (whole(1), "9223372036854775808", "a whole number, at least 1"),
         (whole(1), "1.5", "a whole number, at least 1"),
         (one_of("a", "b"), "c", "one of a, b"),
     ],
