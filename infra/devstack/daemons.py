@@ -107,7 +107,8 @@ def stop(daemons: Sequence[Daemon], limit_s: float) -> None:
     for process in running:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    psutil.wait_procs(running, limit_s)
+    with suppress(Unavailable):
+        wait_until(lambda: all(map(_has_ended, running)), limit_s, "the end of all programs")
     for daemon in daemons:
         kill(daemon)
 
@@ -118,13 +119,9 @@ def kill(daemon: Daemon, limit_s: float = 10.0) -> None:
     Raises: Unavailable when the process still runs after `limit_s`.
     """
     if process := daemon.running():
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-            process.wait(limit_s)
-        except psutil.NoSuchProcess:
-            return
-        except psutil.TimeoutExpired as exc:
-            raise Unavailable(f"waited {limit_s:g} s for the end of {daemon.name}") from exc
+        wait_until(lambda: _has_ended(process), limit_s, f"the end of {daemon.name}")
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
@@ -196,6 +193,18 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
     except subprocess.CalledProcessError as exc:
         tail = exc.stdout[-_ERROR_TAIL_CHARS:]
         raise Unavailable(f"`{tool} {argv[1]}` failed ({exc.returncode}): {tail}") from exc
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Return True if a process has ended. A child of this process is then reaped. One of another
+    process is a zombie until that process reaps it, which may never happen."""
+    try:
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            return False
+        process.wait(0)
+    except (psutil.NoSuchProcess, psutil.TimeoutExpired):
+        return True
+    return True
 
 
 def _is_free(port: int) -> bool:

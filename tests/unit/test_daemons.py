@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,6 +79,24 @@ def test_a_signal_never_reaches_a_stranger(node: Daemon, stranger: Daemon) -> No
         daemons.stop([other], 0.1)
     assert node.is_alive()
     assert psutil.Process(stranger.pid).status() != psutil.STATUS_ZOMBIE
+
+
+ENDS = """
+import sys
+from headgate.infra.devstack import daemons
+node = daemons.Daemon("minio", 9, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+daemons.stop([node], 15.0) if sys.argv[4] == "stop" else daemons.kill(node)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_program_that_stays_a_zombie_has_ended(node: Daemon, how: str) -> None:
+    """Another process than its parent ends a node at once, though a parent that does not look at it
+    keeps it as a zombie, as the first process of a container may."""
+    arguments = [node.folder, str(node.pid), str(node.created_s), how]
+    subprocess.run([sys.executable, "-c", ENDS, *arguments], check=True, timeout=8.0)
+    assert psutil.STATUS_ZOMBIE == psutil.Process(node.pid).status()
+    os.waitpid(node.pid, 0)
 
 
 def older(daemon: Daemon) -> list[dict[str, object]]:
