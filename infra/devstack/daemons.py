@@ -2,7 +2,8 @@
 
 Guarantees: a signal reaches only the program that `launch` started, never another program that got
 its pid later: the process must have the creation time noted at launch, and a command that names the
-program's folder. Every wait has a limit, and its error names what was waited for.
+program's folder. That time counts from the start of the machine, so the clock may be set meanwhile.
+Every wait has a limit, and its error names what was waited for.
 
 Assumes that outgoing connections use ports from 32768 up, as on Linux.
 """
@@ -31,8 +32,8 @@ _PORTS = range(20_000, 32_000)
 _POLL_S = 0.05
 _START_S = 10.0
 _ERROR_TAIL_CHARS = 2_000
-_CLOCK_S = 5.0
-"""Creation times of one process differ by as much, because the system's clock is adjusted."""
+_CLOCK_S = 2.0
+"""Creation times of one process differ by less: the start of the machine is known in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class Daemon:
     """The folder of its settings and data, which its command names."""
     pid: int = 0
     """0 before the first launch."""
-    created_s: float = 0.0
-    """The creation time of its process, which tells it from a later process of the same pid."""
+    after_boot_s: float = 0.0
+    """The time from the start of the machine to the creation of its process, which tells it from a
+    later process of the same pid."""
 
     @property
     def address(self) -> str:
@@ -59,7 +61,7 @@ class Daemon:
         """Return the program's process, None if it has ended or if the pid is another program's."""
         try:
             process = psutil.Process(self.pid)
-            ours = abs(process.create_time() - self.created_s) < _CLOCK_S
+            ours = abs(_after_boot_s(process) - self.after_boot_s) < _CLOCK_S
             named = any(self.folder in argument for argument in process.cmdline())
         except psutil.Error:
             return None
@@ -82,16 +84,16 @@ def launch(daemon: Daemon, argv: list[str], log: Path, env: Mapping[str, str]) -
         process = psutil.Process(pid)
         # For a moment a new process has no command, by which `running` knows it.
         wait_until(lambda: bool(process.cmdline()), _START_S, f"the command of {daemon.name}")
-        return replace(daemon, pid=pid, created_s=process.create_time())
+        return replace(daemon, pid=pid, after_boot_s=_after_boot_s(process))
     except FileNotFoundError as exc:
         raise Invalid(f"{daemon.name} needs `{argv[0]}`, which is not on PATH") from exc
     except psutil.NoSuchProcess as exc:
         raise Unavailable(f"{daemon.name} ended at once; see {log}") from exc
 
 
-def created_s(start_ticks: int) -> float:
-    """Return the creation time of a process from the kernel's ticks between boot and its start."""
-    return float(psutil.boot_time()) + start_ticks / os.sysconf("SC_CLK_TCK")
+def boot_s() -> float:
+    """Return the time at which the machine was started, by the clock as it is set now."""
+    return float(psutil.boot_time())
 
 
 def send(daemon: Daemon, signum: signal.Signals) -> None:
@@ -193,6 +195,10 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
     except subprocess.CalledProcessError as exc:
         tail = exc.stdout[-_ERROR_TAIL_CHARS:]
         raise Unavailable(f"`{tool} {argv[1]}` failed ({exc.returncode}): {tail}") from exc
+
+
+def _after_boot_s(process: psutil.Process) -> float:
+    return float(process.create_time()) - boot_s()  # when the clock is set, both times move
 
 
 def _has_ended(process: psutil.Process) -> bool:

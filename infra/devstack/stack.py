@@ -285,8 +285,10 @@ def _node(fields: dict[str, Any], home: Path) -> Daemon:
     if not _NAME.fullmatch(name):
         raise Invalid(f"the state of the stack in {home} names {name!r}, which is no node of it")
     if "start_ticks" in fields:  # older versions wrote this time, and no folder
-        created_s = daemons.created_s(fields.pop("start_ticks"))
-        fields |= {"created_s": created_s, "folder": str(home / name)}
+        after_boot_s = fields.pop("start_ticks") / os.sysconf("SC_CLK_TCK")
+        fields |= {"after_boot_s": after_boot_s, "folder": str(home / name)}
+    if "created_s" in fields:  # the first versions with a folder wrote this time
+        fields["after_boot_s"] = fields.pop("created_s") - daemons.boot_s()
     return Daemon(**fields)
 
 

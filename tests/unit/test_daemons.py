@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,13 +72,24 @@ def test_a_program_that_ignores_the_request_is_killed(node: Daemon) -> None:
 def test_a_signal_never_reaches_a_stranger(node: Daemon, stranger: Daemon) -> None:
     """A process of the same pid is no node if it was created at another time, or if its command
     does not name the node's folder."""
-    later = replace(node, created_s=node.created_s - 60.0)
+    later = replace(node, after_boot_s=node.after_boot_s - 60.0)
     for other in (later, stranger, replace(node, pid=0)):
         assert not other.is_alive()
         daemons.send(other, signal.SIGKILL)
         daemons.stop([other], 0.1)
     assert node.is_alive()
     assert psutil.Process(stranger.pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_program_is_known_after_the_clock_was_set(
+    node: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node is alive also if the clock was set by an hour since its launch: only then does `down`
+    stop it before `--wipe` removes its data."""
+    boot_s = psutil.boot_time() + 3_600.0
+    monkeypatch.setattr("psutil.boot_time", lambda: boot_s)
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: boot_s)
+    assert node.is_alive()
 
 
 ENDS = """
@@ -93,7 +104,7 @@ daemons.stop([node], 15.0) if sys.argv[4] == "stop" else daemons.kill(node)
 def test_a_program_that_stays_a_zombie_has_ended(node: Daemon, how: str) -> None:
     """Another process than its parent ends a node at once, though a parent that does not look at it
     keeps it as a zombie, as the first process of a container may."""
-    arguments = [node.folder, str(node.pid), str(node.created_s), how]
+    arguments = [node.folder, str(node.pid), str(node.after_boot_s), how]
     subprocess.run([sys.executable, "-c", ENDS, *arguments], check=True, timeout=8.0)
     assert psutil.STATUS_ZOMBIE == psutil.Process(node.pid).status()
     os.waitpid(node.pid, 0)
@@ -106,9 +117,19 @@ def older(daemon: Daemon) -> list[dict[str, object]]:
     return [{"name": "minio", "port": 9, "pid": daemon.pid, "start_ticks": ticks}]
 
 
-def test_the_stack_of_an_older_version_is_stopped(home: Path, node: Daemon) -> None:
+def newer(daemon: Daemon) -> list[dict[str, object]]:
+    """Return the state file that the first versions with a folder wrote for one node."""
+    made_s = psutil.Process(daemon.pid).create_time()
+    common = {"name": "minio", "port": 9, "folder": daemon.folder}
+    return [common | {"pid": daemon.pid, "created_s": made_s}]
+
+
+@pytest.mark.parametrize("written", [older, newer])
+def test_the_stack_of_an_older_version_is_stopped(
+    home: Path, node: Daemon, written: Callable[[Daemon], object]
+) -> None:
     """A node that an older version started is found by its folder, and ended."""
-    (home / "state.json").write_text(json.dumps(older(node)))
+    (home / "state.json").write_text(json.dumps(written(node)))
     state = stack.status(StackSettings(home))
     assert state is not None
     assert state.is_up()

@@ -13,7 +13,7 @@ from headgate.control.errors import Invalid
 from headgate.infra.devstack import daemons, stack
 from headgate.infra.devstack.stack import StackSettings
 
-PLANTED = [{"name": "../somebody", "port": 1, "folder": "", "pid": os.getpid(), "created_s": 1.0}]
+PLANTED = [{"name": "../somebody", "port": 1, "folder": "", "pid": os.getpid()}]
 Ask = Callable[[StackSettings], object]
 
 
