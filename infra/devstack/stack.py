@@ -269,7 +269,8 @@ def _existing(settings: StackSettings) -> StackState:
 def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:
     """Read the nodes from the state file, or return None if there is no such file.
 
-    Raises: Invalid when another user could have written the file, or a name in it is unknown.
+    Raises: Invalid when another user could have written the file, or when a name or a folder in it
+        is not of this stack.
     """
     try:
         text = (settings.home / "state.json").read_text()
@@ -289,6 +290,8 @@ def _node(fields: dict[str, Any], home: Path) -> Daemon:
         fields |= {"after_boot_s": after_boot_s, "folder": str(home / name)}
     if "created_s" in fields:  # the first versions with a folder wrote this time
         fields["after_boot_s"] = fields.pop("created_s") - daemons.boot_s()
+    if os.path.realpath(fields["folder"]) != os.path.realpath(home / name):
+        raise Invalid(f"the state of the stack in {home} names {fields['folder']}, outside of it")
     return Daemon(**fields)
 
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
@@ -108,6 +108,22 @@ def test_a_program_that_stays_a_zombie_has_ended(node: Daemon, how: str) -> None
     subprocess.run([sys.executable, "-c", ENDS, *arguments], check=True, timeout=8.0)
     assert psutil.STATUS_ZOMBIE == psutil.Process(node.pid).status()
     os.waitpid(node.pid, 0)
+
+
+def test_a_copied_stack_does_not_stop_the_first(
+    home: Path, node: Daemon, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A state file in another folder than the one that it names signals nothing: the programs are
+    those of another stack. A link to the folder is the folder."""
+    copy = tmp_path_factory.mktemp("copy")
+    (link := copy / "link").symlink_to(home)
+    for folder in (copy, home):
+        (folder / "state.json").write_text(json.dumps([asdict(node)]))
+    with pytest.raises(Invalid, match="outside of it"):
+        stack.down(True, StackSettings(copy))
+    assert node.is_alive()
+    stack.down(settings=StackSettings(link))
+    assert not node.is_alive()
 
 
 def older(daemon: Daemon) -> list[dict[str, object]]:
