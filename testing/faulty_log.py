@@ -159,7 +159,9 @@ class FaultyFollower:
 
     def poll(self, limit: int, timeout_s: float) -> list[Recorded]:
         self.log.raise_before("poll")
-        return self.inner.poll(limit, timeout_s)
+        events = self.inner.poll(limit, timeout_s)
+        self.rejected = self.inner.rejected
+        return events
 
     def position(self) -> int:
         return self.inner.position()
@@ -221,7 +223,9 @@ class FaultyMembership(FaultyTransactions):
 
     def poll(self, limit: int, timeout_s: float) -> list[Placed]:
         self.log.raise_before("poll")
-        return self.inner.poll(limit, timeout_s)
+        events = self.inner.poll(limit, timeout_s)
+        self.rejected = self.inner.rejected
+        return events
 
     def position(self, partition: int) -> int:
         return self.inner.position(partition)

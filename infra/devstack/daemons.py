@@ -91,11 +91,6 @@ def launch(daemon: Daemon, argv: list[str], log: Path, env: Mapping[str, str]) -
         raise Unavailable(f"{daemon.name} ended at once; see {log}") from exc
 
 
-def boot_s() -> float:
-    """Return the time at which the machine was started, by the clock as it is set now."""
-    return float(psutil.boot_time())
-
-
 def send(daemon: Daemon, signum: signal.Signals) -> None:
     """Signal the program if it still runs."""
     if process := daemon.running():
@@ -198,7 +193,9 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
 
 
 def _after_boot_s(process: psutil.Process) -> float:
-    return float(process.create_time()) - boot_s()  # when the clock is set, both times move
+    return float(
+        process.create_time() - psutil.boot_time()
+    )  # when the clock is set, both times move
 
 
 def _has_ended(process: psutil.Process) -> bool:

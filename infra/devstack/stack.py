@@ -288,8 +288,6 @@ def _node(fields: dict[str, Any], home: Path) -> Daemon:
     if "start_ticks" in fields:  # older versions wrote this time, and no folder
         after_boot_s = fields.pop("start_ticks") / os.sysconf("SC_CLK_TCK")
         fields |= {"after_boot_s": after_boot_s, "folder": str(home / name)}
-    if "created_s" in fields:  # the first versions with a folder wrote this time
-        fields["after_boot_s"] = fields.pop("created_s") - daemons.boot_s()
     if os.path.realpath(fields["folder"]) != os.path.realpath(home / name):
         raise Invalid(f"the state of the stack in {home} names {fields['folder']}, outside of it")
     return Daemon(**fields)
