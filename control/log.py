@@ -19,6 +19,7 @@ Guarantees of every implementation:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,10 +30,23 @@ from .clock import Deadline
 from .events.types import Event, Recorded
 from .ids import JobId
 
+_COVERAGE = re.compile(r"_[0-9]{1,9}")
+
 
 def partition_of(job: JobId, partitions: int) -> int:
     """Return the partition of a job: the same in every implementation, process and version."""
+    if is_coverage(job):
+        return int(job[1:])
     return crc32(job.encode()) % partitions
+
+
+def coverage_of(partition: int) -> JobId:
+    """Return the name under which a partition has state records of its own, which are no job's."""
+    return JobId(f"_{partition}")
+
+
+def is_coverage(name: str) -> bool:
+    return _COVERAGE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +54,8 @@ class StateRecord:
     """A new value for a key of a job's state."""
 
     key: str
-    """The job's name, alone or followed by a slash and more text."""
+    """The job's name, alone or followed by a slash and more text; or `coverage_of` a
+    partition."""
     body: bytes | None
     """The value; None deletes the key."""
 
@@ -48,6 +63,12 @@ class StateRecord:
 def job_of(key: str) -> JobId:
     """Return the job that a state record's key belongs to."""
     return JobId(key.split("/")[0])
+
+
+def is_state_of(job: JobId | None, key: str) -> bool:
+    """Return True if a state record's key belongs to the job, or with None to any job."""
+    owner = job_of(key)
+    return not is_coverage(owner) if job is None else owner == job
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +352,8 @@ class EventLog(Protocol):
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False
     ) -> dict[str, bytes]:
-        """Return the state records of a job by key, or of all jobs if `job` is None.
+        """Return the state records of a job by key, or of all jobs if `job` is None. A partition's
+        `coverage_of` stands for a job.
 
         An open step of another job may hide records that were committed behind it. With `whole`,
         wait until that step ends.

@@ -14,7 +14,7 @@ import pytest
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Fenced, Invalid, Lost
 from ..control.ids import JobId
-from ..control.log import Decisions, EventLog, StateRecord
+from ..control.log import Decisions, EventLog, StateRecord, coverage_of
 from .event_log_basics import (
     LIMIT_S,
     QUIET_S,
@@ -287,6 +287,19 @@ class EventLogSuite(EventLogBasics):
             SYSTEM_CLOCK.sleep_s(0.5)
             theirs.commit(0)
             assert {job: b"ours"} == answer.result(LIMIT_S)
+
+    def test_a_coverage_is_no_state_of_a_job(self, log: EventLog, job: JobId) -> None:
+        """A partition's coverage has a name of its own, and is not in the state of all jobs."""
+        coverage = coverage_of(log.partition(job))
+        with closing(log.open_decisions(job)) as decisions:
+            self.keep(decisions, {job: b"1", coverage: b"c"})
+        deadline = Deadline.after(LIMIT_S)
+        assert log.partition(coverage) == log.partition(job)
+        assert {coverage: b"c"} == log.read_state(coverage, deadline, whole=True)
+        assert {job: b"1"} == log.read_state(job, deadline, whole=True)
+        everything = log.read_state(None, deadline, whole=True)
+        assert job in everything
+        assert coverage not in everything
 
     def test_state_and_decisions_are_one_step(self, log: EventLog, job: JobId) -> None:
         """A step's state and its decisions become visible together."""

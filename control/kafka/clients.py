@@ -42,7 +42,6 @@ from .settings import KafkaSettings, Topic
 _LOG = logging.getLogger(__name__)
 
 _STEP_MS_MAX = 10_000  # how long an open step may stall the readers of its partition
-_PREPARE_S_MAX = 15.0
 _ASK_S_MAX = 3.0
 _PING_S_MAX = 1.0
 REQUEST_S_MIN = 0.05  # given to a request also when its deadline has passed
@@ -156,7 +155,6 @@ class KafkaClients:
             Unavailable: the broker cannot be reached.
             Invalid: credentials or options are refused, or a topic has other settings.
         """
-        deadline = min(deadline, Deadline.after(_PREPARE_S_MAX), key=lambda limit: limit.left_s)
         self._reach(deadline)
         self.producer()  # start now: its first request takes half a second
         for topic in self.settings.topics:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from ..clock import SYSTEM_CLOCK, Deadline
 from ..errors import Lost, Unavailable
 from ..ids import JobId, is_name
-from ..log import StateRecord, job_of, partition_of
+from ..log import StateRecord, is_coverage, is_state_of, job_of, partition_of
 from .clients import KafkaClients
 from .errors import translate
 from .records import Place
@@ -69,7 +69,7 @@ def read_state(
     """
     state: dict[str, bytes] = {}
     for key, message in _scan(clients, place, deadline, end):
-        if job not in (None, job_of(key)):
+        if not is_state_of(job, key):
             continue
         state.pop(key, None)
         if (body := message.value()) is not None:
@@ -148,12 +148,13 @@ def _to_end(consumer: Consumer, place: Place, deadline: Deadline, end: int) -> I
 def _key(message: Message, place: Place, partitions: int) -> str | None:
     """Return the key of a record, or None for a foreign record.
 
-    A foreign record has no job's name in its key, or that of a job of another partition.
+    The key of a foreign record names neither a job nor a coverage, or one of another partition.
     """
     key = message.key()
     try:
         text = key.decode() if isinstance(key, bytes) else key or ""
     except UnicodeDecodeError:
         return None
-    job = job_of(text)
-    return text if is_name(job) and partition_of(job, partitions) == place.partition else None
+    owner = job_of(text)
+    is_ours = is_name(owner) or is_coverage(owner)
+    return text if is_ours and partition_of(owner, partitions) == place.partition else None

@@ -14,7 +14,7 @@ from threading import Condition
 
 from ..errors import Conflict, Fenced
 from ..events.types import Recorded
-from ..log import Grant, Holder, Placed
+from ..log import Grant, Holder, Placed, is_state_of
 from .partitions import MemoryTransactions, Partition, decoded
 
 _LOG = logging.getLogger(__name__)
@@ -140,7 +140,8 @@ class MemoryMembership(MemoryTransactions):
             holders[number] = self
             partition = self._partitions[number]
             offsets = range(partition.first, len(partition.entries))
-            grant = Grant(number, dict(partition.state), offsets)
+            state = {key: body for key, body in partition.state.items() if is_state_of(None, key)}
+            grant = Grant(number, state, offsets)
             self._positions[number] = self._holder.granted(grant)
         return bool(free)
 

@@ -16,7 +16,7 @@ from ..errors import Closed, Corrupt
 from ..events import codec
 from ..events.types import Event, Recorded
 from ..ids import JobId
-from ..log import Holder, Rejected, job_of, partition_of
+from ..log import Holder, Rejected, is_state_of, partition_of
 from .group import MemoryGroup, MemoryMembership
 from .partitions import LogEntry, MemoryTransactions, Partition, decoded, event_of
 
@@ -134,7 +134,7 @@ class MemoryEventLog:
         self._check_open()
         with self._changed:
             stored = {key: body for p in self._partitions for key, body in p.state.items()}
-        return {key: body for key, body in stored.items() if job in (None, job_of(key))}
+        return {key: body for key, body in stored.items() if is_state_of(job, key)}
 
     def beat(self, job: JobId) -> _Receipt:
         self._check_open()

@@ -16,7 +16,7 @@ from zlib import crc32
 from ..errors import Corrupt
 from ..events import codec
 from ..ids import JobId, ResultId
-from ..log import StateRecord
+from ..log import StateRecord, coverage_of
 from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
 from ..model.state import JobState, ResultState
@@ -66,6 +66,29 @@ class Standing:
     def _has(self, name: ResultId, now: ResultState) -> bool:
         stored = self.results.get(name)
         return stored is not None and stored[0] is now
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The promise that every event in a partition is of a job that has a snapshot."""
+
+    log: str
+    """The identity of the log."""
+
+
+def write_coverage(partition: int, coverage: Coverage) -> StateRecord:
+    return StateRecord(coverage_of(partition), container.pack(coverage, _NOTES))
+
+
+def read_coverage(partition: int, stored: Mapping[str, bytes]) -> Coverage:
+    """Return the coverage of a partition.
+
+    Raises:
+        Corrupt: there is none, or it is of a newer format.
+    """
+    if (body := stored.get(coverage_of(partition))) is None:
+        raise Corrupt(f"partition {partition} has no coverage")
+    return container.unpack(body, Coverage, _check_notes)
 
 
 def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...], Standing]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from ..clock import Deadline
 from ..contract import SESSION
-from ..errors import Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
+from ..errors import Corrupt, Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
 from ..ids import JobId
-from ..log import EventLog, Follower, Grant, job_of
+from ..log import EventLog, Follower, Grant, coverage_of, job_of
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from . import records
-from .records import Standing
+from .records import Coverage, Standing
 from .schedule import is_over
 
 _LOG = logging.getLogger(__name__)
@@ -88,8 +88,9 @@ def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -
     """Write a snapshot in which nothing has happened, before a job's first driver states anything.
     So nobody has to look for the job's events in what the log held before.
 
-    With `is_new` nobody had the job's name before. Otherwise the log is searched once for its
-    events.
+    With `is_new` nobody had the job's name before. Otherwise the log is searched for its events,
+    unless the partition is covered: who begins while a partition is empty writes its coverage, and
+    from then on every driver writes a snapshot before it states anything.
 
     Raises:
         Unavailable: the snapshot was not written in time.
@@ -116,14 +117,25 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
         position = log.written(job)
         if log.read_state(job, deadline, whole=True):
             return
-        if not is_new and _has_spoken(log.follow(job, None), position, deadline):
+        identity, number = log.identity(deadline), log.partition(job)
+        is_known = is_new or _is_covered(log, number, identity, deadline)
+        if not is_known and _has_spoken(log.follow(job, None), position, deadline):
             return
-        identity = log.identity(deadline)
         nothing = Snapshot(JobState(job), (), position, position, log=identity)
         decisions.begin()
         for record in records.write(nothing, Standing())[0]:
             decisions.keep(record)
+        if position == 0:
+            decisions.keep(records.write_coverage(number, Coverage(identity)))
         decisions.commit(position)
+
+
+def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline) -> bool:
+    stored = log.read_state(coverage_of(partition), deadline)
+    try:
+        return records.read_coverage(partition, stored) == Coverage(identity)
+    except Corrupt:
+        return False
 
 
 def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:

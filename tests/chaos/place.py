@@ -68,6 +68,7 @@ class Place:
             "topic.retention.ms": str(self.topic.retention_ms),
             "segment.bytes": str(1 << 20),
             "job.id": job,
+            "attach.ms": "60000",  # a broker may be paused for 20 s meanwhile
             "mode": work.mode,
             **conf,
         }

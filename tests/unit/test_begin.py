@@ -14,12 +14,14 @@ from headgate.control.contract import MasterSettings
 from headgate.control.errors import Fenced, Unavailable
 from headgate.control.events.types import Fact, JobAccepted, JobUnregistered, PromoteRequested
 from headgate.control.ids import JobId
-from headgate.control.log import Decisions, EventLog, Follower, StateRecord
+from headgate.control.log import Decisions, EventLog, Follower, StateRecord, coverage_of
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.job_steps import JobSteps
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Derived
 from headgate.control.model.state import JobState
+from headgate.control.snapshots import records
+from headgate.control.snapshots.records import Coverage
 from headgate.control.snapshots.resume import begin, forget, read_snapshots, take_up
 from headgate.testing.faulty_log import LogFault
 
@@ -190,6 +192,34 @@ def test_a_new_name_is_not_looked_for() -> None:
     assert [] == looked
     begin(Watched(log), JobId("another"), Deadline.after(1.0))
     assert ["another"] == looked
+
+
+def test_a_covered_partition_is_not_searched() -> None:
+    """Who begins in an empty partition covers it: later drivers read no events of others, and the
+    coverage is no job's."""
+    log = MemoryEventLog(1)
+    begin(log, JobId("first"), Deadline.after(1.0), is_new=True)
+    for _ in range(100):
+        log.append(Announcer(JobId("other"), "somebody").fact(REGISTERED))
+    watched = FaultyLog(log)
+    begin(watched, JOB, Deadline.after(1.0))
+    assert (0, 100) == (watched.calls["poll"], position(log))
+    assert {"first", JOB} == log.read_state(None, Deadline.after(1.0)).keys()
+
+
+@pytest.mark.parametrize("body", [None, b"", records.write_coverage(0, Coverage("former")).body])
+def test_a_partition_that_has_events_is_never_covered(body: bytes | None) -> None:
+    """A coverage that cannot be read, or is of another log, is as good as none. None is written
+    where a job without a snapshot may have events."""
+    log = crowded()
+    state_facts(log, *LIFE)
+    with closing(log.open_decisions(JOB)) as decisions:
+        decisions.begin()
+        decisions.keep(StateRecord(coverage_of(0), body))
+        decisions.commit(0)
+    for job in ("another", JOB):
+        begin(log, JobId(job), Deadline.after(1.0))
+    assert {} == standing(log)
 
 
 def test_only_older_snapshots_are_taken_by_who_asked() -> None:
