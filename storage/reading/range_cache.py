@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from concurrent.futures import Executor, Future
+from functools import partial
 from threading import Lock
+from typing import TypeAlias
 
 from ..stores.port import BlobStore, ByteRange
+
+_Key: TypeAlias = tuple[str, int, int]
+_ENTRY_BYTES = 512  # what a range takes besides its bytes
+_COPIED_BYTES_MAX = 64 << 10
 
 
 class RangeCache:
@@ -19,36 +25,64 @@ class RangeCache:
         self._bytes_max = bytes_max
         self._fetchers = fetchers
         self._lock = Lock()
-        self._held: OrderedDict[tuple[str, ByteRange], Future[memoryview]] = OrderedDict()
+        self._held: OrderedDict[_Key, Future[memoryview] | bytes | memoryview] = OrderedDict()
         self._held_bytes = 0
         self.requests = 0
 
     def fetch(self, name: str, span: ByteRange) -> Future[memoryview]:
         """Return a future of a range's bytes. Send a request unless the range is cached."""
-        key = name, span
+        key = name, span.start, span.length
         with self._lock:
-            cached = self._held.get(key)
-            if cached is not None and not _failed(cached):
-                return cached
-            if cached is None:
-                self._held_bytes += span.length
-            future = self._fetchers.submit(self._store.get, name, span)
-            self.requests += 1
-            self._held[key] = future
-            while self._held_bytes > self._bytes_max and len(self._held) > 1:
-                (_, oldest), _ = self._held.popitem(last=False)
-                self._held_bytes -= oldest.length
-        return future
+            match self._held.get(key):
+                case Future() as asked if not _failed(asked):
+                    return asked
+                case None | Future():
+                    asked = self._ask(key, span)
+                case body:
+                    done: Future[memoryview] = Future()
+                    done.set_result(memoryview(body))
+                    return done
+        asked.add_done_callback(partial(self._settle, key))
+        return asked
 
     def forget(self, name: str, span: ByteRange) -> None:
         """Drop a range whose bytes are wrong, or that no other reader wants."""
         with self._lock:
-            if self._held.pop((name, span), None) is not None:
-                self._held_bytes -= span.length
+            self._drop((name, span.start, span.length))
 
     def close(self) -> None:
         self._fetchers.shutdown(wait=False, cancel_futures=True)
 
+    def _ask(self, key: _Key, span: ByteRange) -> Future[memoryview]:
+        self._drop(key)
+        asked = self._held[key] = self._fetchers.submit(self._store.get, key[0], span)
+        self.requests += 1
+        self._held_bytes += _cost(key)
+        while self._held_bytes > self._bytes_max and len(self._held) > 1:
+            self._held_bytes -= _cost(self._held.popitem(last=False)[0])
+        return asked
 
-def _failed(future: Future[memoryview]) -> bool:
-    return future.cancelled() or (future.done() and future.exception() is not None)
+    def _settle(self, key: _Key, answer: Future[memoryview]) -> None:
+        """Hold the bytes in place of the future, or nothing if there are none. Small ones are
+        copied: Python's garbage collector, which Spark runs after each task, does not visit
+        bytes."""
+        with self._lock:
+            if self._held.get(key) is not answer:
+                return
+            if _failed(answer):
+                self._drop(key)
+            else:
+                body = answer.result()
+                self._held[key] = bytes(body) if len(body) <= _COPIED_BYTES_MAX else body
+
+    def _drop(self, key: _Key) -> None:
+        if self._held.pop(key, None) is not None:
+            self._held_bytes -= _cost(key)
+
+
+def _failed(answer: Future[memoryview]) -> bool:
+    return answer.cancelled() or (answer.done() and answer.exception() is not None)
+
+
+def _cost(key: _Key) -> int:
+    return key[2] + _ENTRY_BYTES

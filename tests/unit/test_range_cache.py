@@ -1,0 +1,97 @@
+"""The range cache is bounded in memory, and costs the garbage collector nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from headgate.control.errors import Unavailable
+from headgate.storage.reading.range_cache import RangeCache
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.port import ByteRange
+
+NAME, SPAN = "object", ByteRange(3, 4)
+
+
+class Store(MemoryBlobStore):
+    """A store that counts requests, waits until it may answer, and fails if it is to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.fails = False
+        self.may_answer = Event()
+        self.may_answer.set()
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        assert span is not None
+        assert self.may_answer.wait(5.0)
+        self.asked += 1
+        if self.fails:
+            raise Unavailable("not now")
+        return memoryview(bytes([span.start % 256]) * span.length)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def fetchers() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def test_readers_share_a_request(store: Store, fetchers: ThreadPoolExecutor) -> None:
+    """A range is asked for once, by who comes while it is under way and by who comes later."""
+    cache = RangeCache(store, 1 << 20, fetchers)
+    store.may_answer.clear()
+    asked = [cache.fetch(NAME, SPAN) for _ in range(2)]
+    store.may_answer.set()
+    bodies = [bytes(one.result(5.0)) for one in (*asked, cache.fetch(NAME, SPAN))]
+    assert [b"\3\3\3\3"] * 3 == bodies
+    assert 1 == store.asked == cache.requests
+
+
+def test_a_range_that_failed_is_asked_for_again(store: Store, fetchers: ThreadPoolExecutor) -> None:
+    cache = RangeCache(store, 1 << 20, fetchers)
+    store.fails = True
+    with pytest.raises(Unavailable):
+        cache.fetch(NAME, SPAN).result(5.0)
+    store.fails = False
+    assert b"\3\3\3\3" == bytes(cache.fetch(NAME, SPAN).result(5.0))
+    assert 2 == store.asked
+
+
+@pytest.mark.parametrize("length", [0, 10, 60_000, 100_000, 3_000_000])
+def test_what_is_held_is_bounded(store: Store, fetchers: ThreadPoolExecutor, length: int) -> None:
+    """The budget counts what a range takes besides its bytes; what is dropped is asked for anew."""
+    cache = RangeCache(store, 1 << 20, fetchers)
+    for at in range(3_000):
+        cache.fetch(NAME, ByteRange(at, length)).result(5.0)
+    held = max(1, (1 << 20) // (length + 512))
+    cache.fetch(NAME, ByteRange(3_000 - held, length)).result(5.0)
+    assert 3_000 == store.asked
+    cache.fetch(NAME, ByteRange(3_000 - held - 1, length)).result(5.0)
+    assert 3_001 == store.asked
+
+
+def test_the_garbage_collector_visits_no_small_range(
+    store: Store, fetchers: ThreadPoolExecutor
+) -> None:
+    """Spark's worker collects garbage after each task: thousands of ranges must not cost time."""
+    cache = RangeCache(store, 64 << 20, fetchers)
+    gc.collect()
+    before = len(gc.get_objects())
+    for at in range(1_000):
+        cache.fetch(NAME, ByteRange(at, 100)).result(5.0)
+    gc.collect()
+    assert 100 > len(gc.get_objects()) - before
+    assert 1_000 == store.asked
+    cache.fetch(NAME, ByteRange(0, 100)).result(5.0)
+    assert 1_000 == store.asked
