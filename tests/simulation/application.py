@@ -36,6 +36,7 @@ TRIES_MAX = 12
 SILENT_MS = 20_000.0  # a task that is silent for that long is run elsewhere
 STAGE_S = 0.2
 READERS_WAIT_MS = 150.0  # before late readers begin, while writers write
+LIVE_MAX = 12  # results of one job that nobody has released
 LIVES_MS = (5_000, 30_000, 10**9)  # of a promoted result
 
 
@@ -110,12 +111,19 @@ class Application:
         if self.world.chained:
             return
         if dice.random() < 0.5:
-            self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
-            self._live.remove(exchange)
+            self._release(exchange)
         elif dice.random() < 0.4:
             expires_ms = self.world.broker.now_ms() + dice.choice(LIVES_MS)
             self._voice.ask(PromoteRequested(exchange.name, expires_ms, self._voice.epoch))
             self._live.remove(exchange)
+
+        if len(self._live) > LIVE_MAX:
+            inputs = [one.source for one in self._live]
+            self._release(next(one for one in self._live if one not in inputs))
+
+    def _release(self, exchange: Exchange) -> None:
+        self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
+        self._live.remove(exchange)
 
     def _register(self, exchange: Exchange) -> None:
         inputs = (exchange.source.name,) if exchange.source else ()
