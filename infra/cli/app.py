@@ -69,16 +69,10 @@ def run_doctor(target: Target) -> None:
     raise typer.Exit(1 if wrong else 0)
 
 
-@stack_app.callback()
-def require_devstack() -> None:
-    """Refuse the commands of the stack without the packages that they import."""
-    if not HAS_DEVSTACK:
-        raise Invalid("the local stack needs psutil and filelock: pip install 'headgate[stack]'")
-
-
 @stack_app.command()
 def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
+    _require_devstack()
     from ..devstack import stack
 
     state = stack.up(nodes)
@@ -89,6 +83,7 @@ def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> 
 @stack_app.command()
 def status() -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
+    _require_devstack()
     from ..devstack import stack
 
     state = stack.status()
@@ -101,10 +96,17 @@ def status() -> None:
 @stack_app.command()
 def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
     """Stop Kafka and MinIO."""
+    _require_devstack()
     from ..devstack import stack
 
     stack.down(wipe)
     out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
+
+
+def _require_devstack() -> None:
+    """Refuse a command of the stack without the packages that it imports."""
+    if not HAS_DEVSTACK:
+        raise Invalid("the local stack needs psutil and filelock: pip install 'headgate[stack]'")
 
 
 @app.command("master")

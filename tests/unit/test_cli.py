@@ -392,13 +392,14 @@ def test_half_of_the_extra_is_none(missing: str) -> None:
 
 
 def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the packages of the local stack its commands say what to install, and other commands
-    ask for a broker."""
+    """Without the packages of the local stack its commands have help and say what to install, and
+    other commands ask for a broker."""
     for module in (app, options):
         monkeypatch.setattr(module, "HAS_DEVSTACK", False)
     for command in ("up", "status", "down"):
         code, _, said = ran("stack", command)
         assert code == 2
         assert "pip install 'headgate[stack]'" in said
+        assert 0 == ran("stack", command, "--help")[0]
     monkeypatch.setattr(stack, "status", lambda: pytest.fail("the stack is not asked"))
     assert 0 == ran("events")[0]
