@@ -210,13 +210,15 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
 
 
 def _grouped(values: Mapping[str, Any], kafka: dict[str, str], s3: dict[str, str]) -> Settings:
-    request_s = values["request.ms"] / 1000
+    request_s, delivery_s = values["request.ms"] / 1000, values["wait.ms"] / 1000
     topic = _group(TopicSettings, values, "topic.")
     return Settings(
         values["job.id"],
         values["store"],
         s3,
-        KafkaSettings(values["broker"], values["topic.prefix"], topic, request_s, kafka),
+        KafkaSettings(
+            values["broker"], values["topic.prefix"], topic, request_s, delivery_s, kafka
+        ),
         _group(MasterSettings, values),
         _group(Limits, values),
         _group(ExchangeSettings, values),

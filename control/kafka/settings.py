@@ -25,7 +25,7 @@ OWNED = {
         "enable.idempotence enable.gapless.guarantee retries message.send.max.retries "
         "max.in.flight max.in.flight.requests.per.connection partitioner"
     ),
-    "request_timeout_s limits every wait": "delivery.timeout.ms message.timeout.ms",
+    "request_timeout_s and delivery_timeout_s limit every wait": "delivery.timeout.ms message.timeout.ms",
     "the id is made from the job, so that a new master fences the former one": "transactional.id",
     "an open step stalls every reader": "transaction.timeout.ms",
     "followers see committed events only": "isolation.level",
@@ -116,7 +116,9 @@ class KafkaSettings:
     topic_prefix: str = "headgate"
     topic: TopicSettings = field(default_factory=TopicSettings)
     request_timeout_s: float = 20.0
-    """The limit of a request to the cluster and of the delivery of a record."""
+    """The limit of a request to the cluster."""
+    delivery_timeout_s: float = 60.0
+    """The limit of the delivery of a fact, for which the client sends it again and again."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More options, which go to librdkafka unchanged."""
     embedded: bool = False
@@ -197,7 +199,7 @@ class KafkaSettings:
         owned = {
             "acks": "all",
             "enable.idempotence": True,
-            "delivery.timeout.ms": int(self.request_timeout_s * 1000),
+            "delivery.timeout.ms": int(self.delivery_timeout_s * 1000),
         }
         return {"linger.ms": 0} | self.common() | owned
 

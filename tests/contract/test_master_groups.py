@@ -63,7 +63,7 @@ class TestKafkaMasterGroup(MasterGroupSuite):
             f"test-{SYSTEM_CLOCK.now_ms()}",
             TopicSettings(self.PARTITIONS, 1, 3_600_000),
         )
-        settings = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S, SESSION)
+        settings = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S, options=SESSION)
         log = KafkaEventLog(settings)
         log.prepare(Deadline.after(LIMIT_S))
         yield log

@@ -180,6 +180,14 @@ def test_options_reach_every_client(config: Callable[[KafkaSettings], dict[str, 
     assert made["bootstrap.servers"] == NOWHERE
 
 
+def test_a_fact_is_sent_as_long_as_its_confirmation_is_waited_for() -> None:
+    """The client does not give a fact up before `wait.ms` are over: a broker may be away for longer
+    than one answer may take. A step ends sooner."""
+    read = read_settings({"spark.headgate.wait.ms": "90000", "spark.headgate.request.ms": "5000"})
+    assert 90_000 == read.kafka.producing()["delivery.timeout.ms"]
+    assert 5_000 == read.kafka.deciding("job", 10_000)["delivery.timeout.ms"]
+
+
 def test_no_answer_is_not_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client's marker for an unknown offset is `Unavailable`, never a position."""
 
