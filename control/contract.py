@@ -195,8 +195,8 @@ class ShuffleMaster(Protocol):
     def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
         """Release the complete results that nobody needs, and return the ids of these results.
 
-        A result is needed if it, or a result made from it, is in use or incomplete. Results that
-        outlive the job are kept.
+        A result is needed if it, or a result made from it, is in use, is incomplete or outlives
+        the job.
         """
 
     def state(self, job_id: JobId) -> JobState:

@@ -172,8 +172,8 @@ class Headgate:
     def remove_unused(self, *in_use: DataFrame) -> tuple[ResultId, ...]:
         """Release the complete results that nothing needs, and return their names.
 
-        Promoted results are needed. So are the results of the named DataFrames, of rows that Spark
-        may still read and of running queries, with the inputs of all three. A DataFrame that was
+        Promoted results are needed, and the results of the named DataFrames, of rows that Spark
+        may still read and of running queries, with the inputs of all four. A DataFrame that was
         derived from an unnamed one can no longer be read.
 
         Raises:

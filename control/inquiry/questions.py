@@ -50,19 +50,18 @@ def is_available(state: JobState, result: ResultId, partition: int | None = None
 
 
 def unused(state: JobState, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
-    """Return the complete results that nobody needs. They are neither in use nor kept for other
-    jobs, and no result that is in use or still being written was made from them, directly or
-    not."""
-    unfinished = {
+    """Return the complete results that nobody needs. A result is needed if it is in use, kept for
+    other jobs or still being written, or if such a result was made from it, directly or not."""
+    wanted = {
         name
         for name, result in state.results.items()
-        if not result.complete and result.fate.released is None
+        if result.kept or (not result.complete and result.fate.released is None)
     }
-    needed = _with_inputs(state, unfinished.union(in_use))
+    needed = _with_inputs(state, wanted.union(in_use))
     return tuple(
         name
         for name, result in sorted(state.results.items())
-        if name not in needed and result.fate.released is None and not result.kept
+        if name not in needed and result.fate.released is None
     )
 
 

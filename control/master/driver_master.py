@@ -202,8 +202,8 @@ class DriverMaster:
             settings.mode, me.version, context.application, me.store, settings.lease_ms
         )
         try:
-            loop.wait_until_read("JobRegistered")
-            return self._answer(job, registered)[0]
+            loop.wait_until_read("JobRegistered", deadline)
+            return self._answer(job, registered, deadline)[0]
         except BaseException as exc:
             self._drop(job)
             if not isinstance(exc, Fenced) or loop.is_over or deadline.passed:
@@ -229,10 +229,14 @@ class DriverMaster:
         if job_id in self._threads:
             self._threads.pop(job_id).close()
 
-    def _answer(self, job_id: JobId, fact: Fact) -> tuple[Decision, ...]:
+    def _answer(
+        self, job_id: JobId, fact: Fact, deadline: Deadline | None = None
+    ) -> tuple[Decision, ...]:
         loop = self._loop(job_id)
         try:
-            return loop.ask(fact).result(self._settings.wait_ms / 1000)
+            asked = loop.ask(fact, deadline)
+            wait_s = self._settings.wait_ms / 1000 if deadline is None else deadline.left_s
+            return asked.result(wait_s)
         except TimeoutError as exc:
             raise loop.late(f"the decision on {type(fact).__name__}") from exc
 

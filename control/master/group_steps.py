@@ -25,7 +25,7 @@ from typing import ParamSpec, TypeVar
 from ..clock import Clock, Deadline
 from ..contract import SESSION, MasterSettings
 from ..errors import Fenced, Invalid, Unavailable
-from ..events.types import Fact, JobRegistered, LeaseExpired, Tick
+from ..events.types import Fact, JobRegistered, LeaseExpired, Recorded, Tick
 from ..ids import JobId
 from ..log import EventLog, Grant, Placed, StateRecord
 from ..model.replay import Derived, Snapshot
@@ -58,8 +58,8 @@ class _Held:
     """Session jobs of another log; their records are to be deleted."""
     jobs: dict[JobId, GroupJob] = field(default_factory=dict)
     """The session jobs."""
-    ignored: set[JobId] = field(default_factory=set)
-    """Jobs for which no session master decides."""
+    ignored: dict[JobId, int] = field(default_factory=dict)
+    """Jobs for which no session master decides, each with the position behind its newest event."""
     touched: dict[JobId, GroupJob] = field(default_factory=dict)
     """The jobs that the next commit looks at; none before the partition is recovered."""
     recovered: bool = False
@@ -124,7 +124,7 @@ class GroupSteps:
             if snapshot.mode == SESSION:
                 partition.jobs[job] = self._decider(partition, job, snapshot, snapshot.position)
             elif snapshot.mode is not None:
-                partition.ignored.add(job)
+                partition.ignored[job] = snapshot.position
                 del partition.standings[job]
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
@@ -213,16 +213,26 @@ class GroupSteps:
         partition, event = self._held[placed.partition], placed.recorded.event
         decider = partition.jobs.get(event.job)
         if decider is None:
-            if event.job in partition.ignored or not isinstance(event.body, JobRegistered):
-                return
-            if event.body.mode != SESSION:
-                partition.ignored.add(event.job)
+            if not self._begins(partition, placed.recorded):
                 return
             decider = self._decider(partition, event.job, None, placed.recorded.offset)
             partition.jobs[event.job] = decider
         if decider.is_new(placed.recorded):
             decider.observe(placed.recorded)
             partition.touched[event.job] = decider
+
+    def _begins(self, partition: _Held, recorded: Recorded) -> bool:
+        """Return True if a session job begins with the event. The name of a job of another mode is
+        free once the log has none of that job's events."""
+        job, body = recorded.event.job, recorded.event.body
+        behind = partition.ignored.get(job)
+        is_session = isinstance(body, JobRegistered) and body.mode == SESSION
+        if is_session and (behind is None or self._log.oldest(job) >= behind):
+            partition.ignored.pop(job, None)
+            return True
+        if behind is not None or isinstance(body, JobRegistered):
+            partition.ignored[job] = recorded.offset + 1
+        return False
 
     def _decider(
         self, partition: _Held, job: JobId, snapshot: Snapshot | None, position: int

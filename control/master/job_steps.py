@@ -65,6 +65,7 @@ class JobSteps:
         self._term = term
         self._recovered = False
         self._mode = None if start.snapshot is None else start.snapshot.mode
+        self._stands = bool(start.standing.keys)
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
         schedule = SnapshotSchedule(
@@ -159,6 +160,7 @@ class JobSteps:
         self._term.position = self._follower.position()
         self._check_mode()
         self._commit()
+        self._begin()
         self._recovered = True
         # 5. Settle
         answers = self._settle()
@@ -204,6 +206,17 @@ class JobSteps:
                 decisions.write(self._announcer.decision(decision))
             decisions.commit(self._follower.position())
             decider.ledger.wrote(len(derived))
+
+    def _begin(self) -> None:
+        """Write a snapshot in which nothing has happened, if there is none: a sweep may have
+        deleted the one that the driver saw when it began. The driver states nothing before."""
+        if self._decisions is None or self._recovered or self._stands or self._decider.state.epoch:
+            return
+        snapshot = self._decider.ledger.snapshot(self._follower.position())
+        self._decisions.begin()
+        for record in self._decider.schedule.records(snapshot, self._announcer.now_ms()):
+            self._decisions.keep(record)
+        self._decisions.commit(self._follower.position())
 
     def _write_snapshot(self) -> bool:
         """Write the snapshot if it is due, and return True if it was."""

@@ -114,8 +114,15 @@ class JobMasterThread:
         with self._changed:
             return self._error is None
 
-    def ask(self, body: Fact) -> Future[tuple[Decision, ...]]:
-        """State a fact. The future gets the decisions on it, none when nothing follows."""
+    def ask(self, body: Fact, deadline: Deadline | None = None) -> Future[tuple[Decision, ...]]:
+        """State a fact. The future gets the decisions on it, none when nothing follows.
+
+        Raises:
+            Unavailable: the deadline had passed before the fact was stated.
+        """
+        deadline = deadline or self._deadline()
+        if deadline.passed:
+            raise self.late(f"the time to state {type(body).__name__}")
         event = self._announcer.fact(body)
         answer: Future[tuple[Decision, ...]] = Future()
         asked = _Asked(answer, self._term.position or 0)
@@ -124,19 +131,24 @@ class JobMasterThread:
                 raise self._error
             self._asked[event.id] = asked
         try:
-            asked.at = self._log.append(event).offset(self._deadline())
+            asked.at = self._log.append(event).offset(deadline)
         except BaseException:
             self._asked.pop(event.id, None)
             raise
         return answer
 
-    def wait_for(self, answer_of: Callable[[JobState], T | None], what: str) -> T:
+    def wait_for(
+        self,
+        answer_of: Callable[[JobState], T | None],
+        what: str,
+        deadline: Deadline | None = None,
+    ) -> T:
         """Wait for the first answer on the committed state that is not None, and return it.
 
         Raises:
             Unavailable: none came within the settings' wait; the message names `what`.
         """
-        deadline = self._deadline()
+        deadline = deadline or self._deadline()
         with self._changed:
             while (answer := answer_of(self._state)) is None:
                 if self._error is not None:
@@ -153,11 +165,12 @@ class JobMasterThread:
             waited += f"; {self._undecided} of its facts wait, and no master has answered"
         return Unavailable(waited)
 
-    def wait_until_read(self, what: str) -> None:
+    def wait_until_read(self, what: str, deadline: Deadline | None = None) -> None:
         """Wait until the log was read to the end that it had, and nobody else decides. A fact that
         is stated earlier could go into a predecessor's snapshot, where its answer cannot be
         found."""
-        self.wait_for(lambda _: self._read or None, f"the end of the log before {what}")
+        before = f"the end of the log before {what}"
+        self.wait_for(lambda _: self._read or None, before, deadline)
 
     def wait_until_left(self) -> JobState:
         """Wait until all objects that were ordered to go are deleted, and until this master may

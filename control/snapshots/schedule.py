@@ -2,9 +2,10 @@
 
 A snapshot is due after a number of facts, but never after fewer facts than it would write attempts
 again: so the work for each event is bounded, however large the results are. It is also due after a
-time in which the log went on, so that its position is never older than what the log keeps. A master
-writes its first snapshot at once, so that short-lived masters write some too, and another one as
-soon as a result is to outlive its job.
+time in which the log went on, so that its position is never older than what the log keeps. Then all
+records are written again, because the state topic may have been lost. A master writes its first
+snapshot at once, so that short-lived masters write some too, and another one as soon as a result is
+to outlive its job.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class SnapshotSchedule:
         self._settings = settings
         self._log = log
         self._kept = self._next = _Kept(standing, position, now_ms)
+        self._whole_ms = now_ms
         self._unsaved: int | None = None
         self._facts = 0
         self._hurries = True
@@ -100,8 +102,14 @@ class SnapshotSchedule:
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
         """Return the records that a snapshot has to write; none if they are too large for a
         step."""
-        records, standing = snapshots.write(replace(snapshot, log=self._log), self._kept.standing)
-        size_bytes = sum(len(record.body or b"") for record in records)
+        snapshot, before = replace(snapshot, log=self._log), self._kept.standing
+        records, standing = snapshots.write(snapshot, before)
+        if abs(now_ms - self._whole_ms) >= self._settings.snapshot_ms:
+            self._whole_ms = now_ms
+            whole = snapshots.write(snapshot, Standing(before.keys))
+            if _size_bytes(whole[0]) <= _STEP_BYTES_MAX:
+                records, standing = whole
+        size_bytes = _size_bytes(records)
         self._next = _Kept(standing, snapshot.position, now_ms)
         if size_bytes > _STEP_BYTES_MAX:
             self._say_too_large(snapshot.state, size_bytes)
@@ -130,6 +138,10 @@ class SnapshotSchedule:
                 _STEP_BYTES_MAX,
             )
         self._too_large = True
+
+
+def _size_bytes(records: tuple[StateRecord, ...]) -> int:
+    return sum(len(record.body or b"") for record in records)
 
 
 def is_over(state: JobState) -> bool:

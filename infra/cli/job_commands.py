@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...control.clock import Deadline
+from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.contract import MasterSettings
 from ...control.errors import HeadgateError, Invalid
 from ...control.events.types import Lost, ReleaseRequested
@@ -143,7 +143,8 @@ def run_sweep(target: Target, job: Job = "") -> None:
     store, root = target.open_bucket()
     with closing(store), closing(target.open_log()) as log:
         name = JobId(f"sweep-{os.urandom(4).hex()}")
-        now_ms = time_of(log, name, Deadline.after(READ_S_MAX))
+        # Either clock may be wrong, and what is deleted too early is lost: the earlier one counts.
+        now_ms = min(time_of(log, name, Deadline.after(READ_S_MAX)), SYSTEM_CLOCK.now_ms())
         snapshots = known(log, job)
         beats = log.read_beats(job_id(job) if job else None, Deadline.after(READ_S_MAX))
         records = read_news(log, job, snapshots)

@@ -68,8 +68,8 @@ OTHER = Scripted(200, body=b"12345", headers={"x-amz-meta-headgate-write-id": "o
 class ScriptedStore(ThreadingHTTPServer):
     """A server that answers requests in the order of a script, and repeats the last answer."""
 
-    def __init__(self, script: Sequence[Scripted]) -> None:
-        super().__init__(("127.0.0.1", 0), _ScriptedHandler)
+    def __init__(self, script: Sequence[Scripted], port: int) -> None:
+        super().__init__(("127.0.0.1", port), _ScriptedHandler)
         self.script = list(script)
         self.seen: list[str] = []
         self.urls: list[str] = []
@@ -130,9 +130,10 @@ class _ScriptedHandler(_Handler):
 
 
 @contextmanager
-def scripted(*script: Scripted) -> Iterator[ScriptedStore]:
-    """Run a server that answers by script while the block runs."""
-    store = ScriptedStore(script)
+def scripted(*script: Scripted, port: int = 0) -> Iterator[ScriptedStore]:
+    """Run a server that answers by script while the block runs, at a free port unless one is
+    given."""
+    store = ScriptedStore(script, port)
     with _serving(store):
         yield store
         store.ending.set()

@@ -49,7 +49,7 @@ class Beginnings(RuleBasedStateMachine):
 
     @rule(job=JOBS)
     def is_forgotten(self, job: JobId) -> None:
-        """Whoever forgets a job has to find no event of it."""
+        """A sweep forgets a job only if the log has no event of it."""
         if job not in self.first and self.log.read_state(job, soon()):
             assert forget(self.log, job, soon())
             self.begun.discard(job)

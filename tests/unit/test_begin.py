@@ -25,7 +25,16 @@ from headgate.control.snapshots.records import Coverage
 from headgate.control.snapshots.resume import begin, forget, read_snapshots, take_up
 from headgate.testing.faulty_log import LogFault
 
-from ..doubles.jobs import JOB, REGISTERED, RESULT, OrderedStorage, audited, events, state_facts
+from ..doubles.jobs import (
+    JOB,
+    OPENING,
+    REGISTERED,
+    RESULT,
+    OrderedStorage,
+    audited,
+    events,
+    state_facts,
+)
 from ..doubles.logs import FaultyLog
 from ..doubles.snapshots import HOURLY, LIFE, OFTEN, last_state, live, opened, position, standing
 from ..doubles.steps import StoppedClock, drive
@@ -106,6 +115,27 @@ def test_a_name_that_was_had_before_is_looked_for() -> None:
     assert {} == standing(log)
     again = live_by(log, HOURLY, (REGISTERED,))
     assert (2, True) == (again.epoch, again.results[RESULT].kept)
+
+
+def test_a_job_that_is_forgotten_while_it_begins_is_not_missed() -> None:
+    """A sweep deletes the last snapshot after a driver has seen it. The driver registers and is
+    held up; the next one goes on with its epochs, although the partition is covered."""
+    log = MemoryEventLog(1)
+    begin(log, JOB, Deadline.after(1.0))
+    live_by(log, HOURLY, (REGISTERED, JobUnregistered("closed", 1)))
+    log.expire(JOB, log.written(JOB))
+    begin(log, JOB, Deadline.after(1.0))
+    assert forget(log, JOB, Deadline.after(1.0))
+    with closing(JobSteps.open(log, Announcer(JOB, "held up"), HOURLY)) as steps:
+        drive(steps, log, OrderedStorage(log))
+        state_facts(log, *OPENING, by="held up")
+        for _ in range(2):  # too few for a snapshot
+            outcome = steps.step(0.0)
+    assert outcome.state is not None
+    assert 1 == outcome.state.epoch
+    begin(log, JOB, Deadline.after(1.0))
+    state = live_by(log, HOURLY, (REGISTERED,))
+    assert (2, [RESULT]) == (state.epoch, list(state.results))
 
 
 def live_by(log: EventLog, settings: MasterSettings, facts: Sequence[Fact]) -> JobState:

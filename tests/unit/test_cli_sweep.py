@@ -16,6 +16,7 @@ from headgate.infra.sweep import Swept
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, KeptLog, exchange, ran
+from ..doubles.steps import StoppedClock
 
 
 def test_sweep_ends_a_silent_job_and_deletes_its_objects(
@@ -29,6 +30,7 @@ def test_sweep_ends_a_silent_job_and_deletes_its_objects(
     assert (0, []) == ran("sweep", *here)[:2]
     later = SYSTEM_CLOCK.now_ms() + 61_000
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
+    monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
     assert {} != objects
     code, lines, _ = ran("sweep", "--store", "s3://another/root")
     assert (code, lines) == (0, ["job j: not swept, its objects are in s3://bucket/root"])
@@ -55,8 +57,22 @@ def test_a_job_that_cannot_be_swept_stops_no_other(
         return swept(*given)
 
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
+    monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
     monkeypatch.setattr(job_commands, "neglected", lambda *given: [*found(*given)] * 2)
     monkeypatch.setattr(job_commands, "sweep", sweep)
     code, lines, _ = ran("sweep")
     assert (1, "job j: not swept: injected") == (code, lines[0])
     assert lines[1].endswith("3 objects deleted")
+
+
+def test_a_clock_that_is_ahead_ends_nobody(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver is silent only if both the log's clock and this machine's clock say so."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=60_000))
+    now = SYSTEM_CLOCK.now_ms()
+    for at_the_log, here in ((now + 61_000, now), (now, now + 61_000)):
+        monkeypatch.setattr(job_commands, "time_of", lambda *_, at=at_the_log: at)
+        monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(here))
+        assert (0, []) == ran("sweep")[:2]
+    assert {} != objects

@@ -109,5 +109,6 @@ def test_what_outlives_its_job_is_not_unused() -> None:
     kept = after(*complete(A), PromoteRequested(A, 0))
     assert cluster_partitions(kept) == (A,)
     assert unused(kept, ()) == ()
+    assert unused(after(*complete(A), *complete(B, (A,)), PromoteRequested(B, 0)), ()) == ()
     released = after(*complete(A), PromoteRequested(A, 0), ReleaseRequested(A, ""))
     assert cluster_partitions(released) == ()

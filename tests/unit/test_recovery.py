@@ -15,16 +15,18 @@ from headgate.control.events.types import (
     Fact,
     JobAccepted,
     JobUnregistered,
+    PartitionRegistered,
     PromoteRequested,
     ReleaseRequested,
+    ResultRegistered,
     StopTrackingRequested,
 )
-from headgate.control.ids import JobId
+from headgate.control.ids import JobId, ResultId
 from headgate.control.log import EventLog, StateRecord
 from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots import records, schedule
-from headgate.control.snapshots.resume import read_snapshots
+from headgate.control.snapshots.resume import begin, read_snapshots
 from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
@@ -292,3 +294,27 @@ def test_a_snapshot_of_another_log_is_nobodys(caplog: pytest.LogCaptureFixture) 
     carry_state(old, log)
     assert {} == read_snapshots(log, None, Deadline.after(1.0))
     assert "it belongs to" in caplog.text
+
+
+def test_a_state_that_is_lost_is_whole_again_some_time_later() -> None:
+    """A running master writes everything again once in a while: when the log has lost its head, the
+    next driver has the job with all its results."""
+    log, clock = MemoryEventLog(1), StoppedClock()
+    storage = OrderedStorage(log)
+    begin(log, JOB, Deadline.after(1.0))
+    with closing(opened(log, OFTEN, clock)) as steps:
+        state_facts(log, *LIFE, PromoteRequested(RESULT, 0, 1))
+        drive(steps, log, storage)
+        log._partitions[0].state.clear()
+        for number in range(2, 6):
+            clock.at_ms += OFTEN.snapshot_ms
+            name = ResultId(f"r{number}")
+            facts = (ResultRegistered(name, 1, 1, "", ""), PartitionRegistered(name, 0, 1))
+            state_facts(log, *facts, ReleaseRequested(name, "asked", 1), by=f"driver {number}")
+            drive(steps, log, storage)
+    log.expire(JOB, events(log)[-4].offset)
+    begin(log, JOB, Deadline.after(1.0))
+    with closing(opened(log)) as steps:
+        state_facts(log, REGISTERED, by="next")
+        state = last_state(drive(steps, log, storage))
+    assert (2, True) == (state.epoch, state.results[RESULT].kept)

@@ -28,7 +28,7 @@ from headgate.control.master.deletions import Deletion
 from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
-from headgate.control.snapshots.resume import read_snapshots
+from headgate.control.snapshots.resume import begin, read_snapshots
 from headgate.testing.faulty_log import LogFault
 
 from ..doubles.jobs import (
@@ -180,6 +180,7 @@ def test_decisions_behind_an_open_step_are_waited_for() -> None:
 def test_a_successors_decision_ends_the_steps() -> None:
     """Steps that read a successor's decision raise `Fenced`, even with nothing to commit."""
     log = MemoryEventLog()
+    begin(log, JOB, Deadline.after(1.0))
     with closing(opened(log, "first")) as first, closing(opened(log, "second")) as second:
         assert first.step(0.0).state is not None
         state_facts(log, REGISTERED)

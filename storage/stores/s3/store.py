@@ -22,7 +22,7 @@ from ....control.errors import Closed, Lost, Retryable
 from ..conditional_put import PutAnswer, Stored, put
 from ..port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from ..request_meter import RequestCounts, RequestMeter
-from ..retries import Retrier, Tries
+from ..retries import Retrier
 from .clients import ColdClient, hot_client
 from .errors import Fault, error_for, fault_of, put_answer, translated
 from .multipart import MultipartUploads
@@ -31,7 +31,7 @@ from .settings import S3Settings
 WRITE_ID = "headgate-write-id"
 PAGE_NAMES_MAX = 1000
 CHECK_TRY_S_MIN = 0.5
-CHECK_TRIES_MAX = 6  # so that a wrong endpoint is reported in a second or two
+CHECK_PAUSES = 3  # the length of the pause between two tries
 HOT_ERRORS = (BaseError, OSError, ValueError)
 
 
@@ -53,14 +53,13 @@ class S3BlobStore:
         return self._meter.read()
 
     def check(self, deadline: Deadline) -> None:
-        tries = Tries(self._retrier, "check")
         while True:
             try:
                 return self._reach(deadline)
-            except Retryable as error:
-                late = deadline.left_s < CHECK_TRY_S_MIN or tries.count >= CHECK_TRIES_MAX
-                if late or not tries.again(error):
+            except Retryable:
+                if deadline.left_s < CHECK_TRY_S_MIN:
                     raise
+                deadline.pause(CHECK_PAUSES)
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)
