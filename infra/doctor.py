@@ -287,7 +287,7 @@ class _Bucket:
         self._prefix = Layout(root, job).prefix
 
     def reach(self) -> str:
-        self._store.check(_deadline())
+        self._store.check(_deadline(), self._prefix)
         self._opening.callback(self._clear)
         return self._target.store
 

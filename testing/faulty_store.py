@@ -91,8 +91,8 @@ class FaultyBlobStore:
         with self._lock:
             return self._calls[operation]
 
-    def check(self, deadline: Deadline) -> None:
-        self._act(Operation.CHECK, lambda: self._inner.check(deadline))
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
+        self._act(Operation.CHECK, lambda: self._inner.check(deadline, prefix))
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:
         put(self, self._retrier, name, body, write_id)

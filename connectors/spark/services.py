@@ -94,7 +94,7 @@ def open_services(
         log.prepare(deadline)
         store, root = open_store(worker.store, dict(worker.s3))
         opening.callback(store.close)
-        store.check(deadline)
+        store.check(deadline, root)
         return JobServices(log, store, replace(worker, root=root), opening.pop_all())
 
 

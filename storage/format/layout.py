@@ -51,9 +51,9 @@ class Layout:
         """Return the result that an object of the job belongs to, and the epoch that wrote it. The
         epoch of a manifest is None. Return None if the name has neither form."""
         parts = name.removeprefix(self.prefix).split("/")
-        if len(parts) == 4 and parts[2] == _MANIFEST:
+        if len(parts) == 4 and parts[2] == _MANIFEST and parts[3]:
             return ResultId(parts[1]), None
-        epoch = parts[3].partition("-")[0] if len(parts) == 5 else ""
+        epoch = parts[3].partition("-")[0] if len(parts) == 5 and parts[4].isdecimal() else ""
         return (ResultId(parts[1]), int(epoch)) if epoch.isdecimal() else None
 
     def _folder(self, result: ResultId, part: str) -> str:

@@ -18,7 +18,7 @@ from ...control.ids import AttemptId, PartitionId, ResultId
 from ..stores.port import BlobStore
 from .layout import Layout
 from .manifest import Manifest, Source
-from .segment import checksum
+from .segment import checksum, read_twice
 
 _ENTRY_BYTES = 32
 _INLINE_BYTES_MAX = 512 << 10
@@ -97,12 +97,17 @@ def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> M
         Lost: the shard's object is gone.
     """
     shard = subpartition // stored.width
-    body = store.get(stored.names[shard])
-    if checksum(body) != stored.checksums[shard]:
-        raise Corrupt(f"manifest {stored.names[shard]}: the stored bytes have changed")
+    body = read_twice(lambda: _checked(store, stored.names[shard], stored.checksums[shard]))
     head, first = stored.head, shard * stored.width
     width = min(stored.width, head.count - first)
     return Manifest(head.job, head.result, head.epoch, first, width, decode(body, head.result))
+
+
+def _checked(store: BlobStore, name: str, expected: int) -> memoryview:
+    body = store.get(name)
+    if checksum(body) != expected:
+        raise Corrupt(f"manifest {name}: the stored bytes have changed")
+    return body
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +20,11 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
 
-from ...control.errors import Corrupt, Invalid
+from ...control.errors import Corrupt, Invalid, Lost
 from ...control.ids import AttemptId
 from ..stores.port import BlobStore, ByteRange, Bytes
+
+T = TypeVar("T")
 
 FORMAT = "1"
 
@@ -164,6 +167,21 @@ def fetch_index(
         Corrupt: the object is not a segment of this attempt in a known format.
         Lost: the object is gone.
     """
+    return read_twice(lambda: _fetch_index(store, name, size_bytes, attempt, subpartitions))
+
+
+def read_twice(read: Callable[[], T]) -> T:
+    """Return the value of a read. Read once more if the bytes are wrong or seem to be gone: the
+    answer may have been damaged on its way."""
+    try:
+        return read()
+    except (Corrupt, Lost):
+        return read()
+
+
+def _fetch_index(
+    store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
+) -> SegmentIndex:
     tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
     if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:

@@ -181,11 +181,11 @@ class SegmentGate:
         self._known = chain(came, self._known)
 
     def _sound(self, piece: Slice, window: Future[memoryview]) -> memoryview:
-        """Return the slice's bytes. Read them once more if they do not match or if the answer ended
-        too early."""
+        """Return the slice's bytes. Read them once more if they do not match, if the answer ended
+        too early, or if there seems to be no object: what is stated as lost is deleted."""
         try:
             body = self._cut(piece, window)
-        except Corrupt:
+        except (Corrupt, Lost):
             body = memoryview(b"")
         if piece.window == piece.span:  # no other reader wants this window
             self._range_cache.forget(piece.source.name, piece.window)

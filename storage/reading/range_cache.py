@@ -12,6 +12,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
+from ...control.errors import Closed
 from ..stores.port import BlobStore, ByteRange
 
 _Key: TypeAlias = tuple[str, int, int]
@@ -27,6 +28,7 @@ class RangeCache:
         self._lock = Lock()
         self._held: OrderedDict[_Key, Future[memoryview] | bytes | memoryview] = OrderedDict()
         self._held_bytes = 0
+        self._closed = False
         self.requests = 0
 
     def fetch(self, name: str, span: ByteRange) -> Future[memoryview]:
@@ -51,9 +53,14 @@ class RangeCache:
             self._drop((name, span.start, span.length))
 
     def close(self) -> None:
+        """Cancel the requests that wait. The executor cancels them, and thereby calls `_settle`,
+        under a lock that `fetch` waits for with ours in its hands: so `_settle` must not wait."""
+        self._closed = True
         self._fetchers.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, key: _Key, span: ByteRange) -> Future[memoryview]:
+        if self._closed:
+            raise Closed("the environment of this process was closed")
         self._drop(key)
         asked = self._held[key] = self._fetchers.submit(self._store.get, key[0], span)
         self.requests += 1
@@ -66,6 +73,8 @@ class RangeCache:
         """Hold the bytes in place of the future, or nothing if there are none. Small ones are
         copied: Python's garbage collector, which Spark runs after each task, does not visit
         bytes."""
+        if self._closed:
+            return
         with self._lock:
             if self._held.get(key) is not answer:
                 return

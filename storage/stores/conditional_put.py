@@ -83,7 +83,7 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
             failure = error
         else:
             if answer is PutAnswer.CREATED:
-                retrier.refund()
+                retrier.refund(1.0 if tries.count > 1 else retrier.settings.refund_tokens)
                 return
             doubt = doubt or answer is PutAnswer.SILENT
             if _finished(steps, retrier, name, answer, mine):

@@ -48,7 +48,7 @@ class FileBlobStore:
     def requests(self) -> RequestCounts:
         return self._meter.read()
 
-    def check(self, deadline: Deadline) -> None:
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
         self._open()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -161,10 +161,15 @@ class FileBlobStore:
         directory = self._root / BODIES / name
         mark = _mark(write_id) + "~"
         file, path = _in_directory(directory / "-", lambda: tempfile.mkstemp("", mark, directory))
-        with open(file, "wb", buffering=0) as out:
-            written = 0
-            while written < len(body):
-                written += out.write(body[written:])
+        try:
+            with open(file, "wb", buffering=0) as out:
+                written = 0
+                while written < len(body):
+                    written += out.write(body[written:])
+        except BaseException:
+            os.unlink(path)  # a full disk gets its room back
+            self._tidy(directory)
+            raise
         return Path(path)
 
     def _publish(self, link: Path, file: Path) -> None:

@@ -34,7 +34,7 @@ class MemoryBlobStore:
     def requests(self) -> RequestCounts:
         return self._meter.read()
 
-    def check(self, deadline: Deadline) -> None:
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
         self._open()
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from ...control.errors import Invalid
 from .files import FileBlobStore
 from .memory import MemoryBlobStore, Objects
-from .port import BlobStore
+from .port import BlobStore, checked_name
 
 _IN_MEMORY: dict[str, Objects] = {}
 
@@ -31,7 +31,10 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Blob
         raise Invalid(f"{shown!r} is not a URL") from None
     s3_options = dict(options or {})
     if parts.scheme == "s3" and parts.netloc:
-        return _open_s3(parts.netloc, s3_options), parts.path.strip("/")
+        if parts.query or parts.fragment:
+            raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")
+        root = parts.path.strip("/")
+        return _open_s3(parts.netloc, s3_options), root and checked_name(root)
     if s3_options:
         raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {shown!r}")
     if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):

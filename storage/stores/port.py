@@ -56,8 +56,8 @@ class BlobStore(Protocol):
     def requests(self) -> RequestCounts:
         """Return the requests sent and bytes moved so far, every retry included."""
 
-    def check(self, deadline: Deadline) -> None:
-        """Prove that the store can be reached and used.
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
+        """Prove that the store can be reached and used, for names with this prefix.
 
         Raises:
             Invalid: the settings cannot work; the message names what to change.
@@ -108,12 +108,16 @@ def checked_name(name: str) -> str:
         Invalid: the name is too long, or one of its path segments is empty, is too long, starts
             with a dot, or has characters other than `A-Za-z0-9._=-`.
     """
-    if len(name) <= NAME_BYTES_MAX and all(map(NAME_SEGMENT.fullmatch, name.split("/"))):
+    if is_object_name(name):
         return name
     raise Invalid(
         f"object name {name!r} must be segments of A-Z a-z 0-9 . _ = - joined by '/', "
         f"none empty or starting with a dot, {NAME_BYTES_MAX} characters at most"
     )
+
+
+def is_object_name(name: str) -> bool:
+    return len(name) <= NAME_BYTES_MAX and all(map(NAME_SEGMENT.fullmatch, name.split("/")))
 
 
 def checked_write_id(write_id: str) -> str:

@@ -55,13 +55,13 @@ class Retrier:
                 if not tries.again(error):
                     raise
             else:
-                self.refund()
+                self.refund(1.0 if tries else self.settings.refund_tokens)
                 return answer
 
-    def refund(self) -> None:
-        """Give a part of a token back after a success."""
+    def refund(self, tokens: float) -> None:
+        """Give tokens back after a success: the one that its last try took, else a part of one."""
         with self._lock:
-            refilled = self._tokens + self.settings.refund_tokens
+            refilled = self._tokens + tokens
             self._tokens = min(self.settings.budget_tokens, refilled)
 
     def take(self) -> bool:

@@ -21,7 +21,7 @@ from ...control.log import EventLog
 from ...control.master.announcer import Announcer
 from ..format.layout import Layout
 from ..format.segment import checksum
-from ..stores.port import BlobStat, BlobStore, PendingUpload
+from ..stores.port import BlobStat, BlobStore, PendingUpload, is_object_name
 from .fsck import Finding, Findings, Remedy
 
 
@@ -74,7 +74,11 @@ class FsckRepair:
             for finding in findings.found
             if finding.job in sound and self._is_under_its_job(finding)
         ]
-        gone = [finding for finding in mine if finding.remedy is Remedy.DELETE]
+        gone = [
+            finding
+            for finding in mine
+            if finding.remedy is Remedy.DELETE and (finding.upload or is_object_name(finding.name))
+        ]
         objects = [finding.name for finding in gone if not finding.upload]
         uploads = [
             PendingUpload(finding.name, finding.upload) for finding in gone if finding.upload

@@ -48,7 +48,8 @@ class ObjectDeleter:
         segments, which is rare."""
         if produced is not None:
             return [layout.segment(attempt, segment.number) for segment in produced.segments]
-        return [stat.name for stat in self._store.list(layout.attempt(attempt))]
+        listed = (stat.name for stat in self._store.list(layout.attempt(attempt)))
+        return [name for name in listed if layout.owner(name) is not None]
 
 
 def _is_over(closed: JobState, owner: tuple[ResultId, int | None] | None) -> bool:

@@ -1,9 +1,12 @@
-"""Loopback doubles for the S3 door: a store that answers by script, a proxy that loses answers."""
+"""Loopback doubles for the S3 door: a store that answers by script, a proxy that loses answers, a
+machine's metadata service that is busy."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -194,6 +197,59 @@ def losing(endpoint: str) -> Iterator[LosingProxy]:
     proxy = LosingProxy(endpoint)
     with _serving(proxy):
         yield proxy
+
+
+class MetadataService(ThreadingHTTPServer):
+    """A machine's metadata service that refuses the first requests for each of its answers."""
+
+    def __init__(self, refusals: int) -> None:
+        super().__init__(("127.0.0.1", 0), _MetadataHandler)
+        self.refusals = refusals
+        self.seen: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def refuses(self, path: str) -> bool:
+        with self.lock:
+            self.seen[path] += 1
+            return self.seen[path] <= self.refusals
+
+
+_ROLES = "/latest/meta-data/iam/security-credentials/"
+_KEYS = {
+    "Code": "Success",
+    "AccessKeyId": "AKOFTHEROLE",
+    "SecretAccessKey": "s",
+    "Token": "t",
+    "Expiration": "2099-01-01T00:00:00Z",
+}
+_METADATA = {
+    "/latest/api/token": b"token",
+    _ROLES: b"role",
+    f"{_ROLES}role": json.dumps(_KEYS).encode(),
+}
+
+
+class _MetadataHandler(_Handler):
+    def handle_one(self) -> None:
+        assert isinstance(self.server, MetadataService)
+        self.body()
+        refused = self.server.refuses(self.path)
+        content = b"busy" if refused else _METADATA[self.path]
+        self.answer(503 if refused else 200, {"content-length": str(len(content))}, content)
+
+    do_GET = do_PUT = handle_one
+
+
+@contextmanager
+def metadata_service(refusals: int) -> Iterator[MetadataService]:
+    """Run a metadata service while the block runs."""
+    service = MetadataService(refusals)
+    with _serving(service):
+        yield service
 
 
 @contextmanager

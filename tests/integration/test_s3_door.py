@@ -7,19 +7,31 @@ import socket
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import botocore.exceptions
 import obstore.exceptions
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.errors import HeadgateError, Invalid, Throttled, Unavailable
+from headgate.control.errors import HeadgateError, Invalid, Lost, Throttled, Unavailable
 from headgate.storage.stores.retries import RetrySettings
 from headgate.storage.stores.s3.errors import BOTOCORE, OBSTORE
 from headgate.storage.stores.s3.settings import OPTIONS, S3Settings, s3_settings
 from headgate.storage.stores.s3.store import S3BlobStore
 
-from ..doubles.s3 import ACTS, DROP, MINE, Scripted, failure, moto_server, scripted, store_at
+from ..doubles.s3 import (
+    ACTS,
+    DROP,
+    MINE,
+    MISSING,
+    Scripted,
+    failure,
+    metadata_service,
+    moto_server,
+    scripted,
+    store_at,
+)
 
 KEY_ID, SECRET, TOKEN = "AKIDOFTHETEST", "s3cr3t-of-the-test", "t0k3n-of-the-test"
 CHECK_LIMIT_S = 15.0
@@ -52,6 +64,7 @@ REVIEWED = frozenset(
 )
 
 ONCE = RetrySettings(tries_max=1)
+LISTED = Scripted(200, body=b"<ListBucketResult/>")
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +72,15 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, credentials: None) -> None:
+    """Leave nothing to the AWS chain but the machine's metadata service."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +125,62 @@ def test_a_store_in_trouble_is_unavailable(act: str, answer: Scripted) -> None:
     with scripted(answer) as server:
         error = failure(store_at(server.endpoint, retries=ONCE), ACTS[act])
     assert Unavailable is type(error), str(error)
+
+
+@pytest.mark.parametrize("act", ["get", "range"])
+def test_a_404_without_a_code_is_a_proxys(act: str) -> None:
+    """A proxy that knows no way to the store for a moment is asked again. The store itself names
+    what is missing."""
+    partial = {"content-range": "bytes 0-3/5"} if act == "range" else {}
+    answer = Scripted(206 if partial else 200, body=b"1234", headers=partial)
+    with scripted(Scripted(404, body=b"404 page not found\n"), answer) as server:
+        assert ACTS[act](store_at(server.endpoint)) == b"1234"
+    with scripted(MISSING, answer) as server:
+        assert Lost is type(failure(store_at(server.endpoint), ACTS[act]))
+
+
+def _undeleted(code: str) -> Scripted:
+    error = f"<Error><Key>a</Key><Code>{code}</Code></Error>"
+    return Scripted(200, body=f"<DeleteResult>{error}</DeleteResult>".encode())
+
+
+@pytest.mark.parametrize(
+    ("code", "requests"),
+    [
+        ("InternalError", 2),
+        ("InternalServerError", 2),
+        ("ServiceUnavailable", 2),
+        ("OperationAborted", 2),
+        ("SlowDown", 2),
+        ("NoSuchKey", 1),
+    ],
+)
+def test_a_key_that_could_not_be_deleted_now(code: str, requests: int) -> None:
+    """A key that the store failed to delete is deleted by another request; a key that is gone needs
+    none."""
+    with scripted(_undeleted(code), Scripted(200, body=b"<DeleteResult/>")) as server:
+        store_at(server.endpoint).delete(["a", "b"])
+        assert ["POST"] * requests == server.seen
+
+
+def test_a_key_that_may_not_be_deleted() -> None:
+    """A refusal to delete a key is an error at once, which says what to grant."""
+    with scripted(_undeleted("AccessDenied")) as server:
+        with pytest.raises(Invalid, match=r"object a, .*s3:DeleteObject"):
+            store_at(server.endpoint).delete(["a", "b"])
+        assert ["POST"] == server.seen
+
+
+@pytest.mark.parametrize("token", ["", "<NextContinuationToken>t</NextContinuationToken>"])
+def test_a_listing_that_does_not_go_on(token: str) -> None:
+    """A page that promises another one, and names none or itself, ends the listing with an
+    error."""
+    page = f"<IsTruncated>true</IsTruncated>{token}<Contents><Key>a</Key><Size>1</Size></Contents>"
+    answer = Scripted(200, body=f"<ListBucketResult>{page}</ListBucketResult>".encode())
+    with scripted(answer) as server:
+        with pytest.raises(Unavailable, match="names no next page"):
+            list(islice(store_at(server.endpoint).list(""), 5))
+        assert len(server.seen) == (2 if token else 1)
 
 
 @pytest.mark.parametrize("act", list(ACTS))
@@ -193,18 +271,43 @@ def test_check_of_a_silent_endpoint_keeps_its_deadline() -> None:
     assert SYSTEM_CLOCK.monotonic_s() - started_s < 4.0
 
 
+@pytest.mark.usefixtures("no_credentials")
 def test_no_credentials_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing AWS credentials are an error before any request is sent."""
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(key)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     with scripted(MINE) as server:
         for act in ("get", "list"):
             error = failure(store_at(server.endpoint), ACTS[act])
             assert (Invalid, True) == (type(error), "no AWS credentials" in str(error))
         assert server.seen == []
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("act", ["get", "list"])
+def test_credentials_that_come_later(monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    """A store that found no credentials looks for them again with its next request."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with scripted(LISTED) as server:
+        store = store_at(server.endpoint)
+        with pytest.raises(Invalid, match="no AWS credentials"):
+            ACTS[act](store)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY_ID)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        ACTS[act](store)
+        assert ["GET"] == server.seen
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("act", ["get", "list"])
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_busy_metadata_service(monkeypatch: pytest.MonkeyPatch, act: str, refusals: int) -> None:
+    """A metadata service that refuses requests of many workers at once is asked again."""
+    monkeypatch.delenv("AWS_EC2_METADATA_DISABLED", raising=False)
+    with metadata_service(refusals) as service, scripted(LISTED) as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.endpoint)
+        ACTS[act](store_at(server.endpoint))
+        assert ["GET"] == server.seen
+        assert {refusals + 1} == set(service.seen.values())
 
 
 def test_both_clients_use_the_shared_profile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -107,3 +108,14 @@ def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:
         sizes = [(piece.nbytes, len(piece)) for piece in run.waiting]
     assert 5_000 == sum(count for _, count in sizes)
     assert all(size <= external_groups._PIECE_BYTES or count == 1 for size, count in sizes)
+
+
+def test_pieces_go_to_the_first_folder_that_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A disk of Spark's that is gone fails no task."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path / 'gone'},{tmp_path}")
+    rows = side([(1, "a")], 1)
+    with ExitStack() as files:
+        (run,) = external_groups._written([rows], [list(rows.batches)], files)
+        assert 1 == sum(len(piece) for piece in run.waiting)

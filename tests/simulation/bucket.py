@@ -46,7 +46,7 @@ class _Door:
     def requests(self) -> RequestCounts:
         return self._inner.requests
 
-    def check(self, deadline: Deadline) -> None:
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
         self._turn("check")
 
     def put(self, name: str, body: Bytes, write_id: str) -> None:

@@ -1,9 +1,17 @@
-"""Puts and reads through planned faults, on the store in memory and on a still clock."""
+"""Puts and reads through planned faults, on the store in memory and a still clock; full disks."""
 
 from __future__ import annotations
 
+import errno
+import io
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from headgate.control.clock import Deadline
@@ -12,11 +20,17 @@ from headgate.control.errors import (
     Corrupt,
     HeadgateError,
     Invalid,
+    Lost,
     OutcomeUnknown,
     Throttled,
     Unavailable,
 )
+from headgate.control.memory.log import MemoryEventLog
+from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.limits import Limits
+from headgate.storage.stores import files
 from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored, settle
+from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.open_store import open_store
 from headgate.storage.stores.port import ByteRange
@@ -30,9 +44,19 @@ from headgate.testing.faulty_store import (
 )
 
 from ..doubles.s3 import StillClock
+from ..doubles.segments import JOB, Part, exchange
 
 MINE, OTHER = Stored("mine", 5), Stored("other", 5)
 DOWN, SLOW = Unavailable("down"), Throttled("slow", retry_after_s=2.0)
+REFUSED_ROOTS = ("a b", "a//b", ".x", "\u00fc", "a+b", "x?y=1", "x#y")
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has room for three more bytes."""
+
+    def write(self, body: Any) -> int:
+        super().write(body[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def faulty(*faults: PlannedFault, tries_max: int = 6) -> tuple[FaultyBlobStore, StillClock]:
@@ -135,6 +159,21 @@ def test_a_flipped_read_differs_in_one_bit() -> None:
     assert bytes(store.get("a")) == b"12345"
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_one_answer_does_not_make_an_object_lost(nth: int) -> None:
+    """A reader asks once more for an object that seems to be gone: what it states as lost is
+    deleted."""
+    schema = pa.schema([("n", pa.int64())])
+    part = Part(pa.record_batch([pa.array([1, 2])], schema), np.zeros(2, np.int64), ())
+    gone = FaultPlan((PlannedFault(Operation.GET, nth, error=Lost("404")),))
+    with exchange(schema, [part, part], 1, "none", Limits()) as written:
+        store = FaultyBlobStore(MemoryBlobStore(written.objects), gone)
+        again = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", Limits())
+        with closing(again):
+            rows = replace(written, environment=again).read(0, 1, written.manifest())
+    assert (4, 3) == (rows.num_rows, store.calls(Operation.GET))
+
+
 @pytest.mark.parametrize(
     "operation", [op for op in Operation if op not in (Operation.CREATE, Operation.LOOK)]
 )
@@ -188,6 +227,19 @@ def test_retries_end_with_their_seconds() -> None:
     assert clock.slept_s == [2.0]
 
 
+@pytest.mark.parametrize("operation", [Operation.CREATE, Operation.GET])
+def test_a_store_that_asks_for_less_for_long(operation: Operation) -> None:
+    """Retries that help take nothing from the budget that all requests share, however many they
+    are."""
+    plan = FaultPlan(tuple(PlannedFault(operation, nth, error=SLOW) for nth in range(1, 200, 3)))
+    settings = RetrySettings(budget_tokens=3.0)
+    store = FaultyBlobStore(MemoryBlobStore(), plan, settings, StillClock())
+    for number in range(100):
+        store.put(f"a/{number}", b"12345", "mine")
+        assert bytes(store.get(f"a/{number}")) == b"12345"
+    assert 150 == store.calls(operation)
+
+
 def test_a_store_that_starts_again_is_waited_for() -> None:
     """A store that is unreachable for 15 s fails no request. Spark gives a task four attempts, and
     all of them would fail before the store is back."""
@@ -239,6 +291,7 @@ def test_a_memory_url_is_one_bucket_per_process() -> None:
         ("memory://a", {"endpoint": "http://x"}),
         ("s3://bucket", {"endpont": "http://x"}),
         ("s3://[bucket", {}),
+        *((f"s3://bucket/{root}", {"endpoint": "http://x"}) for root in REFUSED_ROOTS),
     ],
 )
 def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
@@ -267,3 +320,15 @@ def test_an_s3_url_has_a_root() -> None:
         repr(store),
     ) == ("team/shuffle", "S3BlobStore(bucket bucket at http://127.0.0.1:1)")
     store.close()
+
+
+def test_a_full_disk_gets_its_room_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that a full disk ends leaves no file and no folder, and can be repeated later."""
+    store = FileBlobStore(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "open", lambda file, *_, **__: FullDisk(file, "w"), raising=False)
+        with pytest.raises(Unavailable, match="No space left"):
+            store.create("job/a", memoryview(b"12345"), "mine")
+    assert [] == list(tmp_path.iterdir())
+    store.put("job/a", b"12345", "mine")
+    assert bytes(store.get("job/a")) == b"12345"

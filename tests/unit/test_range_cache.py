@@ -1,18 +1,24 @@
-"""The range cache is bounded in memory, and costs the garbage collector nothing."""
+"""The range cache is bounded in memory, costs the garbage collector nothing, and can be closed at
+any time."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event, Thread
+from typing import ParamSpec, TypeVar
 
 import pytest
 
-from headgate.control.errors import Unavailable
+from headgate.control.errors import Closed, Unavailable
 from headgate.storage.reading.range_cache import RangeCache
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import ByteRange
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NAME, SPAN = "object", ByteRange(3, 4)
 
@@ -34,6 +40,24 @@ class Store(MemoryBlobStore):
         if self.fails:
             raise Unavailable("not now")
         return memoryview(bytes([span.start % 256]) * span.length)
+
+
+class ClosingFetchers(ThreadPoolExecutor):
+    """An executor that takes its last request only when a close has begun to cancel the others."""
+
+    def __init__(self, requests: int) -> None:
+        super().__init__(1)
+        self.left = requests
+        self.is_asked_last, self.is_cancelling = Event(), Event()
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self.left -= 1
+        if self.left == 0:
+            self.is_asked_last.set()
+            assert self.is_cancelling.wait(5.0)
+        asked = super().submit(fn, *args, **kwargs)
+        asked.add_done_callback(lambda _: self.is_cancelling.set())
+        return asked
 
 
 @pytest.fixture
@@ -95,3 +119,29 @@ def test_the_garbage_collector_visits_no_small_range(
     assert 1_000 == store.asked
     cache.fetch(NAME, ByteRange(0, 100)).result(5.0)
     assert 1_000 == store.asked
+
+
+def test_a_close_and_a_fetch_do_not_wait_for_each_other(store: Store) -> None:
+    """A close cancels requests under the executor's lock while a fetch that holds the cache's lock
+    sends one: both end. A closed cache gives nothing out."""
+    fetchers = ClosingFetchers(4)
+    cache = RangeCache(store, 1 << 20, fetchers)
+    store.may_answer.clear()
+    for at in range(3):
+        cache.fetch(NAME, ByteRange(at, 4))
+
+    def fetch() -> None:
+        with suppress(RuntimeError):  # the executor takes no more
+            cache.fetch(NAME, SPAN)
+
+    threads = [Thread(target=act, daemon=True) for act in (fetch, cache.close)]
+    threads[0].start()
+    assert fetchers.is_asked_last.wait(5.0)
+    threads[1].start()
+    for thread in threads:
+        thread.join(2.0)
+    store.may_answer.set()
+    assert [False, False] == [thread.is_alive() for thread in threads]
+    with pytest.raises(Closed):
+        cache.fetch(NAME, SPAN)
+    fetchers.shutdown()

@@ -7,7 +7,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from headgate.control.errors import Corrupt
+from headgate.control.errors import Corrupt, Lost
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
 from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.environment import ObjectStoreEnvironment
@@ -16,6 +16,13 @@ from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.testing.faulty_store import (
+    Effect,
+    FaultPlan,
+    FaultyBlobStore,
+    Operation,
+    PlannedFault,
+)
 
 JOB, RESULT = job_id("job"), ResultId("1-0001")
 LAYOUT = Layout("root", JOB)
@@ -108,3 +115,16 @@ def test_a_damaged_shard_is_found() -> None:
     store.put(stored.names[0], body, "damaged")
     with pytest.raises(Corrupt, match=stored.names[0]):
         manifest_shards.load_shard(store, stored, 0)
+
+
+@pytest.mark.parametrize("effect", [Effect.FLIP, Effect.TRUNCATE, Effect.FAIL])
+def test_a_shard_that_is_damaged_on_its_way_is_read_again(effect: Effect) -> None:
+    """One wrong answer fails no task, whether its bytes are wrong or it says that there is no
+    object."""
+    whole, objects = manifest(100, 500), MemoryBlobStore()
+    stored = manifest_shards.store_manifest(objects, LAYOUT, whole, 1)
+    assert isinstance(stored, manifest_shards.StoredManifest)
+    fault = PlannedFault(Operation.GET, 1, effect, Lost("404"))
+    store = FaultyBlobStore(objects, FaultPlan((fault,)))
+    shard = manifest_shards.load_shard(store, stored, 0)
+    same(whole.part(shard.first, shard.count), shard)

@@ -1,4 +1,5 @@
-"""The sweep after a job's end: the objects that it deletes, and the objects of others that stay."""
+"""The sweep after a job's end, and the deletion of attempts: the objects that are deleted, and the
+objects of others that stay."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.control.events.types import ResultRegistered
+from headgate.control.events.types import Produced, ResultRegistered
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap
-from headgate.control.model.state import JobState, ResultFate, ResultState
+from headgate.control.model.state import JobState, Production, ResultFate, ResultState
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
@@ -41,7 +42,13 @@ GONE = (
     segment(ResultId("never-registered"), 2),
     LAYOUT.manifest(MINE, 1, 0),
 )
+ATTEMPT = AttemptId(PartitionId(MINE, 0), 2, 7)
+FOREIGN = (
+    *(LAYOUT.attempt(ATTEMPT) + last for last in ("", "x.tmp$", "a b")),
+    LAYOUT.manifests(MINE),
+)
 LEFT = (
+    *FOREIGN,
     segment(NEWER, 3),
     LAYOUT.manifest(NEWER, 1, 0),
     segment(KEPT, 2),
@@ -64,4 +71,17 @@ def test_what_others_need_stays(name: str) -> None:
     """The sweep keeps objects that a successor writes, and objects that outlive the job."""
     objects: Objects = {name: (b"", "")}
     assert 0 == ObjectDeleter(MemoryBlobStore(objects), "root").sweep(CLOSED)
+    assert {name} == objects.keys()
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_name_among_an_attempts_stops_no_deletion(name: str) -> None:
+    """An attempt that announced nothing loses its segments. Objects of others below its prefix,
+    such as the markers of folders that some tools make, stay."""
+    store = MemoryBlobStore(objects := {name: (b"", "")})
+    for number in range(3):
+        store.put(LAYOUT.segment(ATTEMPT, number), b"x", "w")
+    attempts: PersistentMap[AttemptId, Produced | None] = PersistentMap({ATTEMPT: None})
+    result = replace(REGISTERED, production=Production(attempts=attempts))
+    assert 3 == ObjectDeleter(store, "root").delete(JOB, result, [ATTEMPT])
     assert {name} == objects.keys()

@@ -6,15 +6,12 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
-from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ....control.errors import Corrupt
 
-_THROWN = "org.apache.spark.SparkThrowable"
+_SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
 
 
 class Jvm:
@@ -81,11 +78,12 @@ def name_of(thing: Any) -> str:
 
 
 def is_sparks(error: Exception) -> bool:
-    """Return True if Spark itself has failed, for example on the user's rows, or was told to end a
-    job. An exception for which PySpark has no type comes as an error of py4j."""
+    """Return True if a job of Spark has failed, for example on the user's rows, or was ended. An
+    error without a job is one of planning, whatever its type: PySpark gives many Java exceptions
+    types of its own, also those that our own calls raise."""
     if isinstance(error, Py4JJavaError):
-        return bool(is_instance_of(SparkContext._gateway, error.java_exception, _THROWN))
-    return isinstance(error, PySparkException)
+        return _SCHEDULER in str(error)
+    return _SCHEDULER in str(getattr(error, "_stackTrace", ""))
 
 
 class _Class:

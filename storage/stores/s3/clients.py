@@ -18,7 +18,7 @@ from obstore.store import S3Store
 
 from ....control.clock import Clock
 from ....control.errors import Closed, Invalid
-from .errors import NO_CREDENTIALS, error_for, translated
+from .errors import NO_CREDENTIALS, error_for, fault_of, translated
 from .settings import CA, PROXY, S3Settings
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DUMMY_KEY = "embedded"
 CREDENTIALS_TTL = timedelta(minutes=5)
+_ATTEMPTS, _ATTEMPTS_MAX = "metadata_service_num_attempts", 4
+_STALE = ("NoCredentials", "ExpiredToken")  # the cold client looks for credentials when it is made
 
 
 def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = None) -> S3Store:
@@ -67,12 +69,16 @@ class ColdClient:
             HeadgateError: boto3's error as `translated` returns it, with boto3's as its cause.
         """
         key = {} if name is None else {"Key": name}
-        client = self._ready()
+        is_new, client = self._client is None, self._ready()
         try:
             answer: dict[str, Any] = getattr(client, request)(
                 Bucket=self._settings.bucket, **key, **options
             )
         except _cold_errors() as error:
+            if fault_of(error).code in _STALE:
+                self._forget(client)
+                if not is_new:
+                    return self.ask(request, name, **options)
             raise translated(error, self._settings.place, name or "") from error
         return answer
 
@@ -81,6 +87,11 @@ class ColdClient:
             client, self._client, self._closed = self._client, None, True
         if client is not None:
             client.close()
+
+    def _forget(self, client: Any) -> None:
+        with self._lock:
+            if self._client is client:
+                self._client = None
 
     def _ready(self) -> Any:
         with self._lock:
@@ -110,13 +121,13 @@ def _chain(clock: Clock) -> Callable[[], S3Credential]:
         if from_environment is not None:
             return from_environment
         if not chain:
-            import botocore.session
-
-            chain.append(botocore.session.Session().get_credentials())
-        if chain[0] is None:
-            chain.clear()
+            chain.append(_session().get_credentials())
+        source = chain[0]
+        if not hasattr(source, "refresh_needed"):
+            chain.clear()  # they may stand in a file, which somebody renews
+        if source is None:
             raise error_for(NO_CREDENTIALS, "s3")
-        frozen = chain[0].get_frozen_credentials()
+        frozen = source.get_frozen_credentials()
         now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
         return {
             "access_key_id": frozen.access_key,
@@ -126,6 +137,17 @@ def _chain(clock: Clock) -> Callable[[], S3Credential]:
         }
 
     return credentials
+
+
+def _session() -> Any:
+    """Return a botocore session that asks a machine's metadata service more than once, which
+    refuses some requests when many workers start together."""
+    import botocore.session
+
+    session = botocore.session.Session()
+    if session.get_config_variable(_ATTEMPTS) == 1:
+        session.set_config_variable(_ATTEMPTS, _ATTEMPTS_MAX)
+    return session
 
 
 def _environment_credentials() -> S3Credential | None:
@@ -169,7 +191,7 @@ def _cold_client(settings: S3Settings) -> Any:
     proxy = settings.client.passed.get(PROXY)
     try:
         keys = (DUMMY_KEY, DUMMY_KEY) if settings.client.dummy_credentials else (None, None)
-        client = boto3.session.Session(*keys).client(
+        client = boto3.session.Session(*keys, botocore_session=_session()).client(
             "s3",
             endpoint_url=settings.service_url,
             region_name=settings.region,

@@ -18,13 +18,13 @@ import obstore
 from obstore.exceptions import BaseError
 
 from ....control.clock import SYSTEM_CLOCK, Clock, Deadline
-from ....control.errors import Closed, Lost, Retryable
+from ....control.errors import Closed, Lost, Retryable, Unavailable
 from ..conditional_put import PutAnswer, Stored, put
 from ..port import BlobStat, ByteRange, Bytes, PendingUpload, checked_name, exact
 from ..request_meter import RequestCounts, RequestMeter
 from ..retries import Retrier
 from .clients import ColdClient, hot_client
-from .errors import Fault, error_for, fault_of, put_answer, translated
+from .errors import ADVICE, Fault, error_for, fault_of, put_answer, translated
 from .multipart import MultipartUploads
 from .settings import S3Settings
 
@@ -52,10 +52,10 @@ class S3BlobStore:
     def requests(self) -> RequestCounts:
         return self._meter.read()
 
-    def check(self, deadline: Deadline) -> None:
+    def check(self, deadline: Deadline, prefix: str = "") -> None:
         while True:
             try:
-                return self._reach(deadline)
+                return self._reach(deadline, prefix)
             except Retryable:
                 if deadline.left_s < CHECK_TRY_S_MIN:
                     raise
@@ -122,7 +122,12 @@ class S3BlobStore:
                 yield BlobStat(entry["Key"], entry["Size"])
             if not page.get("IsTruncated"):
                 return
-            place = {"ContinuationToken": page["NextContinuationToken"]}
+            token = page.get("NextContinuationToken")
+            if not token or token == place.get("ContinuationToken"):
+                raise Unavailable(
+                    f"{self._settings.place}: a page of the listing names no next page"
+                )
+            place = {"ContinuationToken": token}
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         named = {"Prefix": prefix}
@@ -155,12 +160,12 @@ class S3BlobStore:
             raise Closed(f"the object store for {self._settings.place} was closed")
         return client
 
-    def _reach(self, deadline: Deadline) -> None:
+    def _reach(self, deadline: Deadline, prefix: str) -> None:
         self._open()
         self._meter.list()
         client = hot_client(self._settings, self._clock, max(CHECK_TRY_S_MIN, deadline.left_s))
         try:
-            next(iter(obstore.list(client, chunk_size=1)), None)
+            next(iter(obstore.list(client, prefix or None, chunk_size=1)), None)
         except HOT_ERRORS as error:
             raise translated(error, self._settings.place) from error
 
@@ -182,7 +187,10 @@ class S3BlobStore:
             if fault.status == 416 and span is not None:
                 content = memoryview(b"")
             else:
-                raise translated(error, self._settings.place, name) from error
+                failure = translated(error, self._settings.place, name)
+                if fault.status == 404 and not fault.code:  # a store's own 404 says what is missing
+                    failure = Unavailable(f"{failure}, says a proxy and not the store")
+                raise failure from error
         finally:
             self._meter.get(size)
         return exact(content, name, span)
@@ -194,7 +202,9 @@ class S3BlobStore:
             Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
         )
         for failed in answer.get("Errors", ()):
-            status = 500 if failed["Code"] == "InternalError" else 400
+            if failed["Code"] == "NoSuchKey":
+                continue
+            status = 400 if failed["Code"] in ADVICE else 500
             raise error_for(Fault(status, failed["Code"]), self._settings.place, failed["Key"])
 
     def _page(self, request: str, options: dict[str, str]) -> dict[str, Any]:

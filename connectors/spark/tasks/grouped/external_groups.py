@@ -126,7 +126,8 @@ def _written(
 ) -> Iterator[_Run]:
     """Write the batches of each side to a file, sorted by group. The file has no name and goes with
     its process."""
-    folder = os.environ.get(_FOLDERS, tempfile.gettempdir()).split(",")[0]
+    folders = os.environ.get(_FOLDERS, "").split(",")
+    folder = next((path for path in folders if os.access(path, os.W_OK | os.X_OK)), None)
     for at, side in enumerate(sides):
         if not batches_by_side[at]:
             continue
