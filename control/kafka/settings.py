@@ -25,7 +25,7 @@ OWNED = {
         "enable.idempotence enable.gapless.guarantee retries message.send.max.retries "
         "max.in.flight max.in.flight.requests.per.connection partitioner"
     ),
-    "the settings of the log limit every wait": "delivery.timeout.ms message.timeout.ms",
+    "request.ms and wait.ms limit every wait": "delivery.timeout.ms message.timeout.ms",
     "the id is made from the job, so that a new master fences the former one": "transactional.id",
     "an open step stalls every reader": "transaction.timeout.ms",
     "followers see committed events only": "isolation.level",
