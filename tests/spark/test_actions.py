@@ -202,7 +202,7 @@ def test_spark_runs_what_we_cannot(
         (lambda _: _raise(KeyError("plan")), "KeyError: 'plan'"),
         (lambda spark: spark._jvm.java.lang.Math.unheard(), "Py4JError: "),
         (lambda spark: spark._jvm.java.util.ArrayList().get(7), "Py4JJavaError: java.lang.Index"),
-        (lambda spark: spark._jvm.java.lang.Integer.parseInt("x"), "NumberFormatException"),
+        (lambda spark: spark._jvm.java.lang.Math.toIntExact(1 << 40), "ArithmeticException"),
         (lambda _: _raise(ValueError("x" * 1000 + "\nand more")), f"ValueError: {'x' * 100}"),
     ],
     ids=["python", "py4j", "java", "pyspark", "long"],
