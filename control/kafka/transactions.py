@@ -46,13 +46,15 @@ class KafkaTransactions:
         self._begun = False
         self._aborting = False
         self._producer = producer
-        self._ended = False
+        self._ended: HeadgateError | None = None  # the error that ended the producer
         self._refusal: KafkaError | None = None  # the error of the step's first refused record
         with clients.translated(f"opening the decisions of {what}"):
             self._persist(self._producer.init_transactions, self._deadline())
 
     def begin(self) -> None:
         assert not self._begun, "the former step is still open"
+        if self._ended is not None:
+            raise self._ended
         self._finish_abort()
         with self._translated("begin"):
             self._producer.begin_transaction()
@@ -115,9 +117,10 @@ class KafkaTransactions:
         try:
             answer.result(min(left_s, _STEP_S_MAX) + REQUEST_S_MIN)
         except TimeoutError:
-            self._begun, self._ended = False, True
-            raise Unavailable(
-                f"the transaction coordinator of {self._what} did not answer during a step"
+            raise self._end_with(
+                Unavailable(
+                    f"the transaction coordinator of {self._what} did not answer during a step"
+                )
             ) from None
 
     def _end(self, deadline: Deadline) -> None:
@@ -138,19 +141,22 @@ class KafkaTransactions:
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
         """Abort the step after an error, and return the error to raise.
 
-        The step of a fenced producer has ended already. The client's calls may only report that an
-        earlier error failed the step, so the error of the first refused record comes first. Access
-        rights may change at any time, so every refusal but one for size may be retried.
+        The client's calls may only report that an earlier error failed the step, so the error of
+        the first refused record comes first. The step of a fenced producer has ended already, and
+        its abort could get a new epoch, which is the successor's. Access rights may change at any
+        time, so every refusal but one for size may be retried.
         """
         error = exc.args[0]
         if _is_fatal(error):
             return self._over(error, doing)
+        refusal = self._refusal or error
+        meaning = self._translate(refusal, doing)
+        if isinstance(meaning, Fenced):
+            return self._end_with(meaning)
         with suppress(Unavailable):  # then the next step begins with the abort
             self.abort()
         if error.name() in _LEFT_BEHIND:
             return Fenced(f"the group went on without {self._what}: {error.str()}")
-        refusal = self._refusal or error
-        meaning = self._translate(refusal, doing)
         return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")
 
     def _over(self, error: KafkaError, doing: str) -> HeadgateError:
@@ -158,11 +164,15 @@ class KafkaTransactions:
 
         Another producer may go on, unless this one was fenced.
         """
-        self._begun, self._ended = False, True
+        self._begun = False
         meaning = self._translate(self._cause(error), doing)
         if isinstance(meaning, Fenced):
-            return meaning
-        return Unavailable(f"{meaning}: open the decisions again")
+            return self._end_with(meaning)
+        return self._end_with(Unavailable(f"{meaning}: open the decisions again"))
+
+    def _end_with(self, error: HeadgateError) -> HeadgateError:
+        self._begun, self._ended = False, error
+        return error
 
     def _finish_abort(self) -> None:
         """Abort the step, or finish an abort that timed out before."""

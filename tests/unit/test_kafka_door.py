@@ -290,6 +290,32 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
         held._commit([TopicPartition("events", 0, 7)], None)
 
 
+def test_a_fenced_step_is_not_aborted() -> None:
+    """A holder whose record has an old epoch takes no new one, and stays fenced."""
+    fenced = KafkaError(CODES["INVALID_PRODUCER_EPOCH"], "old epoch", txn_requires_abort=True)
+    calls: list[str] = []
+
+    def commit(_: float) -> None:
+        raise KafkaException(fenced)
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=lambda: calls.append("begin"),
+        send_offsets_to_transaction=lambda *_: None,
+        commit_transaction=commit,
+        abort_transaction=lambda _: calls.append("abort"),
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    held.begin()
+    with pytest.raises(Fenced, match="old epoch"):
+        held._commit([], None)
+    with pytest.raises(Fenced, match="old epoch"):
+        held.begin()
+    held.close()
+    assert ["begin"] == calls
+
+
 @pytest.mark.parametrize("call", ["begin", "produce", "commit", "abort"])
 @pytest.mark.parametrize(
     ("name", "kind"), [("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Unavailable), ("_FENCED", Fenced)]
