@@ -7,7 +7,9 @@ import socket
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
+from urllib.parse import parse_qs, urlsplit
 
 import botocore.exceptions
 import obstore.exceptions
@@ -171,6 +173,20 @@ def test_a_key_that_may_not_be_deleted() -> None:
         assert ["POST"] == server.seen
 
 
+def test_a_session_that_expires_is_renewed() -> None:
+    """A request that an expired token fails is sent once more, with credentials looked up anew."""
+    done, expired = Scripted(200, body=b"<DeleteResult/>"), Scripted(400, "ExpiredToken")
+    with scripted(done, expired, done) as server, closing(store_at(server.endpoint)) as store:
+        store.delete(["a"])
+        store.delete(["a"])
+        assert ["POST"] * 3 == server.seen
+    with scripted(done, expired, expired) as server, closing(store_at(server.endpoint)) as store:
+        store.delete(["a"])
+        with pytest.raises(Invalid, match="expired"):
+            store.delete(["a"])
+        assert ["POST"] * 3 == server.seen
+
+
 @pytest.mark.parametrize("token", ["", "<NextContinuationToken>t</NextContinuationToken>"])
 def test_a_listing_that_does_not_go_on(token: str) -> None:
     """A page that promises another one, and names none or itself, ends the listing with an
@@ -242,6 +258,14 @@ def test_check_of_a_refused_endpoint_keeps_its_deadline() -> None:
     with pytest.raises(Unavailable, match=r"bucket bucket at http://127.0.0.1:1.*check the end"):
         store.check(Deadline.after(2.0))
     assert 1.0 < SYSTEM_CLOCK.monotonic_s() - started_s < 4.0
+
+
+def test_check_lists_only_what_it_was_told() -> None:
+    """A check needs no right to list more than the root of the jobs."""
+    with scripted(LISTED) as server, closing(store_at(server.endpoint)) as store:
+        store.check(Deadline.after(CHECK_LIMIT_S), "jobs/of a team")
+        (url,) = server.urls
+    assert ["jobs/of a team/"] == parse_qs(urlsplit(url).query)["prefix"]
 
 
 def test_check_waits_for_a_store_that_starts() -> None:

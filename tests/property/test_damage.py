@@ -69,6 +69,25 @@ def read_all(
     return errors
 
 
+@pytest.mark.parametrize("effect", [Effect.FLIP, Effect.TRUNCATE, Effect.FAIL])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_footer_is_read_once_more(effect: Effect, nth: int) -> None:
+    """A footer that was damaged on its way, or seemed to be gone, is read again; the error of the
+    second read is raised."""
+    whole = sound("none")
+    source = whole.manifest.sources[0]
+    size_bytes = len(whole.objects[source.name][0])
+
+    def fetch(*faulty: int) -> segment.SegmentIndex:
+        faults = [PlannedFault(Operation.GET, n, effect, Lost("gone")) for n in faulty]
+        store = FaultyBlobStore(MemoryBlobStore(whole.objects), FaultPlan(tuple(faults)))
+        return segment.fetch_index(store, source.name, size_bytes, source.attempt, SUBPARTITIONS)
+
+    assert fetch().entries() == fetch(nth).entries()
+    with pytest.raises((Corrupt, Lost)):
+        fetch(*range(1, 5))
+
+
 def names_range(error: HeadgateError, name: str, hit: range) -> bool:
     """Return True if the error names the object and a range that overlaps `hit`; assert that it is
     `Corrupt`."""

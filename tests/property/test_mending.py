@@ -288,6 +288,16 @@ def test_a_name_outside_of_its_job_is_never_touched() -> None:
     assert before == (world.objects, world.store.pending)
 
 
+def test_a_name_that_no_store_of_ours_gives_is_left() -> None:
+    """An object below the job's prefix whose name the door refuses stays, and stops no repair."""
+    world, odd = World((*WON, JobUnregistered("closed")), NAMES), f"{LAYOUT.prefix}notes of may"
+    world.objects[odd] = (BODY, "w")
+    mended = world.repair()
+    assert odd in [finding.name for finding in mended.left]
+    assert odd in world.objects
+    assert mended.deleted == len(NAMES)
+
+
 def test_a_job_whose_log_is_not_sound_is_left_alone() -> None:
     """Nothing is deleted, aborted or stated for a job whose log is not sound."""
     world = World((*WON, ReleaseRequested(RESULTS[0], "asked")), NAMES, NAMES)

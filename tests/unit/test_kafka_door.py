@@ -45,6 +45,8 @@ from headgate.control.kafka.transactions import KafkaTransactions
 from headgate.control.master.announcer import Announcer
 from headgate.storage.stores.s3.settings import s3_settings
 
+from ..doubles.steps import StoppedClock
+
 _ADDRESS = "http://me:hunter2@host"
 NOWHERE = "127.0.0.1:1"
 CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
@@ -216,6 +218,25 @@ def test_nobody_there_is_one_clear_error(capfd: pytest.CaptureFixture[str]) -> N
     assert f"cannot reach Kafka with bootstrap {NOWHERE}" in str(caught.value)
     assert "Connection refused" in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_broker_is_waited_for_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts within the deadline is reached, however long that is."""
+    clock = StoppedClock()
+
+    def ping(_: Deadline) -> None:
+        clock.at_ms += 1_000
+        if clock.at_ms < 58_000:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, "refused"))
+
+    clients = KafkaClients(KafkaSettings(NOWHERE))
+    monkeypatch.setattr(clients, "admin", lambda: SimpleNamespace(poll=lambda _: 0))
+    monkeypatch.setattr(clients, "_ping", ping)
+    clients._reach(Deadline.after(60, clock))
+    clock.at_ms = 0
+    with pytest.raises(Unavailable, match="refused"):
+        clients._reach(Deadline.after(50, clock))
+    assert 50_000 <= clock.at_ms < 52_000
 
 
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
