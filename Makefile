@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench bench-operators tpch tpcds queries fuzz simulate chaos soak lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ PIP_THERE = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 	@$(PIP_THERE) install pyspark==$*
 	@$(PIP_THERE) install --no-deps --no-build-isolation -e .
 	@touch $@
+
+trace: stack  ## where the time of one query goes, drawn in docs/trace.svg
+	@$(BIN)/python -m tests.bench trace $(ARGS)
 
 bench: stack  ## Headgate against Spark's own shuffle, on the local stack
 	@$(BIN)/python -m tests.bench $(ARGS)

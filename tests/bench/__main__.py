@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,6 +20,7 @@ from . import (
     recovery,
     tpcds,
     tpch,
+    trace,
     transfer,
     values,
 )
@@ -39,6 +41,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--picture", type=Path, default=Path("docs/trace.svg"), help="of trace")
     chosen = parser.parse_args()
     console = Console(width=120)
     if "transfer" in chosen.tables:
@@ -54,7 +57,9 @@ def main() -> None:
             console.print(master.small_jobs(chosen.rounds))
     if "values" in chosen.tables:
         console.print(values.run(chosen.rounds))
-    if set(chosen.tables) <= {"transfer", "recovery", "among", "master", "values"}:
+    if "trace" in chosen.tables:
+        console.print(trace.run(chosen.rounds * 4, chosen.picture))
+    if set(chosen.tables) <= {"transfer", "recovery", "among", "master", "values", "trace"}:
         return
     spark = session()
     for pair in chosen.conf:

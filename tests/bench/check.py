@@ -17,7 +17,7 @@ from .places import attached
 
 _WARM = 10
 _EXCHANGES = 5
-_QUERY = """
+QUERY = """
     select r.c, count(*) n from
       (select a.k, b.c from
         (select id % 97 k, sum(id) s from range(3000) group by 1) a
@@ -48,7 +48,7 @@ def run(spark: SparkSession, rounds: int) -> Table:
         for _ in range(rounds + _WARM):
             checked_ms.append(0.0)
             begun_s = time.perf_counter()
-            out = hg.offload(spark.sql(_QUERY))
+            out = hg.offload(spark.sql(QUERY))
             out.collect()
             whole_ms.append((time.perf_counter() - begun_s) * 1000)
             assert len(hg._queries.finished[out].exchanges) == _EXCHANGES

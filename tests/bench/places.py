@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,7 +22,7 @@ ROWS = 10_000_000
 DATA = Path(".bench")
 
 
-def session() -> SparkSession:
+def session(more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Open the session in which both sides of every comparison run."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     found = stack.status()
@@ -38,7 +39,7 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
     }
     builder = SparkSession.builder.master("local[2]").appName("headgate-bench")
-    for key, value in conf.items():
+    for key, value in (conf | dict(more)).items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
