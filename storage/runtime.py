@@ -1,4 +1,4 @@
-"""The runtime of a process: its threads, its clock, and the limit on its waits for the log."""
+"""The runtime of a process, and the clients that a job's writers and gates share there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ..control.log import EventLog
+from ..control.master.announcer import Announcer
+from .format.layout import Layout
+from .limits import Limits
+from .stores.port import BlobStore
 
 Pool: TypeAlias = Callable[[int, str], Executor]
 
@@ -19,6 +24,8 @@ def threads(parallel: int, name: str) -> Executor:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
+    """The threads of a process, its clock, and the limit on its waits for the log."""
+
     wait_s: float = 60.0
     """The limit of each wait."""
     clock: Clock = SYSTEM_CLOCK
@@ -28,3 +35,18 @@ class Runtime:
     def deadline(self) -> Deadline:
         """Return the deadline of a wait that begins now."""
         return Deadline.after(self.wait_s, self.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class JobClients:
+    """The log and the store as a job's writers and gates use them in one process."""
+
+    log: EventLog
+    store: BlobStore
+    layout: Layout
+    limits: Limits
+    runtime: Runtime
+
+    def announcer(self, name: str) -> Announcer:
+        """Return the announcer of a writer or gate. No other one in the job has its name."""
+        return Announcer(self.layout.job, name, self.runtime.clock)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -36,9 +35,6 @@ class Source:
         """Return the range of neighbouring subpartitions, which follow each other without a gap."""
         start, last = int(self.starts[first]), first + count - 1
         return ByteRange(start, int(self.starts[last]) + int(self.sizes[last]) - start)
-
-
-Locate: TypeAlias = Callable[[AttemptId, SegmentSummary, int], Source]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +127,10 @@ def locate(
         Lost: the index was not in the event, and the object is gone.
     """
     name = layout.segment(attempt, segment.number)
-    index = _index(attempt, segment, name, subpartitions, store)
+    if segment.index:
+        index = SegmentIndex.unpacked(segment.index, subpartitions)
+    else:
+        index = fetch_index(store, name, segment.size_bytes, attempt, subpartitions)
     if int(index.rows.sum()) != segment.rows:
         raise Corrupt(f"the index of {name} does not add up to {segment.rows} rows")
     return Source(attempt, name, index.starts, index.rows, index.sizes, index.checksums)
-
-
-def _index(
-    attempt: AttemptId, segment: SegmentSummary, name: str, subpartitions: int, store: BlobStore
-) -> SegmentIndex:
-    if segment.index:
-        return SegmentIndex.unpacked(segment.index, subpartitions)
-    return fetch_index(store, name, segment.size_bytes, attempt, subpartitions)

@@ -18,13 +18,12 @@ import xxhash
 from ...control.errors import Closed, Corrupt, Lost
 from ...control.events.types import Consumed
 from ...control.ids import AttemptId, PartitionId
+from ...control.inquiry.job_view import JobView
 from ...control.log import Receipt
 from ..contract import InputGateDeployment
 from ..format.layout import segment_number
 from ..format.segment import decode
-from ..limits import Limits
-from ..runtime import Runtime
-from ..writing.writer import Announce
+from ..runtime import JobClients
 from .range_cache import RangeCache
 from .read_plan import Slice, plan, read_on
 from .replacement import Replacement
@@ -36,26 +35,26 @@ class SegmentGate:
     def __init__(
         self,
         deployment: InputGateDeployment,
+        clients: JobClients,
         range_cache: RangeCache,
-        limits: Limits,
-        replacement: Replacement,
-        announce: Announce,
-        runtime: Runtime,
+        view: JobView,
     ) -> None:
+        manifest = deployment.manifest
         self._deployment = deployment
+        self._clients = clients
         self._schema = deployment.schema.serialize().to_pybytes()
         self._range_cache = range_cache
-        self._limits = limits
-        self._replacement = replacement
-        self._announce = announce
-        self._runtime = runtime
-        self._known = plan(deployment, limits)
-        self._following = read_on(deployment, limits)
+        self._announcer = clients.announcer(f"reader {manifest.result}/{deployment.task}")
+        self._replacement = Replacement(deployment, clients, view, self._announcer)
+        self._known = plan(deployment, clients.limits)
+        self._following = read_on(deployment, clients.limits)
         self._ready: deque[tuple[Slice, memoryview]] = deque()
         self._handed_out: set[tuple[PartitionId, int]] = set()
         self._instead: dict[tuple[PartitionId, int], AttemptId] = {}
         self._held_bytes = 0
-        self._stated_rows = _stated_rows(deployment)
+        at = deployment.first - manifest.first
+        span = slice(at, at + deployment.count)
+        self._stated_rows = sum(int(source.rows[span].sum()) for source in manifest.sources)
         self._rows = 0
         self._read_bytes = 0
         self._begun = False
@@ -74,7 +73,10 @@ class SegmentGate:
         receipt: Receipt | None = None
         following = self._next()
         while receipt is None or self._ready:
-            while following is not None and self._has_room(following):
+            while following is not None and (
+                not self._held_bytes  # one slice is always let through
+                or self._held_bytes + following.window.length <= self._clients.limits.fetch_bytes
+            ):
                 ahead.append((following, self._fetch(following)))
                 self._held_bytes += following.window.length
                 following = self._next()
@@ -89,7 +91,7 @@ class SegmentGate:
                 yield from _decoded(piece, body, self._schema)
                 self._held_bytes -= piece.span.length
         assert receipt is not None, "the loop ends with it"
-        receipt.offset(self._runtime.deadline())
+        receipt.offset(self._clients.runtime.deadline())
 
     def _next(self) -> Slice | None:
         """Return the next slice to fetch; None if there is none. Request then, once, the slices
@@ -99,10 +101,6 @@ class SegmentGate:
             for other in self._following:
                 self._fetch(other)
         return piece
-
-    def _has_room(self, piece: Slice) -> bool:
-        held_bytes = self._held_bytes
-        return not held_bytes or held_bytes + piece.window.length <= self._limits.fetch_bytes
 
     def _is_partial(self, piece: Slice) -> bool:
         """Return True if no other slice should be handed out before this one is here: none is
@@ -135,9 +133,10 @@ class SegmentGate:
                 f"subpartitions {it.first} to {it.first + it.count - 1} of result {result}: "
                 f"{self._rows} rows were read, {self._stated_rows} were announced"
             )
-        return self._announce(
-            Consumed(result, it.first, it.count, it.task, self._rows, self._read_bytes, requests)
+        consumed = Consumed(
+            result, it.first, it.count, it.task, self._rows, self._read_bytes, requests
         )
+        return self._clients.log.append(self._announcer.fact(consumed))
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
         return self._range_cache.fetch(piece.source.name, piece.window)
@@ -186,20 +185,14 @@ class SegmentGate:
         try:
             body = self._cut(piece, window)
         except (Corrupt, Lost):
-            body = memoryview(b"")
+            self._range_cache.forget(piece.source.name, piece.window)
+            return self._cut(piece, self._fetch(piece))
         if piece.window == piece.span:  # no other reader wants this window
             self._range_cache.forget(piece.source.name, piece.window)
-        expected, actual = piece.checksum, xxhash.xxh3_64_intdigest(body)
-        if actual != expected:
-            self._range_cache.forget(piece.source.name, piece.window)
-            body = self._cut(piece, self._fetch(piece))
-            actual = xxhash.xxh3_64_intdigest(body)
-        if len(body) != piece.span.length or actual != expected:
-            raise Corrupt(f"{piece}: checksum {actual:016x}, expected {expected:016x}, read twice")
         return body
 
     def _cut(self, piece: Slice, window: Future[memoryview]) -> memoryview:
-        """Return the slice's own bytes, cut out of its window."""
+        """Return the slice's own bytes, cut out of its window and checked."""
         try:
             body = window.result()
         except Lost as exc:
@@ -209,14 +202,11 @@ class SegmentGate:
                 f"{piece.source.attempt}, but its object {piece.source.name} is gone"
             ) from exc
         at = piece.span.start - piece.window.start
-        return body[at : at + piece.span.length]
-
-
-def _stated_rows(deployment: InputGateDeployment) -> int:
-    """Return the number of rows that the manifest states for a reader."""
-    first = deployment.first - deployment.manifest.first
-    span = slice(first, first + deployment.count)
-    return sum(int(source.rows[span].sum()) for source in deployment.manifest.sources)
+        body = body[at : at + piece.span.length]
+        expected, actual = piece.checksum, xxhash.xxh3_64_intdigest(body)
+        if len(body) != piece.span.length or actual != expected:
+            raise Corrupt(f"{piece}: checksum {actual:016x}, expected {expected:016x}, read twice")
+        return body
 
 
 def _stands_for(other: Slice, piece: Slice) -> bool:

@@ -11,11 +11,11 @@ from ...control.errors import Corrupt, Lost
 from ...control.events.types import Lost as LostFact
 from ...control.events.types import Produced
 from ...control.inquiry.job_view import JobView
+from ...control.master.announcer import Announcer
 from ...control.model.state import JobState, ResultState
 from ..contract import InputGateDeployment
-from ..format.manifest import Locate
-from ..runtime import Runtime
-from ..writing.writer import Announce
+from ..format.manifest import locate
+from ..runtime import JobClients
 from .read_plan import Slice, alone
 
 
@@ -25,16 +25,14 @@ class Replacement:
     def __init__(
         self,
         deployment: InputGateDeployment,
+        clients: JobClients,
         view: JobView,
-        locate: Locate,
-        announce: Announce,
-        runtime: Runtime,
+        announcer: Announcer,
     ) -> None:
         self._deployment = deployment
+        self._clients = clients
         self._view = view
-        self._locate = locate
-        self._announce = announce
-        self._runtime = runtime
+        self._announcer = announcer
 
     def replace(self, piece: Slice, failure: Lost | Corrupt) -> list[Slice]:
         """Return all slices of the subpartition from the attempt that replaced the lost one. They
@@ -43,28 +41,36 @@ class Replacement:
         Raises:
             Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
         """
-        attempt = piece.source.attempt
-        result = self._readable(self._view.state(self._runtime.deadline()), failure)
+        attempt, clients = piece.source.attempt, self._clients
+        result = self._readable(self._view.state(clients.runtime.deadline()), failure)
         offset = 0
         if result.production.winners.get(attempt.partition.index, attempt) == attempt:
             lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
-            offset = self._announce(lost).offset(self._runtime.deadline())
+            receipt = clients.log.append(self._announcer.fact(lost))
+            offset = receipt.offset(clients.runtime.deadline())
         if result.registered.pipelined:  # all its readers begin again together
             raise failure
         came = self._view.wait(
             self._deployment.manifest.result,
             lambda state: self._replacement(state, piece, failure),
-            self._runtime.deadline,
+            clients.runtime.deadline,
         )
         if came is None:
             raise Lost(
                 f"{failure}; it was reported as lost, but was not made again: "
-                f"{self._runtime.wait_s:g} s passed without news",
+                f"{clients.runtime.wait_s:g} s passed without news",
                 (offset,),
             ) from failure
         subpartitions = result.registered.subpartitions
-        sources = [self._locate(came.attempt, segment, subpartitions) for segment in came.segments]
-        return [other for source in sources for other in alone(source, piece.subpartition, 1)]
+        return [
+            other
+            for segment in came.segments
+            for other in alone(
+                locate(clients.layout, clients.store, came.attempt, segment, subpartitions),
+                piece.subpartition,
+                1,
+            )
+        ]
 
     def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
         name = self._deployment.manifest.result

@@ -23,8 +23,9 @@ from ...control.errors import Corrupt, Lost, Unavailable
 from ...control.events.types import SegmentSummary
 from ...control.ids import AttemptId
 from ..contract import InputGateDeployment, PartitionInfo
-from ..format.manifest import Locate
+from ..format.manifest import locate
 from ..reading.read_plan import Slice, alone
+from ..runtime import JobClients
 
 _NAMED_MAX = 10  # partitions that an error names; it counts the others
 
@@ -144,11 +145,11 @@ class Channels:
     def __init__(
         self,
         deployment: InputGateDeployment,
-        locate: Locate,
+        clients: JobClients,
         updates: PartitionUpdates | None = None,
     ) -> None:
         self.deployment = deployment
-        self._locate = locate
+        self._clients = clients
         self._updates = updates
         self._channels = {
             descriptor.partition: _Channel(descriptor.subpartitions, descriptor.pipelined)
@@ -224,7 +225,9 @@ class Channels:
 
     def _cut_up(self, attempt: AttemptId, segment: SegmentSummary) -> None:
         channel = self._channels[attempt.partition]
-        source = self._locate(attempt, segment, channel.subpartitions)
+        source = locate(
+            self._clients.layout, self._clients.store, attempt, segment, channel.subpartitions
+        )
         self._cut.extend(alone(source, self.deployment.first, self.deployment.count))
         if self._cut:
             with self._changed:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...control.clock import Clock
 from ...control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from ...control.errors import Lost, Retryable
 from ...control.events.types import (
@@ -26,12 +25,13 @@ from ...control.events.types import (
     Superseded,
     TrackingStopped,
 )
-from ...control.ids import AttemptId, JobId, PartitionId
-from ...control.log import EventLog, Follower
+from ...control.ids import AttemptId, PartitionId
+from ...control.log import Follower
 from ...control.model.state import ResultState
 from ..contract import InputGateDeployment, PartitionInfo
 from ..format.layout import Layout
 from ..format.manifest import Manifest, gather
+from ..runtime import JobClients
 from ..stores.port import BlobStore
 
 _EVENTS_MAX = 500
@@ -74,12 +74,8 @@ class LogUpdates:
     """Implements `PartitionUpdates`. Opens the log at the first `hear`, since a gate that does not
     have to wait never asks."""
 
-    def __init__(
-        self, log: EventLog, job: JobId, deployment: InputGateDeployment, clock: Clock
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._job = job
+    def __init__(self, deployment: InputGateDeployment, clients: JobClients) -> None:
+        self._clients = clients
         self._position = deployment.position
         self._follower: Follower | None = None
         self._fold = Fold(deployment)
@@ -87,12 +83,13 @@ class LogUpdates:
     def hear(self, timeout_s: float) -> list[PartitionInfo]:
         try:
             if self._follower is None:
-                self._follower = self._log.follow(self._job, self._position)
+                job = self._clients.layout.job
+                self._follower = self._clients.log.follow(job, self._position)
             records = self._follower.poll(_EVENTS_MAX, timeout_s)
             self._position = self._follower.position()
         except Retryable:
             self.close()
-            self._clock.sleep_s(timeout_s)
+            self._clients.runtime.clock.sleep_s(timeout_s)
             return []
         except Lost as exc:
             raise Lost(

@@ -6,40 +6,26 @@ partition that nobody has announced is never taken for an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from threading import Lock
-from weakref import WeakSet
+from collections.abc import Iterator
 
 import pyarrow as pa
 
-from ...control.ids import JobId
-from ...control.log import EventLog, Receipt
-from ..contract import InputGateDeployment, PartitionInfo
-from ..format.manifest import Locate
-from ..limits import Limits
+from ...control.inquiry.job_view import JobView
+from ...control.log import Receipt
 from ..reading.gate import SegmentGate
 from ..reading.range_cache import RangeCache
 from ..reading.read_plan import Slice
-from ..reading.replacement import Replacement
-from ..runtime import Runtime
-from ..writing.writer import Announce
+from ..runtime import JobClients
 from .channels import Channels
-from .partition_updates import LogUpdates
 
 
 class StreamGate(SegmentGate):
     """Reads the known partitions first, then what the channels bring of the others."""
 
     def __init__(
-        self,
-        channels: Channels,
-        range_cache: RangeCache,
-        limits: Limits,
-        replacement: Replacement,
-        announce: Announce,
-        runtime: Runtime,
+        self, channels: Channels, clients: JobClients, range_cache: RangeCache, view: JobView
     ) -> None:
-        super().__init__(channels.deployment, range_cache, limits, replacement, announce, runtime)
+        super().__init__(channels.deployment, clients, range_cache, view)
         self._channels = channels
 
     def _read(self) -> Iterator[pa.RecordBatch]:
@@ -61,33 +47,5 @@ class StreamGate(SegmentGate):
         if self._channels.ended:
             return super()._end(requests)
         if not self._ready:
-            self._channels.wait(self._runtime.deadline())
+            self._channels.wait(self._clients.runtime.deadline())
         return None
-
-
-class OpenChannels:
-    """Opens the channels of a process's gates, and brings news to all of them."""
-
-    def __init__(self, job: JobId, log: EventLog, locate: Locate, runtime: Runtime) -> None:
-        self._job = job
-        self._log = log
-        self._locate = locate
-        self._runtime = runtime
-        self._channels: WeakSet[Channels] = WeakSet()
-        self._lock = Lock()
-
-    def open(self, deployment: InputGateDeployment) -> Channels:
-        updates = None
-        if deployment.position is not None:
-            updates = LogUpdates(self._log, self._job, deployment, self._runtime.clock)
-        channels = Channels(deployment, self._locate, updates)
-        with self._lock:
-            self._channels.add(channels)
-        return channels
-
-    def update(self, infos: Iterable[PartitionInfo]) -> None:
-        news = tuple(infos)
-        with self._lock:
-            waiting = tuple(self._channels)
-        for channels in waiting:
-            channels.update(news)

@@ -13,4 +13,5 @@ class StreamWriter(SegmentWriter):
     def _put(self, number: int, segment: Segment) -> None:
         super()._put(number, segment)
         produced = SegmentProduced(self._deployment.attempt, self._summaries[number])
-        self._announce(produced).offset(self._runtime.deadline())
+        receipt = self._clients.log.append(self._announcer.fact(produced))
+        receipt.offset(self._clients.runtime.deadline())

@@ -10,54 +10,33 @@ One segment is being put while the next one fills.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import pyarrow as pa
 import xxhash
 
 from ...control.errors import Closed, Invalid
-from ...control.events.types import (
-    AttemptFailed,
-    AttemptStarted,
-    Fact,
-    Produced,
-    SegmentSummary,
-)
-from ...control.log import Receipt
+from ...control.events.types import AttemptFailed, AttemptStarted, Produced, SegmentSummary
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
-from ..format.layout import Layout
 from ..format.segment import Longs, checksum, signed
-from ..limits import Limits
-from ..runtime import Runtime
-from ..stores.port import BlobStore
+from ..runtime import JobClients
 from .encoding import Run, Segment, encode, sort
 from .fingerprint import Fingerprint
 
 _INLINE_BYTES_MAX = 128 * 1024
 _RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
 
-Announce = Callable[[Fact], Receipt]
-
 
 class SegmentWriter:
-    """Implements `ResultPartitionWriter` on an object store."""
+    """Implements `ResultPartitionWriter` on an object store. Announces the start of the attempt
+    when it is made; the first put waits until the log has confirmed that."""
 
     def __init__(
-        self,
-        deployment: ResultPartitionDeployment,
-        store: BlobStore,
-        layout: Layout,
-        limits: Limits,
-        announce: Announce,
-        runtime: Runtime,
+        self, deployment: ResultPartitionDeployment, clients: JobClients, host: str
     ) -> None:
         self._deployment = deployment
-        self._store = store
-        self._layout = layout
-        self._limits = limits
-        self._announce = announce
-        self._runtime = runtime
+        self._clients = clients
+        self._announcer = clients.announcer(f"task {deployment.attempt}")
         self._batches: list[pa.RecordBatch] = []
         self._targets: list[Longs] = []
         self._runs: list[Run] = []
@@ -67,14 +46,11 @@ class SegmentWriter:
         self._content = xxhash.xxh3_64()  # of rows and checksums, without the attempt's name
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
         self._inline_bytes = _INLINE_BYTES_MAX
-        self._uploader = runtime.pool(1, "headgate-put")
+        self._uploader = clients.runtime.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
-        self._started: Receipt | None = None
         self._closed = False
-
-    def start(self, host: str) -> None:
-        """Announce the start of the attempt. The first put waits until the log has confirmed it."""
-        self._started = self._announce(AttemptStarted(self._deployment.attempt, host))
+        started = AttemptStarted(deployment.attempt, host)
+        self._started = clients.log.append(self._announcer.fact(started))
 
     def write(self, batch: pa.RecordBatch, subpartitions: Longs) -> None:
         if self._closed:
@@ -93,7 +69,7 @@ class SegmentWriter:
         self._unsorted_rows += batch.num_rows
         if self._unsorted_rows >= _RUN_ROWS:
             self._sort()
-        if self._held_bytes >= self._limits.segment_bytes:
+        if self._held_bytes >= self._clients.limits.segment_bytes:
             self._flush()
 
     def finish(self) -> Produced:
@@ -105,7 +81,8 @@ class SegmentWriter:
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
         produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
-        self._announce(produced).offset(self._runtime.deadline())
+        receipt = self._clients.log.append(self._announcer.fact(produced))
+        receipt.offset(self._clients.runtime.deadline())
         return produced
 
     def abort(self, reason: str) -> None:
@@ -113,7 +90,8 @@ class SegmentWriter:
             return
         self._close()
         failed = AttemptFailed(self._deployment.attempt, reason)
-        self._announce(failed).offset(self._runtime.deadline())
+        receipt = self._clients.log.append(self._announcer.fact(failed))
+        receipt.offset(self._clients.runtime.deadline())
 
     def _close(self) -> None:
         self._closed = True
@@ -138,10 +116,16 @@ class SegmentWriter:
         self._runs.clear()
         self._held_bytes = 0
         self._settle()
-        number = len(self._summaries)
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
-        self._summaries.append(self._summary(number, segment))
+        packed = segment.index.packed()
+        # readers find an index that would crowd the event in the segment's footer
+        inline = packed if len(packed) <= self._inline_bytes else b""
+        self._inline_bytes -= len(inline)
+        number, rows = len(self._summaries), int(segment.index.rows.sum())
+        self._summaries.append(
+            SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)
+        )
         self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
@@ -152,17 +136,7 @@ class SegmentWriter:
             upload.result()
 
     def _put(self, number: int, segment: Segment) -> None:
-        assert self._started is not None, "start comes before the first put"
-        self._started.offset(self._runtime.deadline())
+        self._started.offset(self._clients.runtime.deadline())
         attempt = self._deployment.attempt
-        name = self._layout.segment(attempt, number)
-        self._store.put(name, segment.body, f"{attempt}/{number}")
-
-    def _summary(self, number: int, segment: Segment) -> SegmentSummary:
-        """Return the segment as it is announced. An index that would crowd the event is left out:
-        readers find it in the segment's footer."""
-        index = segment.index.packed()
-        inline = index if len(index) <= self._inline_bytes else b""
-        self._inline_bytes -= len(inline)
-        rows = int(segment.index.rows.sum())
-        return SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)
+        name = self._clients.layout.segment(attempt, number)
+        self._clients.store.put(name, segment.body, f"{attempt}/{number}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -24,6 +24,7 @@ from headgate.control.model.persistent import PersistentMap
 from headgate.control.model.state import Production, ResultState
 from headgate.storage.contract import InputGate, InputGateDeployment, PartitionInfo
 from headgate.storage.environment import ObjectStoreEnvironment
+from headgate.storage.format.manifest import locate
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import Slice, alone
 from headgate.storage.reading.replacement import Replacement
@@ -93,7 +94,6 @@ class Reader:
     """A reader of the result; some partitions are in its manifest from the start."""
 
     environment: ObjectStoreEnvironment
-    consumed: list[Consumed] = field(default_factory=list)
     channels: Channels = field(init=False)  # of the newest gate
 
     def gate(
@@ -107,10 +107,10 @@ class Reader:
     ) -> StreamGate:
         deployment = self.deployment(early, first, count)
         source = told if isinstance(told, Told) else Told(told)
-        self.channels = Channels(deployment, self.environment._locate, source)
-        means, made = Runtime(wait_s), self.environment
-        repair = Replacement(deployment, made._view, made._locate, self.announce, means)
-        return StreamGate(self.channels, made._range_cache, limits, repair, self.announce, means)
+        made = self.environment
+        clients = replace(made._clients, limits=limits, runtime=Runtime(wait_s))
+        self.channels = Channels(deployment, clients, source)
+        return StreamGate(self.channels, clients, made._range_cache, made._view)
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
         _, said = written()
@@ -123,15 +123,13 @@ class Reader:
         assert set(range(PARTITIONS)) - early == {one.partition.index for one in found.unknown}
         return InputGateDeployment(found.manifest, SCHEMA, first, count, 7, found.unknown)
 
-    def announce(self, fact: object) -> Confirmed:
-        assert isinstance(fact, Consumed)
-        self.consumed.append(fact)
-        return Confirmed()
-
-
-class Confirmed:
-    def offset(self, deadline: object) -> int:
-        return 0
+    @property
+    def consumed(self) -> list[Consumed]:
+        """Return what the gates have stated; nothing else is in this log."""
+        with closing(self.environment._clients.log.follow(JOB)) as follower:
+            bodies = [recorded.event.body for recorded in follower.poll(100, 0.0)]
+        assert all(isinstance(body, Consumed) for body in bodies)
+        return [body for body in bodies if isinstance(body, Consumed)]
 
 
 @contextmanager
@@ -270,9 +268,10 @@ def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
     never mixes rows."""
     failed = PartitionInfo(attempt(0, 0), failed="killed")
     for end in ([failed, whole(0, 1)], [whole(0, 1)], [whole(0, 1), failed]):
-        with reading() as reader, pytest.raises(Lost, match=f"{RESULT}/0.*start again"):
-            rows(reader.gate(set(), [*pieces(0)[:taken], *OTHERS, *end]))
-        assert reader.consumed == []
+        with reading() as reader:
+            with pytest.raises(Lost, match=f"{RESULT}/0.*start again"):
+                rows(reader.gate(set(), [*pieces(0)[:taken], *OTHERS, *end]))
+            assert reader.consumed == []
 
 
 def test_an_attempt_that_failed_unread_is_forgotten() -> None:
@@ -344,13 +343,14 @@ def test_what_was_not_known_is_read_from_its_replacement(monkeypatch: pytest.Mon
     that replaced its own."""
 
     def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
-        other = attempt(piece.source.attempt.partition.index, 1)
-        sources = [self._locate(other, one, SUBPARTITIONS) for one in written()[1][other].segments]
+        other, store = attempt(piece.source.attempt.partition.index, 1), self._clients.store
+        segments = written()[1][other].segments
+        sources = [locate(LAYOUT, store, other, one, SUBPARTITIONS) for one in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
 
     monkeypatch.setattr(Replacement, "replace", replacement)
     with reading() as reader:
-        reader.environment._store.delete([LAYOUT.segment(attempt(0, 0), 1)])
+        reader.environment._clients.store.delete([LAYOUT.segment(attempt(0, 0), 1)])
         gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))
         assert rows(gate) == expected({0: 1, 1: 0, 2: 0, 3: 0})
 
@@ -362,12 +362,13 @@ def test_a_replacement_with_more_rows_is_corrupt(monkeypatch: pytest.MonkeyPatch
     def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
         others = [attempt(0, 1), attempt(1, 1)]
         segments = [(other, one) for other in others for one in written()[1][other].segments]
-        sources = [self._locate(*segment, SUBPARTITIONS) for segment in segments]
+        store = self._clients.store
+        sources = [locate(LAYOUT, store, *segment, SUBPARTITIONS) for segment in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
 
     monkeypatch.setattr(Replacement, "replace", replacement)
     with reading() as reader:
-        reader.environment._store.delete([LAYOUT.segment(attempt(0, 0), 0)])
+        reader.environment._clients.store.delete([LAYOUT.segment(attempt(0, 0), 0)])
         gate = reader.gate({1, 2, 3}, [whole(0)], limits=replace(LIMITS, fetch_bytes=1 << 20))
         _, error = streamed(gate)
     assert isinstance(error, Corrupt)
