@@ -51,14 +51,12 @@ class Manifest:
     @property
     def rows(self) -> Longs:
         """Return the rows of each subpartition."""
-        zero = np.zeros(self.count, np.int64)
-        return sum((source.rows for source in self.sources), zero)
+        return sum((source.rows for source in self.sources), np.zeros(self.count, np.int64))
 
     @property
     def sizes(self) -> Longs:
         """Return the stored bytes of each subpartition."""
-        zero = np.zeros(self.count, np.int64)
-        return sum((source.sizes for source in self.sources), zero)
+        return sum((source.sizes for source in self.sources), np.zeros(self.count, np.int64))
 
     def part(self, first: int, count: int) -> Manifest:
         """Return the manifest of some neighbouring subpartitions."""
@@ -70,7 +68,7 @@ class Manifest:
             )
             for s in self.sources
         )
-        return Manifest(self.job, self.result, self.epoch, first, count, sources)
+        return replace(self, first=first, count=count, sources=sources)
 
     def of(self, partitions: range) -> Manifest:
         """Return the manifest of some partitions, for the same subpartitions."""

@@ -6,7 +6,7 @@ log, so that a release can delete them by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,14 @@ _ENTRY_BYTES = 32
 _INLINE_BYTES_MAX = 512 << 10
 _SHARD_BYTES = 1 << 20
 
+_ARRAYS = {"starts": pa.int64(), "rows": pa.int64(), "sizes": pa.int64(), "checksums": pa.uint64()}
 _SCHEMA = pa.schema(
     [
         ("name", pa.string()),
         ("partition", pa.int32()),
         ("epoch", pa.int64()),
         ("task", pa.int64()),
-        ("starts", pa.list_(pa.int64())),
-        ("rows", pa.list_(pa.int64())),
-        ("sizes", pa.list_(pa.int64())),
-        ("checksums", pa.list_(pa.uint64())),
+        *((name, pa.list_(kind)) for name, kind in _ARRAYS.items()),
     ]
 )
 
@@ -85,8 +83,7 @@ def store_manifest(
         sums.append(checksum(body))
         # The same log gives the same bytes, so the put of a later driver succeeds, too.
         store.put(name, body, f"{manifest.result}/manifest/{sums[-1]}")
-    head = Manifest(manifest.job, manifest.result, manifest.epoch, 0, manifest.count, ())
-    return StoredManifest(head, cuts.step, tuple(placed), tuple(sums))
+    return StoredManifest(replace(manifest, sources=()), cuts.step, tuple(placed), tuple(sums))
 
 
 def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> Manifest:
@@ -98,9 +95,10 @@ def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> M
     """
     shard = subpartition // stored.width
     body = read_twice(lambda: _checked(store, stored.names[shard], stored.checksums[shard]))
-    head, first = stored.head, shard * stored.width
-    width = min(stored.width, head.count - first)
-    return Manifest(head.job, head.result, head.epoch, first, width, decode(body, head.result))
+    first = shard * stored.width
+    count = min(stored.width, stored.count - first)
+    sources = decode(body, stored.head.result)
+    return replace(stored.head, first=first, count=count, sources=sources)
 
 
 def _checked(store: BlobStore, name: str, expected: int) -> memoryview:
@@ -111,20 +109,19 @@ def _checked(store: BlobStore, name: str, expected: int) -> memoryview:
 
 
 def encode(manifest: Manifest) -> bytes:
-    columns = [
-        [s.name for s in manifest.sources],
-        [s.attempt.partition.index for s in manifest.sources],
-        [s.attempt.epoch for s in manifest.sources],
-        [s.attempt.task for s in manifest.sources],
-        [s.starts for s in manifest.sources],
-        [s.rows for s in manifest.sources],
-        [s.sizes for s in manifest.sources],
-        [s.checksums for s in manifest.sources],
+    rows = [
+        {
+            "name": source.name,
+            "partition": source.attempt.partition.index,
+            "epoch": source.attempt.epoch,
+            "task": source.attempt.task,
+            **{name: getattr(source, name) for name in _ARRAYS},
+        }
+        for source in manifest.sources
     ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
     sink = pa.BufferOutputStream()
     with ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+        writer.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
@@ -147,10 +144,7 @@ def _sources(rows: list[dict[str, Any]], result: ResultId) -> tuple[Source, ...]
         Source(
             AttemptId(PartitionId(result, row["partition"]), row["epoch"], row["task"]),
             row["name"],
-            np.asarray(row["starts"], np.int64),
-            np.asarray(row["rows"], np.int64),
-            np.asarray(row["sizes"], np.int64),
-            np.asarray(row["checksums"], np.uint64),
+            *(np.asarray(row[name], kind.to_pandas_dtype()) for name, kind in _ARRAYS.items()),
         )
         for row in rows
     )

@@ -109,16 +109,10 @@ class SegmentIndex:
             )
         if (where[1:] <= where[:-1]).any():
             raise Corrupt("an index does not name its subpartitions in order, each once")
-        index = cls(
-            start,
-            np.zeros(subpartitions, np.int64),
-            np.zeros(subpartitions, np.int64),
-            np.zeros(subpartitions, np.uint64),
-        )
-        index.rows[where] = packed["rows"]
-        index.sizes[where] = packed["size"]
-        index.checksums[where] = packed["checksum"]
-        return index
+        rows, sizes = np.zeros((2, subpartitions), np.int64)
+        sums = np.zeros(subpartitions, np.uint64)
+        rows[where], sizes[where], sums[where] = packed["rows"], packed["size"], packed["checksum"]
+        return cls(start, rows, sizes, sums)
 
     def packed(self) -> bytes:
         """Return the stored form, compressed for an event."""
@@ -220,24 +214,19 @@ def read_index(
 
 
 def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the batches in a slice's bytes, whose checksum was verified, one at a time.
+    """Yield the batches in a slice's bytes, whose checksum was verified, one at a time. Few bytes
+    are copied behind the schema, because that costs less than reading them piece by piece.
 
     Raises:
         Corrupt: the bytes are no batches of this schema.
     """
     try:
-        with ipc.open_stream(_stream(schema, part), options=_SERIAL) as batches:
+        few = len(part) <= _COPIED_BYTES_MAX
+        stream = schema + part if few else pa.PythonFile(_Chain(schema, part), "r")
+        with ipc.open_stream(stream, options=_SERIAL) as batches:
             yield from batches
     except (pa.ArrowException, EOFError, OSError) as exc:
         raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
-
-
-def _stream(schema: bytes, part: memoryview) -> pa.Buffer | pa.PythonFile:
-    """Return an Arrow stream of the schema and a slice's bytes. Few bytes are copied, because that
-    costs less than reading them piece by piece."""
-    if len(part) <= _COPIED_BYTES_MAX:
-        return pa.py_buffer(schema + part)
-    return pa.PythonFile(_Chain(schema, part), "r")
 
 
 class _Chain:

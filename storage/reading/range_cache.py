@@ -35,15 +35,21 @@ class RangeCache:
         """Return a future of a range's bytes. Send a request unless the range is cached."""
         key = name, span.start, span.length
         with self._lock:
-            match self._held.get(key):
-                case Future() as asked if not _failed(asked):
-                    return asked
-                case None | Future():
-                    asked = self._ask(key, span)
-                case body:
-                    done: Future[memoryview] = Future()
-                    done.set_result(memoryview(body))
-                    return done
+            cached = self._held.get(key)
+            if isinstance(cached, Future) and not _failed(cached):
+                return cached
+            if isinstance(cached, bytes | memoryview):
+                done: Future[memoryview] = Future()
+                done.set_result(memoryview(cached))
+                return done
+            if self._closed:
+                raise Closed("the environment of this process was closed")
+            self._drop(key)
+            asked = self._held[key] = self._fetchers.submit(self._store.get, name, span)
+            self.requests += 1
+            self._held_bytes += _cost(key)
+            while self._held_bytes > self._bytes_max and len(self._held) > 1:
+                self._held_bytes -= _cost(self._held.popitem(last=False)[0])
         asked.add_done_callback(partial(self._settle, key))
         return asked
 
@@ -57,17 +63,6 @@ class RangeCache:
         under a lock that `fetch` waits for with ours in its hands: so `_settle` must not wait."""
         self._closed = True
         self._fetchers.shutdown(wait=False, cancel_futures=True)
-
-    def _ask(self, key: _Key, span: ByteRange) -> Future[memoryview]:
-        if self._closed:
-            raise Closed("the environment of this process was closed")
-        self._drop(key)
-        asked = self._held[key] = self._fetchers.submit(self._store.get, key[0], span)
-        self.requests += 1
-        self._held_bytes += _cost(key)
-        while self._held_bytes > self._bytes_max and len(self._held) > 1:
-            self._held_bytes -= _cost(self._held.popitem(last=False)[0])
-        return asked
 
     def _settle(self, key: _Key, answer: Future[memoryview]) -> None:
         """Hold the bytes in place of the future, or nothing if there are none. Small ones are

@@ -111,11 +111,7 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
 def _slices(manifest: Manifest, at: int, group: range, limits: Limits) -> Iterator[Slice]:
     for source in manifest.sources:
         if source.sizes[at]:
-            window = _window(source, at, group, limits.window_bytes)
-            yield Slice(source, at, manifest.first + at, source.range_of(at, 1), window)
-
-
-def _window(source: Source, at: int, group: range, join_bytes: int) -> ByteRange:
-    """Return the range of the group, or of the slice alone if the group is far too wide."""
-    wide = source.range_of(group.start, len(group))
-    return wide if wide.length <= 2 * join_bytes else source.range_of(at, 1)
+            span, window = source.range_of(at, 1), source.range_of(group.start, len(group))
+            if window.length > 2 * limits.window_bytes:  # far too wide
+                window = span
+            yield Slice(source, at, manifest.first + at, span, window)

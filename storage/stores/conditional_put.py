@@ -26,12 +26,6 @@ class PutAnswer(Enum):
     SILENT = "silent"  # the answer was lost; the object may or may not be there
 
 
-class PutVerdict(Enum):
-    DONE = "done"
-    AGAIN = "again"
-    TAKEN = "taken"
-
-
 @dataclass(frozen=True, slots=True)
 class Stored:
     """The write that made an object, and the object's size."""
@@ -60,15 +54,6 @@ class SteppedBlobStore(BlobStore, PutSteps, Protocol):
     """A store whose steps can be wrapped."""
 
 
-def settle(answer: PutAnswer, stored: Stored | None, mine: Stored) -> PutVerdict:
-    """Decide how a put goes on, from the answer to a create and the object found afterwards."""
-    if answer is PutAnswer.CREATED:
-        return PutVerdict.DONE
-    if answer is PutAnswer.BUSY or stored is None:
-        return PutVerdict.AGAIN
-    return PutVerdict.DONE if stored == mine else PutVerdict.TAKEN
-
-
 def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str) -> None:
     """Create one object, or raise as `BlobStore.put` says."""
     view = byte_view(body)
@@ -86,29 +71,31 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
                 retrier.refund(1.0 if tries.count > 1 else retrier.settings.refund_tokens)
                 return
             doubt = doubt or answer is PutAnswer.SILENT
-            if _finished(steps, retrier, name, answer, mine):
+            if answer is not PutAnswer.BUSY and _is_there(steps, retrier, name, answer, mine):
                 return
         if not tries.again(failure):
             raise _given_up(name, tries.count, doubt, failure) from failure
 
 
-def _finished(
+def _is_there(
     steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer, mine: Stored
 ) -> bool:
-    stored = None if answer is PutAnswer.BUSY else _look(steps, retrier, name, answer)
-    verdict = settle(answer, stored, mine)
-    if verdict is PutVerdict.TAKEN:
-        raise Conflict(f"object {name} exists already: {stored} wrote it, and not {mine}")
-    return verdict is PutVerdict.DONE
+    """Look at the object that has the name. Return True if this put made it, False if there is
+    none.
 
-
-def _look(steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer) -> Stored | None:
+    Raises:
+        Conflict: another put made it.
+        OutcomeUnknown: the look failed.
+    """
     try:
-        return retrier.run(name, lambda: steps.look(name))
+        stored = retrier.run(name, lambda: steps.look(name))
     except Retryable as error:
         raise OutcomeUnknown(
             f"put of {name} was answered '{answer.value}', and a look at the object failed: {error}"
         ) from error
+    if stored not in (None, mine):
+        raise Conflict(f"object {name} exists already: {stored} wrote it, and not {mine}")
+    return stored is not None
 
 
 def _given_up(name: str, tries: int, doubt: bool, failure: Retryable | None) -> HeadgateError:

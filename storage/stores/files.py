@@ -62,7 +62,7 @@ class FileBlobStore:
 
     def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._open()
-        self._meter.put(len(body))
+        self._meter.add(puts=1, bytes_written=len(body))
         try:
             file = self._write_body(name, body, write_id)
         except OSError as error:
@@ -79,7 +79,7 @@ class FileBlobStore:
 
     def look(self, name: str) -> Stored | None:
         self._open()
-        self._meter.head()
+        self._meter.add(heads=1)
         try:
             file = _body_file(self._root / name)
             return Stored(_write_id(file.name), file.stat().st_size)
@@ -97,11 +97,11 @@ class FileBlobStore:
                 wanted = span or ByteRange(0, os.fstat(file.fileno()).st_size)
                 content = _read(file.fileno(), wanted)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            self._meter.get(0)
+            self._meter.add(gets=1)
             raise Lost(f"there is no object {name} under {self._root}") from error
         except OSError as error:
             raise _translated(error, name) from error
-        self._meter.get(len(content))
+        self._meter.add(gets=1, bytes_read=len(content))
         return exact(content, name, wanted)
 
     def size_bytes(self, name: str) -> int | None:
@@ -111,7 +111,7 @@ class FileBlobStore:
     def delete(self, names: Collection[str]) -> None:
         self._open()
         for name in names:
-            self._meter.delete()
+            self._meter.add(deletes=1)
             link = self._root / checked_name(name)
             try:
                 file = _body_file(link)
@@ -126,7 +126,7 @@ class FileBlobStore:
 
     def list(self, prefix: str) -> Iterator[BlobStat]:
         self._open()
-        self._meter.list()
+        self._meter.add(lists=1)
         for path in _walk(self._root, prefix):
             try:
                 yield BlobStat(path.relative_to(self._root).as_posix(), path.stat().st_size)
@@ -135,7 +135,7 @@ class FileBlobStore:
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:
         self._open()
-        self._meter.list()
+        self._meter.add(lists=1)
         for path in _walk(self._root / BODIES, prefix):
             name = path.parent.relative_to(self._root / BODIES).as_posix()
             if name.startswith(prefix) and not self._links_to(name, path):

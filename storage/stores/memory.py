@@ -42,7 +42,7 @@ class MemoryBlobStore:
 
     def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
         self._open()
-        self._meter.put(len(body))
+        self._meter.add(puts=1, bytes_written=len(body))
         owner = body.obj if isinstance(body.obj, bytes) else None
         content = owner if owner is not None and len(owner) == len(body) else bytes(body)
         entry = (content, write_id)
@@ -52,7 +52,7 @@ class MemoryBlobStore:
 
     def look(self, name: str) -> Stored | None:
         self._open()
-        self._meter.head()
+        self._meter.add(heads=1)
         entry = self._objects.get(name)
         return None if entry is None else Stored(entry[1], len(entry[0]))
 
@@ -62,11 +62,11 @@ class MemoryBlobStore:
         if span is not None and span.length == 0:
             return memoryview(b"")
         if entry is None:
-            self._meter.get(0)
+            self._meter.add(gets=1)
             raise Lost(f"there is no object {name} in memory")
         view = memoryview(entry[0])
         content = view if span is None else view[span.start : span.end]
-        self._meter.get(len(content))
+        self._meter.add(gets=1, bytes_read=len(content))
         return content if span is None else exact(content, name, span)
 
     def size_bytes(self, name: str) -> int | None:
@@ -75,8 +75,7 @@ class MemoryBlobStore:
 
     def delete(self, names: Collection[str]) -> None:
         self._open()
-        for _ in range(ceil(len(names) / PAGE_NAMES_MAX)):
-            self._meter.delete()
+        self._meter.add(deletes=ceil(len(names) / PAGE_NAMES_MAX))
         for name in names:
             self._objects.pop(checked_name(name), None)
 
@@ -87,8 +86,7 @@ class MemoryBlobStore:
             for name, (body, _) in self._objects.copy().items()
             if name.startswith(prefix)
         ]
-        for _ in range(max(1, ceil(len(stats) / PAGE_NAMES_MAX))):
-            self._meter.list()
+        self._meter.add(lists=max(1, ceil(len(stats) / PAGE_NAMES_MAX)))
         return iter(sorted(stats, key=lambda stat: stat.name))
 
     def uploads(self, prefix: str) -> Iterator[PendingUpload]:

@@ -64,13 +64,17 @@ def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
     metadata = {**footer_metadata(attempt, len(rows)), INDEX_KEY: blank}
     options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
     room = pa.allocate_buffer(_bytes_max(runs, schema, filled) + 2 * len(blank))
+    body = memoryview(room).cast("B")
     with pa.FixedSizeBufferWriter(room) as sink:
         with ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
-            sizes = _write_batches(writer, sink, runs, rows)
+            index = _write_batches(writer, sink, body, runs, rows)
             footer = sink.tell()
-        body = memoryview(room).cast("B")[: sink.tell()]
-    index = _index(body, schema, rows, sizes)
-    _fill_blank(body[footer:], blank, base64.b64encode(index.entries()))
+        body = body[: sink.tell()]
+    entries = base64.b64encode(index.entries())
+    assert len(blank) == len(entries), "the index has the length that was left for it"
+    # the footer, where a blank was left for the index, is written before the index is known
+    at = footer + bytes(body[footer:]).index(blank.encode())
+    body[at : at + len(entries)] = entries
     return Segment(body, index)
 
 
@@ -86,8 +90,7 @@ def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
 
 
 def _inner_fields(kind: pa.DataType) -> int:
-    inner = [kind.field(at).type for at in range(kind.num_fields)]
-    return len(inner) + sum(map(_inner_fields, inner))
+    return sum(1 + _inner_fields(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _nulls_bytes(column: pa.Array) -> int:
@@ -114,16 +117,21 @@ def _has_lists(kind: pa.DataType) -> bool:
 
 
 def _write_batches(
-    writer: ipc.RecordBatchFileWriter, sink: pa.NativeFile, runs: list[Run], rows: Longs
-) -> Longs:
-    """Write each subpartition as batches of bounded size. Return the bytes of each subpartition."""
+    writer: ipc.RecordBatchFileWriter,
+    sink: pa.NativeFile,
+    body: memoryview,
+    runs: list[Run],
+    rows: Longs,
+) -> SegmentIndex:
+    """Write each subpartition as batches of bounded size, and return the index. What the writer
+    gives to the sink is then in the body."""
     firsts = [(np.cumsum(run.rows) - run.rows).tolist() for run in runs]
     counts = [run.rows.tolist() for run in runs]
-    sizes = np.zeros(len(rows), np.int64)
     schema = runs[0].batch.schema
+    start = end = batches_start(schema)
+    sizes, sums = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
     # if all lists of a piece are empty, Arrow writes the offsets of the whole run for it
     copied = any(_has_lists(field.type) for field in schema)
-    before = batches_start(schema)
     for subpartition in np.flatnonzero(rows).tolist():
         pieces = [
             run.batch.slice(first[subpartition], count[subpartition])
@@ -133,9 +141,10 @@ def _write_batches(
         merged = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
         for batch in cut(merged):
             writer.write_batch(pa.concat_batches([batch]) if copied else batch)
-        sizes[subpartition] = sink.tell() - before
-        before += int(sizes[subpartition])
-    return sizes
+        before, end = end, sink.tell()
+        sizes[subpartition] = end - before
+        sums[subpartition] = xxhash.xxh3_64_intdigest(body[before:end])
+    return SegmentIndex(start, rows, sizes, sums)
 
 
 def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
@@ -146,20 +155,3 @@ def cut(rows: pa.RecordBatch, bytes_max: int = BATCH_BYTES) -> Iterator[pa.Recor
         yield rows.slice(0, max(1, fit))
         rows = rows.slice(max(1, fit))
     yield rows
-
-
-def _index(body: memoryview, schema: pa.Schema, rows: Longs, sizes: Longs) -> SegmentIndex:
-    index = SegmentIndex(batches_start(schema), rows, sizes, np.zeros(len(rows), np.uint64))
-    starts = index.starts
-    for subpartition in np.flatnonzero(rows).tolist():
-        start = int(starts[subpartition])
-        part = body[start : start + int(sizes[subpartition])]
-        index.checksums[subpartition] = xxhash.xxh3_64_intdigest(part)
-    return index
-
-
-def _fill_blank(footer: memoryview, blank: str, entries: bytes) -> None:
-    """Put the index where a blank was left, for the footer is written before the index is known."""
-    at = bytes(footer).index(blank.encode())
-    assert len(blank) == len(entries), "the index has the length that was left for it"
-    footer[at : at + len(entries)] = entries

@@ -35,7 +35,8 @@ from headgate.storage.reading import gate
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice
 from headgate.storage.stores import conditional_put
-from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored
+from headgate.storage.stores.conditional_put import PutAnswer, PutSteps, Stored
+from headgate.storage.stores.retries import Retrier
 from headgate.storage.streaming import partition_updates
 from headgate.storage.streaming.channels import Channels, _Announced, _Channel
 from headgate.storage.writing import writer
@@ -128,12 +129,14 @@ def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:
 
 def believe_a_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """A put without an answer counts as done."""
-    settle = conditional_put.settle
+    is_there = conditional_put._is_there
 
-    def trusting(answer: PutAnswer, found: Stored | None, mine: Stored) -> PutVerdict:
-        return PutVerdict.DONE if answer is PutAnswer.SILENT else settle(answer, found, mine)
+    def trusting(
+        steps: PutSteps, retrier: Retrier, name: str, answer: PutAnswer, mine: Stored
+    ) -> bool:
+        return answer is PutAnswer.SILENT or is_there(steps, retrier, name, answer, mine)
 
-    patch.setattr(conditional_put, "settle", trusting)
+    patch.setattr(conditional_put, "_is_there", trusting)
 
 
 def skip_the_fence_of_the_group(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.limits import Limits
 from headgate.storage.stores import files
-from headgate.storage.stores.conditional_put import PutAnswer, PutVerdict, Stored, settle
+from headgate.storage.stores.conditional_put import PutAnswer, Stored, put
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.open_store import open_store
@@ -65,23 +65,45 @@ def faulty(*faults: PlannedFault, tries_max: int = 6) -> tuple[FaultyBlobStore, 
     return FaultyBlobStore(MemoryBlobStore(), FaultPlan(faults), settings, clock), clock
 
 
+class Steps:
+    """A store that gives these answers to creates, and always shows the same object."""
+
+    def __init__(self, answers: list[PutAnswer], stored: Stored | None) -> None:
+        self.answers = answers
+        self.stored = stored
+
+    def create(self, name: str, body: memoryview, write_id: str) -> PutAnswer:
+        return self.answers.pop(0)
+
+    def look(self, name: str) -> Stored | None:
+        return self.stored
+
+
 @pytest.mark.parametrize(
-    ("answer", "found", "expected"),
+    ("answer", "stored", "creates"),
     [
-        (PutAnswer.CREATED, None, PutVerdict.DONE),
-        (PutAnswer.BUSY, None, PutVerdict.AGAIN),
-        (PutAnswer.EXISTS, MINE, PutVerdict.DONE),
-        (PutAnswer.EXISTS, OTHER, PutVerdict.TAKEN),
-        (PutAnswer.EXISTS, Stored("mine", 4), PutVerdict.TAKEN),
-        (PutAnswer.EXISTS, None, PutVerdict.AGAIN),
-        (PutAnswer.SILENT, MINE, PutVerdict.DONE),
-        (PutAnswer.SILENT, OTHER, PutVerdict.TAKEN),
-        (PutAnswer.SILENT, None, PutVerdict.AGAIN),
+        (PutAnswer.CREATED, None, 1),
+        (PutAnswer.BUSY, None, 2),
+        (PutAnswer.BUSY, OTHER, 2),
+        (PutAnswer.EXISTS, MINE, 1),
+        (PutAnswer.EXISTS, OTHER, None),
+        (PutAnswer.EXISTS, Stored("mine", 4), None),
+        (PutAnswer.EXISTS, None, 2),
+        (PutAnswer.SILENT, MINE, 1),
+        (PutAnswer.SILENT, OTHER, None),
+        (PutAnswer.SILENT, None, 2),
     ],
 )
-def test_settle(answer: PutAnswer, found: Stored | None, expected: PutVerdict) -> None:
-    """Each combination of a put's answer and a later look has one verdict."""
-    assert expected == settle(answer, found, MINE)
+def test_each_answer_has_one_verdict(
+    answer: PutAnswer, stored: Stored | None, creates: int | None
+) -> None:
+    """Each combination of a create's answer and a later look ends the put, lets it create again, or
+    is a conflict."""
+    answers = [answer, PutAnswer.CREATED, PutAnswer.CREATED]
+    retrier = Retrier(RetrySettings(), StillClock())
+    with nullcontext() if creates else pytest.raises(Conflict):
+        put(Steps(answers, stored), retrier, "a", b"12345", "mine")
+    assert (creates or 1) == 3 - len(answers)
 
 
 @pytest.mark.parametrize("effect", [Effect.LOSE_REQUEST, Effect.LOSE_ANSWER])

@@ -46,7 +46,7 @@ class MultipartUploads:
 
     def abort(self, upload: PendingUpload) -> None:
         def ask() -> None:
-            self._meter.delete()
+            self._meter.add(deletes=1)
             self._client.ask("abort_multipart_upload", upload.name, UploadId=upload.upload_id)
 
         try:
@@ -55,7 +55,7 @@ class MultipartUploads:
             return
 
     def _begin(self, name: str, metadata: dict[str, str]) -> PendingUpload:
-        self._meter.put(0)
+        self._meter.add(puts=1)
         begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
         return PendingUpload(name, begun["UploadId"])
 
@@ -76,14 +76,14 @@ class MultipartUploads:
             pool.shutdown(cancel_futures=True)
 
     def _send_part(self, upload: PendingUpload, number: int, piece: memoryview) -> dict[str, Any]:
-        self._meter.put(len(piece))
+        self._meter.add(puts=1, bytes_written=len(piece))
         sent = self._client.ask(
             "upload_part", upload.name, UploadId=upload.upload_id, PartNumber=number, Body=piece
         )
         return {"PartNumber": number, "ETag": sent["ETag"]}
 
     def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> PutAnswer:
-        self._meter.put(0)
+        self._meter.add(puts=1)
         try:
             self._client.ask(
                 "complete_multipart_upload",

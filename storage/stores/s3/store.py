@@ -68,7 +68,7 @@ class S3BlobStore:
         if len(body) >= self._settings.multipart.threshold_bytes:
             return self._parts.create(name, body, {WRITE_ID: write_id})
         client = self._open()
-        self._meter.put(len(body))
+        self._meter.add(puts=1, bytes_written=len(body))
         try:
             obstore.put(
                 client,
@@ -87,7 +87,7 @@ class S3BlobStore:
 
     def look(self, name: str) -> Stored | None:
         client = self._open()
-        self._meter.head()
+        self._meter.add(heads=1)
         try:
             answer = obstore.get(client, name, options={"head": True})
         except HOT_ERRORS as error:
@@ -162,7 +162,7 @@ class S3BlobStore:
 
     def _reach(self, deadline: Deadline, prefix: str) -> None:
         self._open()
-        self._meter.list()
+        self._meter.add(lists=1)
         client = hot_client(self._settings, self._clock, max(CHECK_TRY_S_MIN, deadline.left_s))
         try:
             next(iter(obstore.list(client, prefix or None, chunk_size=1)), None)
@@ -192,11 +192,11 @@ class S3BlobStore:
                     failure = Unavailable(f"{failure}, says a proxy and not the store")
                 raise failure from error
         finally:
-            self._meter.get(size)
+            self._meter.add(gets=1, bytes_read=size)
         return exact(content, name, span)
 
     def _delete(self, batch: Sequence[str]) -> None:
-        self._meter.delete()
+        self._meter.add(deletes=1)
         answer = self._cold.ask(
             "delete_objects",
             Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
@@ -209,7 +209,7 @@ class S3BlobStore:
 
     def _page(self, request: str, options: dict[str, str]) -> dict[str, Any]:
         def page() -> dict[str, Any]:
-            self._meter.list()
+            self._meter.add(lists=1)
             return self._cold.ask(request, **options)
 
         return self._retrier.run(request, page)
