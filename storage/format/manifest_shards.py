@@ -94,13 +94,14 @@ def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> M
         Lost: the shard's object is gone.
     """
     shard = subpartition // stored.width
-    body = read_twice(lambda: _checked(store, stored.names[shard], stored.checksums[shard]))
+    body = _checked(store, stored.names[shard], stored.checksums[shard])
     first = shard * stored.width
     count = min(stored.width, stored.count - first)
     sources = decode(body, stored.head.result)
     return replace(stored.head, first=first, count=count, sources=sources)
 
 
+@read_twice
 def _checked(store: BlobStore, name: str, expected: int) -> memoryview:
     body = store.get(name)
     if checksum(body) != expected:

@@ -11,8 +11,10 @@ import base64
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ from ...control.errors import Corrupt, Invalid, Lost
 from ...control.ids import AttemptId
 from ..stores.port import BlobStore, ByteRange, Bytes
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 FORMAT = "1"
@@ -152,6 +155,20 @@ def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
     }
 
 
+def read_twice(read: Callable[P, T]) -> Callable[P, T]:
+    """Read once more if the bytes are wrong or seem to be gone: the answer may have been damaged
+    on its way."""
+
+    @wraps(read)
+    def again(*args: P.args, **kwargs: P.kwargs) -> T:
+        with suppress(Corrupt, Lost):
+            return read(*args, **kwargs)
+        return read(*args, **kwargs)
+
+    return again
+
+
+@read_twice
 def fetch_index(
     store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
 ) -> SegmentIndex:
@@ -161,21 +178,6 @@ def fetch_index(
         Corrupt: the object is not a segment of this attempt in a known format.
         Lost: the object is gone.
     """
-    return read_twice(lambda: _fetch_index(store, name, size_bytes, attempt, subpartitions))
-
-
-def read_twice(read: Callable[[], T]) -> T:
-    """Return the value of a read. Read once more if the bytes are wrong or seem to be gone: the
-    answer may have been damaged on its way."""
-    try:
-        return read()
-    except (Corrupt, Lost):
-        return read()
-
-
-def _fetch_index(
-    store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
-) -> SegmentIndex:
     tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
     if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:

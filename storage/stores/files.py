@@ -67,14 +67,19 @@ class FileBlobStore:
             file = self._write_body(name, body, write_id)
         except OSError as error:
             raise _translated(error, name) from error
+        link = self._root / name
         try:
-            self._publish(self._root / name, file)
+            self._publish(link, file)
         except OSError as error:
             file.unlink(missing_ok=True)
             self._tidy(file.parent)
-            if isinstance(error, FileExistsError):
-                return self._taken(name)
-            raise _translated(error, name) from error
+            if not isinstance(error, FileExistsError):
+                raise _translated(error, name) from error
+            if link.is_dir():
+                raise Invalid(
+                    f"object name {name} is a folder of other objects: use another name"
+                ) from error
+            return PutAnswer.EXISTS
         return PutAnswer.CREATED
 
     def look(self, name: str) -> Stored | None:
@@ -176,11 +181,6 @@ class FileBlobStore:
         target = os.path.relpath(file, link.parent)  # relative: the root may be moved
         with _locked(file):
             _in_directory(link, lambda: os.symlink(target, link))
-
-    def _taken(self, name: str) -> PutAnswer:
-        if (self._root / name).is_dir():
-            raise Invalid(f"object name {name} is a folder of other objects: use another name")
-        return PutAnswer.EXISTS
 
     def _links_to(self, name: str, file: Path) -> bool:
         try:

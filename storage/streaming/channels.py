@@ -186,10 +186,16 @@ class Channels:
         """
         while not self._cut:
             with self._changed:
-                segment = next(filter(None, map(_Channel.next, self._channels.values())), None)
-            if segment is None:
+                following = next(filter(None, map(_Channel.next, self._channels.values())), None)
+            if following is None:
                 return None
-            self._cut_up(*segment)
+            attempt, segment = following
+            channel, clients = self._channels[attempt.partition], self._clients
+            source = locate(clients.layout, clients.store, attempt, segment, channel.subpartitions)
+            self._cut.extend(alone(source, self.deployment.first, self.deployment.count))
+            if self._cut:
+                with self._changed:
+                    channel.read = attempt
         return self._cut.popleft()
 
     def wait(self, deadline: Deadline) -> None:
@@ -222,13 +228,3 @@ class Channels:
         more = f"; and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
         job = self.deployment.manifest.job
         return f"no news came in time of these partitions of job {job}: {named}{more}"
-
-    def _cut_up(self, attempt: AttemptId, segment: SegmentSummary) -> None:
-        channel = self._channels[attempt.partition]
-        source = locate(
-            self._clients.layout, self._clients.store, attempt, segment, channel.subpartitions
-        )
-        self._cut.extend(alone(source, self.deployment.first, self.deployment.count))
-        if self._cut:
-            with self._changed:
-                channel.read = attempt

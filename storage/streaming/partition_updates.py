@@ -13,18 +13,7 @@ from dataclasses import dataclass
 
 from ...control.contract import ShuffleDescriptor, UnknownShuffleDescriptor
 from ...control.errors import Lost, Retryable
-from ...control.events.types import (
-    Consumable,
-    JobFailed,
-    Produced,
-    Recorded,
-    Released,
-    ResultComplete,
-    SegmentProduced,
-    SegmentSummary,
-    Superseded,
-    TrackingStopped,
-)
+from ...control.events import types as ev
 from ...control.ids import AttemptId, PartitionId
 from ...control.log import Follower
 from ...control.model.state import ResultState
@@ -118,10 +107,10 @@ class Fold:
         self._pipelined = any(descriptor.pipelined for descriptor in deployment.unknown)
         self._unknown = {descriptor.partition for descriptor in deployment.unknown}
         self._consumable = {info.attempt for info in deployment.told}
-        self._segments: dict[AttemptId, tuple[SegmentSummary, ...]] = {}
+        self._segments: dict[AttemptId, tuple[ev.SegmentSummary, ...]] = {}
         self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # offset of `Produced`
 
-    def observe(self, recorded: Recorded) -> tuple[PartitionInfo, ...]:
+    def observe(self, recorded: ev.Recorded) -> tuple[PartitionInfo, ...]:
         """Return the news that follows for readers from the next event.
 
         Raises:
@@ -129,47 +118,44 @@ class Fold:
         """
         body = recorded.event.body
         match body:
-            case Released() if body.result == self.result:
+            case ev.Released() if body.result == self.result:
                 raise self._over(recorded, f"result {self.result} was released: {body.reason}")
-            case JobFailed():
+            case ev.JobFailed():
                 raise self._over(recorded, f"the job failed: {body.reason}")
-            case TrackingStopped() if self._pipelined and body.result == self.result:
+            case ev.TrackingStopped() if self._pipelined and body.result == self.result:
                 self._check_taken(recorded, body)
                 return ()
-            case ResultComplete() if body.result == self.result:
-                return self._whole_at(recorded.event.basis)
-            case SegmentProduced() | Produced() | Consumable() | Superseded():
+            case ev.ResultComplete() if body.result == self.result:
+                # Attempts that were whole later are left out: if a region was restarted since,
+                # they may be whole before the log has the decision.
+                basis = recorded.event.basis or 0
+                return tuple(info for at, info in self._whole.values() if at <= basis)
+            case ev.SegmentProduced() | ev.Produced() | ev.Consumable() | ev.Superseded():
                 ours = body.attempt.partition.result == self.result
                 return self._of_attempt(body, recorded.offset) if ours else ()
             case _:
                 return ()
 
-    def _check_taken(self, recorded: Recorded, stopped: TrackingStopped) -> None:
+    def _check_taken(self, recorded: ev.Recorded, stopped: ev.TrackingStopped) -> None:
         """Raise `Lost` if a partition that the manifest has is not tracked any more. Partitions are
         compared, not attempts: the manifest names no attempt of an empty partition."""
         for attempt in stopped.attempts:
             if attempt.partition not in self._unknown:
                 raise self._over(recorded, f"attempt {attempt} failed: {stopped.reason}")
 
-    def _whole_at(self, basis: int | None) -> tuple[PartitionInfo, ...]:
-        """Return the attempts that were whole at the fact that made the result complete. Later
-        attempts are left out: if a region was restarted after that fact, its new attempts may be
-        whole before the log has the decision."""
-        return tuple([info for at, info in self._whole.values() if at <= (basis or 0)])
-
     def _of_attempt(
-        self, body: SegmentProduced | Produced | Consumable | Superseded, offset: int
+        self, body: ev.SegmentProduced | ev.Produced | ev.Consumable | ev.Superseded, offset: int
     ) -> tuple[PartitionInfo, ...]:
         attempt = body.attempt
         match body:
-            case SegmentProduced():
+            case ev.SegmentProduced():
                 self._segments[attempt] = (*self._segments.get(attempt, ()), body.segment)
-            case Produced():
+            case ev.Produced():
                 self._segments[attempt] = body.segments
                 self._whole[attempt] = offset, PartitionInfo(attempt, body.segments, whole=True)
-            case Consumable():
+            case ev.Consumable():
                 self._consumable.add(attempt)
-            case Superseded():
+            case ev.Superseded():
                 self._segments.pop(attempt, None)
                 self._whole.pop(attempt, None)
                 return (PartitionInfo(attempt, failed=body.reason),)
@@ -180,6 +166,6 @@ class Fold:
             return (self._whole.pop(attempt)[1],)
         return (PartitionInfo(attempt, segments),)
 
-    def _over(self, recorded: Recorded, why: str) -> Lost:
+    def _over(self, recorded: ev.Recorded, why: str) -> Lost:
         waited = f"a reader waited for partitions of result {self.result} when "
         return Lost(waited + why, (recorded.offset,))

@@ -56,6 +56,11 @@ class Finding:
     segment: SegmentSummary | None = None
     """The segment of `attempt` that the object should be."""
 
+    @property
+    def key(self) -> tuple[Kind, str, str]:
+        """Return what another look at the same fault finds, too."""
+        return self.kind, self.name, self.upload
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -125,12 +130,8 @@ def agreed(before: Findings, after: Findings) -> Findings:
     """Return the findings of `after` that `before` has, too, and those that only reading the bytes
     shows: objects that are live in both. `before` is by the log from before the bucket was
     listed."""
-    earlier = {(finding.kind, finding.name, finding.upload) for finding in before.found}
-    still = [
-        finding
-        for finding in after.found
-        if (finding.kind, finding.name, finding.upload) in earlier
-    ]
+    earlier = {finding.key for finding in before.found}
+    still = [finding for finding in after.found if finding.key in earlier]
     live = {stat.name for stat in before.live} & {stat.name for stat in after.live}
     still += [finding for finding in before.found if finding.name in live and not finding.upload]
     wrong = {finding.name for finding in still if not finding.upload}
@@ -249,13 +250,10 @@ def _upload(upload: PendingUpload, folder: _Folder | None) -> Finding | None:
     if folder is not None and folder.fate is _Fate.IN_FLIGHT:
         return None
     says = f"nobody will complete upload {upload.upload_id}"
-    if folder is None:
-        return Finding(Kind.UPLOAD, upload.name, 0, says, upload.upload_id)
-    ended = folder.fate is _Fate.LIVE and folder.attempt is not None
-    remedy = Remedy.DELETE if ended else folder.remedy
-    return Finding(
-        Kind.UPLOAD, upload.name, 0, says, upload.upload_id, remedy, folder.job, folder.attempt
-    )
+    finding = _finding(Kind.UPLOAD, BlobStat(upload.name, 0), says, folder)
+    ended = folder is not None and folder.fate is _Fate.LIVE and folder.attempt is not None
+    remedy = Remedy.DELETE if ended else finding.remedy
+    return replace(finding, upload=upload.upload_id, remedy=remedy)
 
 
 def _missing(folders: Mapping[str, _Folder], listing: Listing) -> Iterator[Finding]:

@@ -90,12 +90,8 @@ class FsckRepair:
         stated = self._state(
             finding for finding in mine if finding.remedy is Remedy.STATE and finding.job in here
         )
-        done = {(finding.kind, finding.name, finding.upload) for finding in (*gone, *stated)}
-        left = [
-            finding
-            for finding in findings.found
-            if (finding.kind, finding.name, finding.upload) not in done
-        ]
+        done = {finding.key for finding in (*gone, *stated)}
+        left = [finding for finding in findings.found if finding.key not in done]
         lost = len({finding.attempt for finding in stated})
         return Repaired(len(objects), len(uploads), lost, tuple(left))
 

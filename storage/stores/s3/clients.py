@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store
@@ -36,6 +37,7 @@ def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = Non
     Raises:
         Invalid: the client refuses an option.
     """
+    dummies = partial(_credential, DUMMY_KEY, DUMMY_KEY)
     try:
         return S3Store(
             settings.bucket,
@@ -45,7 +47,7 @@ def hot_client(settings: S3Settings, clock: Clock, timeout_s: float | None = Non
             unsigned_payload=True,
             client_options=_client_options(settings, timeout_s or settings.request_timeout_s),
             retry_config={"max_retries": 0},
-            credential_provider=_dummies if settings.client.dummy_credentials else _chain(clock),
+            credential_provider=dummies if settings.client.dummy_credentials else _chain(clock),
         )
     except Exception as error:
         raise Invalid(
@@ -102,12 +104,14 @@ class ColdClient:
             return self._client
 
 
-def _dummies() -> S3Credential:
+def _credential(
+    key: str, secret: str, token: str | None = None, expires_at: datetime | None = None
+) -> S3Credential:
     return {
-        "access_key_id": DUMMY_KEY,
-        "secret_access_key": DUMMY_KEY,
-        "token": None,
-        "expires_at": None,
+        "access_key_id": key,
+        "secret_access_key": secret,
+        "token": token,
+        "expires_at": expires_at,
     }
 
 
@@ -117,9 +121,9 @@ def _chain(clock: Clock) -> Callable[[], S3Credential]:
     chain: list[Any] = []
 
     def credentials() -> S3Credential:
-        from_environment = _environment_credentials()
-        if from_environment is not None:
-            return from_environment
+        key, secret = map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+        if key and secret:
+            return _credential(key, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
         if not chain:
             chain.append(_session().get_credentials())
         source = chain[0]
@@ -129,12 +133,9 @@ def _chain(clock: Clock) -> Callable[[], S3Credential]:
             raise error_for(NO_CREDENTIALS, "s3")
         frozen = source.get_frozen_credentials()
         now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": now + CREDENTIALS_TTL,
-        }
+        return _credential(
+            frozen.access_key, frozen.secret_key, frozen.token, now + CREDENTIALS_TTL
+        )
 
     return credentials
 
@@ -148,14 +149,6 @@ def _session() -> Any:
     if session.get_config_variable(_ATTEMPTS) == 1:
         session.set_config_variable(_ATTEMPTS, _ATTEMPTS_MAX)
     return session
-
-
-def _environment_credentials() -> S3Credential | None:
-    key, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
-    if not key or not secret:
-        return None
-    token = os.environ.get("AWS_SESSION_TOKEN") or None
-    return {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
 
 
 def _client_options(settings: S3Settings, timeout_s: float) -> ClientConfig:

@@ -8,6 +8,8 @@ the sweep finds the upload by `uploads`.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ....control.errors import HeadgateError, Lost
@@ -35,13 +37,17 @@ class MultipartUploads:
 
     def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> PutAnswer:
         """Try once to create the object, as `PutSteps.create` says."""
-        upload = self._begin(name, metadata)
+        self._meter.add(puts=1)
+        begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
+        upload = PendingUpload(name, begun["UploadId"])
         answer = PutAnswer.SILENT
         try:
             answer = self._complete(upload, self._send_parts(upload, body))
         finally:
             if answer is not PutAnswer.CREATED:
-                self._drop(upload)
+                # the sweep finds the upload; the error that led here matters more
+                with suppress(HeadgateError):
+                    self.abort(upload)
         return answer
 
     def abort(self, upload: PendingUpload) -> None:
@@ -49,25 +55,16 @@ class MultipartUploads:
             self._meter.add(deletes=1)
             self._client.ask("abort_multipart_upload", upload.name, UploadId=upload.upload_id)
 
-        try:
+        with suppress(Lost):
             self._retrier.run(upload.name, ask)
-        except Lost:
-            return
-
-    def _begin(self, name: str, metadata: dict[str, str]) -> PendingUpload:
-        self._meter.add(puts=1)
-        begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
-        return PendingUpload(name, begun["UploadId"])
 
     def _send_parts(self, upload: PendingUpload, body: memoryview) -> list[dict[str, Any]]:
         size = self._settings.part_bytes
         pieces = [body[start : start + size] for start in range(0, len(body), size)]
 
         def send(number: int) -> dict[str, Any]:
-            return self._retrier.run(
-                f"{upload.name}#{number}",
-                lambda: self._send_part(upload, number, pieces[number - 1]),
-            )
+            part = partial(self._send_part, upload, number, pieces[number - 1])
+            return self._retrier.run(f"{upload.name}#{number}", part)
 
         pool = ThreadPoolExecutor(self._settings.threads, "headgate-part")
         try:
@@ -98,9 +95,3 @@ class MultipartUploads:
                 raise
             return answer
         return PutAnswer.CREATED
-
-    def _drop(self, upload: PendingUpload) -> None:
-        try:
-            self.abort(upload)
-        except HeadgateError:
-            return  # the sweep finds the upload; the error that led here matters more
