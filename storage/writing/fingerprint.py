@@ -9,8 +9,6 @@ the order of a map's entries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -64,7 +62,7 @@ def row_hashes(batch: pa.RecordBatch) -> Sums:
     hashes = np.empty(batch.num_rows, np.uint64)
     for at in range(0, batch.num_rows, _BLOCK_ROWS):
         block = batch.slice(at, _BLOCK_ROWS)
-        block_hashes = _fold(map(_values, block.columns), block.num_rows)
+        block_hashes = _of_columns(block.columns, block.num_rows)
         hashes[at : at + _BLOCK_ROWS] = _mix(block_hashes, _OTHER)
     return hashes
 
@@ -76,11 +74,10 @@ def _mix(hashes: Sums, factor: np.uint64 = _ODD) -> Sums:
     return hashes
 
 
-def _fold(columns: Iterable[Sums], rows: int) -> Sums:
-    """Return one hash for the values of each row."""
+def _of_columns(columns: list[pa.Array], rows: int) -> Sums:
     hashes = np.full(rows, _OTHER, np.uint64)
-    for values in columns:
-        hashes ^= values
+    for column in columns:
+        hashes ^= _values(column)
         _mix(hashes)
     return hashes
 
@@ -102,10 +99,11 @@ def _values(array: pa.Array) -> Sums:
 
 def _of_kind(array: pa.Array, kind: pa.DataType) -> Sums:
     if pa.types.is_struct(kind):
-        return _fold((_values(array.field(at)) for at in range(kind.num_fields)), len(array))
+        fields = [array.field(at) for at in range(kind.num_fields)]
+        return _of_columns(fields, len(array))
     if pa.types.is_map(kind):
-        entries = _fold(map(_values, (array.keys, array.items)), len(array.keys))
-        return _of_lists(array.offsets, entries, ordered=False)
+        entries = [array.keys, array.items]
+        return _of_lists(array.offsets, _of_columns(entries, len(array.keys)), ordered=False)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _of_lists(array.offsets, _values(array.values), ordered=True)
     if pa.types.is_boolean(kind):
@@ -127,7 +125,15 @@ def _of_width(array: pa.Array, width: int) -> Sums:
     words = -(-width // _WORD_BYTES)
     padded = np.zeros((len(array), words * _WORD_BYTES), np.uint8)
     padded[:, :width] = raw.reshape(len(array), width)
-    return _fold(padded.view("<u8").T, len(array))
+    return _of_words(padded.view("<u8"))
+
+
+def _of_words(words: Sums) -> Sums:
+    hashes = np.full(len(words), _OTHER, np.uint64)
+    for at in range(words.shape[1]):
+        hashes ^= words[:, at]
+        _mix(hashes)
+    return hashes
 
 
 def _of_bytes(array: pa.Array, offset: str) -> Sums:
