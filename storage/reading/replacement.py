@@ -62,15 +62,11 @@ class Replacement:
                 (offset,),
             ) from failure
         subpartitions = result.registered.subpartitions
-        return [
-            other
-            for segment in came.segments
-            for other in alone(
-                locate(clients.layout, clients.store, came.attempt, segment, subpartitions),
-                piece.subpartition,
-                1,
-            )
-        ]
+        slices: list[Slice] = []
+        for segment in came.segments:
+            source = locate(clients.layout, clients.store, came.attempt, segment, subpartitions)
+            slices += alone(source, piece.subpartition, 1)
+        return slices
 
     def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
         name = self._deployment.manifest.result

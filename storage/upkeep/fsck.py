@@ -157,24 +157,20 @@ def check(
     job: JobId | None = None,
     whole: bool = False,
 ) -> Findings:
-    """Compare a store with the log, which `states` reads anew at each call. `whole` also reads
-    every live segment and compares its checksum with the announced one.
+    """Compare the objects of one job, or of all jobs, with the log, which `states` reads anew at
+    each call. `whole` also reads every live segment and compares its checksum with the announced
+    one.
 
     Raises:
         Unavailable, Throttled: the store cannot be read.
     """
     before = states()
-    listing = list_store(store, root, job)
+    prefix = Layout(root, job).prefix if job else f"{root}/" if root else ""
+    listing = Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
     first = compare(before, listing, root)
     if whole:
         first = deep(before, first, root, store.get)
     return agreed(first, compare(states(), listing, root))
-
-
-def list_store(store: BlobStore, root: str, job: JobId | None) -> Listing:
-    """List the objects and uploads of one job, or of all jobs."""
-    prefix = Layout(root, job).prefix if job else f"{root}/" if root else ""
-    return Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
 
 
 def _folders(state: JobState, root: str) -> Iterator[tuple[str, _Folder]]:

@@ -136,7 +136,11 @@ def error_for(fault: Fault, place: str, name: str = "") -> HeadgateError:
         message = f"{where}: the store asks for fewer requests ({code or status})"
         return Throttled(message, retry_after_s=fault.retry_after_s)
     if status == 0:
-        return Unavailable(f"{where}: {_silence(fault)}")
+        if fault.sent is Sent.NO:
+            says = "no connection; check the endpoint and that the store is running"
+        else:
+            says = "the store did not answer in time or broke the connection"
+        return Unavailable(f"{where}: {says}")
     if code in REGION or status in (301, 302, 307, 308):
         return Invalid(f"{where}: the bucket is in another region; set region")
     if code in ADVICE:
@@ -177,12 +181,6 @@ def translated(error: Exception, place: str, name: str = "") -> HeadgateError:
     return error_for(fault, place, name)
 
 
-def _silence(fault: Fault) -> str:
-    if fault.sent is Sent.NO:
-        return "no connection; check the endpoint and that the store is running"
-    return "the store did not answer in time or broke the connection"
-
-
 def _obstore_fault(error: BaseException) -> Fault:
     text = str(error)
     class_fault = _by_class(error, OBSTORE)
@@ -219,7 +217,5 @@ def _botocore_fault(error: BaseException) -> Fault:
 
 
 def _by_class(error: BaseException, table: dict[str, Fault]) -> Fault:
-    for cls in type(error).__mro__:
-        if cls.__name__ in table:
-            return table[cls.__name__]
-    return Fault()
+    names = (cls.__name__ for cls in type(error).__mro__)
+    return next((table[name] for name in names if name in table), Fault())
