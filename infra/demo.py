@@ -29,6 +29,7 @@ from ..control.clock import PACE, SYSTEM_CLOCK
 from ..control.events.types import AttemptStarted, Body, Consumable, Consumed, Produced, Recorded
 from ..control.ids import JobId
 from ..control.inquiry.audit import audit, fold
+from ..control.inquiry.reading import read
 from ..control.kafka.log import KafkaEventLog, KafkaSettings
 from ..control.log import EventLog
 from ..storage.stores.open_store import open_store
@@ -45,7 +46,7 @@ _SUBPARTITIONS = 8
 _POLL_EVENTS_MAX = 500
 _STOP_S_MAX = 10.0
 _LOG_TAIL_CHARS = 4_000
-_CONF = {
+_CONF: dict[str, bool | float | int | str | None] = {
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -106,9 +107,7 @@ def _started(console: Console) -> Iterator[_Demo]:
 def _session() -> Iterator[SparkSession]:
     """Start Spark; show what the JVM writes only if it does not start."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").appName("headgate demo")
-    for key, value in _CONF.items():
-        builder = builder.config(key, value)
+    builder = SparkSession.builder.master("local[2]").appName("headgate demo").config(map=_CONF)
     with tempfile.TemporaryFile("w+") as jvm_stderr:
         try:
             with _stderr_in(jvm_stderr):
@@ -189,7 +188,14 @@ class _Demo:
         orders = _orders(self.spark)
         self._title(f"{_ROWS:,} orders, repartitioned by customer, through the bucket")
         self.console.print(_CODE, style="cyan")
-        with self._progress() as progress:
+        columns = (
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description:<21}"),
+            BarColumn(30),
+            MofNCompleteColumn(),
+            TextColumn("[dim]{task.fields[said]:<36}"),
+        )
+        with Progress(*columns, console=self.console) as progress:
             watch = _Watch(self.log, progress)
             by_customer = self.headgate.repartition(orders, _SUBPARTITIONS, "customer")
             ours = _totals(by_customer).collect()
@@ -205,16 +211,6 @@ class _Demo:
 
     def _title(self, text: str) -> None:
         self.console.print(f"\n[bold]{text}[/]")
-
-    def _progress(self) -> Progress:
-        return Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<21}"),
-            BarColumn(30),
-            MofNCompleteColumn(),
-            TextColumn("[dim]{task.fields[said]:<36}"),
-            console=self.console,
-        )
 
     def _compare(self, orders: DataFrame, by_customer: DataFrame, ours: list[Row]) -> bool:
         self._title("Spark's plan: no Exchange above what Headgate has placed, and the same rows")
@@ -247,7 +243,7 @@ class _Demo:
             {"endpoint": self.stack.endpoint, "dummy_credentials": "true"},
         )
         with closing(store):
-            findings = check(store, root, lambda: fold(_events(self.log)), whole=True)
+            findings = check(store, root, lambda: fold(read(self.log, _JOB)), whole=True)
         self._title(title)
         for line in views.findings(findings):
             self.console.print(Text("  ") + line)
@@ -324,10 +320,3 @@ def _plan(df: DataFrame) -> str:
     with redirect_stdout(StringIO()) as printed:
         df.explain()
     return "\n".join(f"  {line}" for line in printed.getvalue().splitlines()[1:] if line.strip())
-
-
-def _events(log: EventLog) -> Iterator[Recorded]:
-    """Read all of the demo's log. The embedded broker writes no markers behind the last record."""
-    with closing(log.follow(JobId(_JOB))) as follower:
-        while follower.position() < follower.end():
-            yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)

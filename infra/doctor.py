@@ -26,6 +26,7 @@ from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events.types import JobRegistered, JobUnregistered
 from ..control.ids import JobId, job_id
+from ..control.inquiry.reading import read
 from ..control.master.announcer import Announcer
 from ..control.model.replay import Replay
 from ..storage.format.layout import Layout
@@ -36,7 +37,6 @@ _CHECK_S_MAX = 30.0
 _JAVA_MIN = 17
 _WRITERS = 8
 _PART_BYTES = 5 << 20
-_POLL_EVENTS_MAX = 500
 
 
 # Checks
@@ -73,25 +73,22 @@ def examine(target: Target) -> Iterator[CheckOutcome]:
     for name, check in _MACHINE.items():
         yield _examined(name, check)
     job = job_id(f"doctor-{os.urandom(6).hex()}")
-    groups = {"broker": (target.broker, _broker_checks), "bucket": (target.store, _bucket_checks)}
-    for group, (address, checks) in groups.items():
-        if address:
-            with ExitStack() as opening:
-                yield from _in_turn(checks(target, job, opening))
-        else:
-            yield CheckOutcome(
-                group, CheckVerdict.SKIPPED, "none is set: sessions use the embedded one"
-            )
-
-
-def _in_turn(checks: Mapping[str, Check]) -> Iterator[CheckOutcome]:
-    failed = ""
-    for name, check in checks.items():
-        outcome = CheckOutcome(name, CheckVerdict.SKIPPED, f"after {failed}")
-        if not failed:
-            outcome = _examined(name, check)
-            failed = name if outcome.verdict is CheckVerdict.WRONG else ""
-        yield outcome
+    none = "none is set: sessions use the embedded one"
+    for group, address, kind in (
+        ("broker", target.broker, _Broker),
+        ("bucket", target.store, _Bucket),
+    ):
+        if not address:
+            yield CheckOutcome(group, CheckVerdict.SKIPPED, none)
+            continue
+        failed = ""
+        with ExitStack() as opening:
+            for name, check in kind(target, job, opening).checks().items():
+                outcome = CheckOutcome(name, CheckVerdict.SKIPPED, f"after {failed}")
+                if not failed:
+                    outcome = _examined(name, check)
+                    failed = name if outcome.verdict is CheckVerdict.WRONG else ""
+                yield outcome
 
 
 def _examined(name: str, check: Check) -> CheckOutcome:
@@ -106,20 +103,19 @@ def _examined(name: str, check: Check) -> CheckOutcome:
 
     start = SYSTEM_CLOCK.monotonic_s()
     threading.Thread(target=run, name=f"doctor {name}", daemon=True).start()
-    verdict, says = _judged(answer)
-    return CheckOutcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
-
-
-def _judged(answer: Future[str | Hint]) -> tuple[CheckVerdict, str]:
+    verdict = CheckVerdict.WRONG
     try:
         result = answer.result(_CHECK_S_MAX)
     except TimeoutError:
-        return CheckVerdict.WRONG, f"no answer within {_CHECK_S_MAX:g} s"
+        says = f"no answer within {_CHECK_S_MAX:g} s"
     except Exception as exc:
-        return CheckVerdict.WRONG, str(exc) if isinstance(exc, HeadgateError) else repr(exc)
-    if isinstance(result, Hint):
-        return CheckVerdict.HINT, result.says
-    return CheckVerdict.OK, result
+        says = str(exc) if isinstance(exc, HeadgateError) else repr(exc)
+    else:
+        if isinstance(result, Hint):
+            verdict, says = CheckVerdict.HINT, result.says
+        else:
+            verdict, says = CheckVerdict.OK, result
+    return CheckOutcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
 
 
 # This machine
@@ -216,6 +212,16 @@ class _Broker:
         self._announcer = Announcer(job, f"doctor {os.getpid()}")
         self._place = f"{target.broker}, topic {target.prefix}.events"
 
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks, each of which needs those before."""
+        return {
+            "reach broker": self.reach,
+            "confirm a fact": self.produce,
+            "abort a step": self.abort,
+            "commit a step": self.commit,
+            "fence a master": self.fence,
+        }
+
     def reach(self) -> str:
         self._log.prepare(_deadline())
         return self._place
@@ -254,24 +260,10 @@ class _Broker:
         end()
 
     def _replayed(self) -> Replay:
-        replay, deadline = Replay(self._job), _deadline()
-        with closing(self._log.follow(self._job, None)) as follower:
-            end = follower.end()
-            while follower.position() < end and not deadline.passed:
-                for recorded in follower.poll(_POLL_EVENTS_MAX, deadline.poll_s):
-                    replay.observe(recorded)
+        replay = Replay(self._job)
+        for recorded in read(self._log, self._job):
+            replay.observe(recorded)
         return replay
-
-
-def _broker_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[str, Check]:
-    broker = _Broker(target, job, opening)
-    return {
-        "reach broker": broker.reach,
-        "confirm a fact": broker.produce,
-        "abort a step": broker.abort,
-        "commit a step": broker.commit,
-        "fence a master": broker.fence,
-    }
 
 
 # The bucket
@@ -285,6 +277,17 @@ class _Bucket:
         self._opening = opening
         self._store, root = self._open()
         self._prefix = Layout(root, job).prefix
+
+    def checks(self) -> Mapping[str, Check]:
+        """Return the checks, each of which needs those before."""
+        return {
+            "reach bucket": self.reach,
+            "put": self.put,
+            "conditional put": self.race,
+            "ranged get": self.ranged,
+            "multipart put": self.parts,
+            "list and delete": self.delete,
+        }
 
     def reach(self) -> str:
         self._store.check(_deadline(), self._prefix)
@@ -354,18 +357,6 @@ class _Bucket:
         for upload in list(self._store.uploads(self._prefix)):
             self._store.abort(upload)
         self._store.delete([stat.name for stat in self._store.list(self._prefix)])
-
-
-def _bucket_checks(target: Target, job: JobId, opening: ExitStack) -> Mapping[str, Check]:
-    bucket = _Bucket(target, job, opening)
-    return {
-        "reach bucket": bucket.reach,
-        "put": bucket.put,
-        "conditional put": bucket.race,
-        "ranged get": bucket.ranged,
-        "multipart put": bucket.parts,
-        "list and delete": bucket.delete,
-    }
 
 
 def _deadline() -> Deadline:

@@ -14,11 +14,11 @@ import os
 import select
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from importlib.util import find_spec
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ..control.errors import Invalid, Unavailable
 
@@ -55,12 +55,7 @@ class EmbeddedStack:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -117,26 +112,21 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _serve(parent_pid: int) -> None:
-    broker = _start_broker()
-    endpoint = _start_store()
-    bootstrap = _bootstrap(broker)
-    print(json.dumps({"bootstrap": bootstrap, "endpoint": endpoint}), flush=True)
-    # The parent reads one line: a library that prints more would fill the pipe and block.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    _await_end_of(parent_pid)
-    os._exit(0)
-
-
-def _start_broker() -> Any:
     from confluent_kafka import Producer
 
     # The producer is only a handle: the cluster lives as long as its producer.
-    return Producer({"bootstrap.servers": _HOST, "test.mock.num.brokers": 1, "log_level": 0})
-
-
-def _bootstrap(broker: Any) -> str:
-    brokers = broker.list_topics(timeout=_METADATA_LIMIT_S).brokers.values()
-    return ",".join(f"{each.host}:{each.port}" for each in brokers)
+    cluster = Producer({"bootstrap.servers": _HOST, "test.mock.num.brokers": 1, "log_level": 0})
+    endpoint = _start_store()
+    brokers = cluster.list_topics(timeout=_METADATA_LIMIT_S).brokers.values()
+    bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+    print(json.dumps({"bootstrap": bootstrap, "endpoint": endpoint}), flush=True)
+    # The parent reads one line: a library that prints more would fill the pipe and block.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # The parent never writes: readable means that it closed the pipe.
+    while os.getppid() == parent_pid:
+        if select.select([sys.stdin], [], [], _ORPHAN_CHECK_S)[0]:
+            break
+    os._exit(0)
 
 
 def _start_store() -> str:
@@ -150,23 +140,11 @@ def _start_store() -> str:
     server = ThreadedMotoServer(_HOST, 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    _make_bucket(host, port)
+    with closing(HTTPConnection(host, port, timeout=_METADATA_LIMIT_S)) as connection:
+        connection.request("PUT", f"/{_BUCKET}")
+        status = connection.getresponse().status
+        assert status == 200, f"moto answered {status} when asked for a bucket"
     return f"http://{host}:{port}"
-
-
-def _make_bucket(host: str, port: int) -> None:
-    connection = HTTPConnection(host, port, timeout=_METADATA_LIMIT_S)
-    connection.request("PUT", f"/{_BUCKET}")
-    status = connection.getresponse().status
-    assert status == 200, f"moto answered {status} when asked for a bucket"
-    connection.close()
-
-
-def _await_end_of(parent_pid: int) -> None:
-    while os.getppid() == parent_pid:
-        # The parent never writes: readable means that it closed the pipe.
-        if select.select([sys.stdin], [], [], _ORPHAN_CHECK_S)[0]:
-            return
 
 
 if __name__ == "__main__":

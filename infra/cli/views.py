@@ -362,14 +362,14 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
     wrong = [log for log in audits if log.violation]
     for log in wrong:
         yield Text.assemble((f"offset {log.offset} of job {log.job}: ", "bold red"), log.violation)
-    for log in (log for log in audits if not log.whole):
-        yield Text(
-            f"job {log.job}: its first events and its snapshot are gone: not verified",
-            "yellow",
-        )
-    for log in (log for log in audits if log.start is not None):
-        says = f"its first events are gone: verified from the snapshot at offset {log.start}"
-        yield Text(f"job {log.job}: {says}", "yellow")
+    for log in audits:
+        if not log.whole:
+            says = "its first events and its snapshot are gone: not verified"
+            yield Text(f"job {log.job}: {says}", "yellow")
+    for log in audits:
+        if log.start is not None:
+            says = f"its first events are gone: verified from the snapshot at offset {log.start}"
+            yield Text(f"job {log.job}: {says}", "yellow")
     facts, decisions = sum(log.facts for log in audits), sum(log.decisions for log in audits)
     counts = (
         f"{_count(len(audits), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"

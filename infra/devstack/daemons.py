@@ -133,6 +133,20 @@ def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None
         SYSTEM_CLOCK.sleep_s(_POLL_S)
 
 
+def await_started(daemon: Daemon, log: Path, is_ready: Callable[[], bool], limit_s: float) -> None:
+    """Wait until the program serves.
+
+    Raises: Unavailable when the program ends or takes longer than `limit_s`.
+    """
+
+    def started() -> bool:
+        if not daemon.is_alive():
+            raise Unavailable(f"{daemon.name} ended while it started; see {log}")
+        return is_ready()
+
+    wait_until(started, limit_s, f"{daemon.name} to start; see {log}")
+
+
 @contextmanager
 def locked(path: Path, limit_s: float) -> Iterator[None]:
     """Hold a lock file against other processes.
@@ -193,9 +207,8 @@ def run_tool(argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None 
 
 
 def _after_boot_s(process: psutil.Process) -> float:
-    return float(
-        process.create_time() - psutil.boot_time()
-    )  # when the clock is set, both times move
+    # when the clock is set, both times move
+    return float(process.create_time() - psutil.boot_time())
 
 
 def _has_ended(process: psutil.Process) -> bool:
@@ -206,7 +219,7 @@ def _has_ended(process: psutil.Process) -> bool:
             return False
         process.wait(0)
     except (psutil.NoSuchProcess, psutil.TimeoutExpired):
-        return True
+        pass
     return True
 
 

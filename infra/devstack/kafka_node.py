@@ -18,8 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...control.errors import Unavailable
-from .daemons import LOOPBACK, Daemon, launch, locked, run_tool, wait_until
+from .daemons import LOOPBACK, Daemon, launch, locked, run_tool
 
 VERSION = "4.3.1"
 _LOG4J_VERSION = "2.25.4"  # must equal the log4j-core among Kafka's dependencies
@@ -102,10 +101,6 @@ class KafkaHome:
     heap_mib: int
 
     @property
-    def jars(self) -> Path:
-        return _jars(self.cache)
-
-    @property
     def log(self) -> Path:
         return self.directory / "server.log"
 
@@ -126,7 +121,15 @@ def fetch_jars(cache: Path, limit_s: float) -> None:
     with locked(cache / f"kafka-{VERSION}.lock", limit_s):
         if not (_jars(cache) / ".complete").exists():
             print(f"headgate: fetching Kafka {VERSION} with Maven, once (44 MiB)", file=sys.stderr)
-            _resolve(cache, limit_s)
+            with TemporaryDirectory(dir=cache) as work:
+                pom, fetched = Path(work, "pom.xml"), Path(work, "jars")
+                pom.write_text(_POM)
+                goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+                where = [f"-DoutputDirectory={fetched}", "-f", str(pom)]
+                run_tool(["mvn", *goal, "-q", "-B", "-ntp", *where], limit_s)
+                (fetched / ".complete").touch()
+                shutil.rmtree(_jars(cache), ignore_errors=True)
+                fetched.rename(_jars(cache))
 
 
 def configure(homes: Sequence[KafkaHome], ports: Sequence[tuple[int, int]]) -> None:
@@ -169,18 +172,13 @@ def start(daemon: Daemon, home: KafkaHome) -> Daemon:
     return launch(daemon, argv, home.directory / "stdout.log", os.environ)
 
 
-def await_started(daemon: Daemon, home: KafkaHome, limit_s: float) -> None:
-    """Wait until the node serves.
-
-    Raises: Unavailable when the node ends or takes longer than `limit_s`.
-    """
-
-    def started() -> bool:
-        if not daemon.is_alive():
-            raise Unavailable(f"{daemon.name} ended while it started; see {home.log}")
-        return _STARTED in _head(home.log)
-
-    wait_until(started, limit_s, f"{daemon.name} to start; see {home.log}")
+def is_ready(home: KafkaHome) -> bool:
+    """Return True if the node says in its log that it serves."""
+    try:
+        with home.log.open("rb") as log:
+            return _STARTED in log.read(_STARTED_WITHIN_BYTES)
+    except FileNotFoundError:
+        return False
 
 
 def cluster_id(seed: str) -> str:
@@ -193,28 +191,8 @@ def _jars(cache: Path) -> Path:
     return cache / f"kafka-{VERSION}"
 
 
-def _resolve(cache: Path, limit_s: float) -> None:
-    with TemporaryDirectory(dir=cache) as work:
-        pom, fetched = Path(work, "pom.xml"), Path(work, "jars")
-        pom.write_text(_POM)
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        where = [f"-DoutputDirectory={fetched}", "-f", str(pom)]
-        run_tool(["mvn", *goal, "-q", "-B", "-ntp", *where], limit_s)
-        (fetched / ".complete").touch()
-        shutil.rmtree(_jars(cache), ignore_errors=True)
-        fetched.rename(_jars(cache))
-
-
 def _java(home: KafkaHome, options: list[str], main: str, arguments: list[str]) -> list[str]:
     java_home = os.environ.get("JAVA_HOME")
     java = f"{java_home}/bin/java" if java_home else "java"
     logging = f"-Dlog4j2.configurationFile=file:{home.directory}/log4j2.properties"
-    return [java, *options, logging, "-cp", f"{home.jars}/*", main, *arguments]
-
-
-def _head(log: Path) -> bytes:
-    try:
-        with log.open("rb") as handle:
-            return handle.read(_STARTED_WITHIN_BYTES)
-    except FileNotFoundError:
-        return b""
+    return [java, *options, logging, "-cp", f"{_jars(home.cache)}/*", main, *arguments]

@@ -18,6 +18,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,20 @@ def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
         raise Invalid(f"the stack can have 1 or 3 Kafka nodes, not {nodes}")
     with _locked(settings):
         configured = _load(settings) or _configure(nodes, settings)
-        _require_count(nodes, configured, settings)
+        count = len(_kafka_nodes(configured))
+        if count != nodes:
+            raise Invalid(
+                f"the stack in {settings.home} has {count} Kafka node(s), not {nodes}: "
+                "run `headgate stack down --wipe` first"
+            )
         _prepare(configured, settings)
-        started = _start_all(configured, settings)
-        _await_all(started, settings)
+        started = configured
+        for node in configured:
+            if not node.is_alive():
+                started = _replaced(started, _start(node, settings))
+                _save(started, settings)
+        for node in started:
+            _await_started(node, settings)
         state = _state(started)
         minio_node.make_bucket(state.endpoint)
         return state
@@ -130,9 +141,12 @@ def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
     """Stop every program; `wipe` also removes the ports and the data."""
     settings = settings or StackSettings()
     with _locked(settings):
-        daemons.stop(_load(settings) or (), settings.stop_s)
+        nodes = _load(settings) or ()
+        daemons.stop(nodes, settings.stop_s)
         if wipe:
-            _wipe(settings)
+            (settings.home / "state.json").unlink(missing_ok=True)
+            for node in nodes:
+                shutil.rmtree(settings.home / node.name)
 
 
 def kill(name: str, settings: StackSettings | None = None) -> StackState:
@@ -178,15 +192,6 @@ def _require_own(home: Path) -> None:
         )
 
 
-def _require_count(wanted: int, nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
-    count = len(_kafka_nodes(nodes))
-    if count != wanted:
-        raise Invalid(
-            f"the stack in {settings.home} has {count} Kafka node(s), not {wanted}: "
-            "run `headgate stack down --wipe` first"
-        )
-
-
 def _configure(count: int, settings: StackSettings) -> tuple[Daemon, ...]:
     ports = daemons.free_ports(2 * count + 1, str(settings.home))
     brokers, controllers, minio_port = ports[:count], ports[count : 2 * count], ports[-1]
@@ -210,19 +215,6 @@ def _prepare(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
         list(pool.map(lambda home: kafka_node.format_storage(home, cluster_id), homes))
 
 
-def _start_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> tuple[Daemon, ...]:
-    for node in nodes:
-        if not node.is_alive():
-            nodes = _replaced(nodes, _start(node, settings))
-            _save(nodes, settings)
-    return nodes
-
-
-def _await_all(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
-    for node in nodes:
-        _await_started(node, settings)
-
-
 def _start(node: Daemon, settings: StackSettings) -> Daemon:
     if node.name == _MINIO:
         return minio_node.start(node, settings.cache)
@@ -230,10 +222,12 @@ def _start(node: Daemon, settings: StackSettings) -> Daemon:
 
 
 def _await_started(node: Daemon, settings: StackSettings) -> None:
+    home = _kafka_home(node, settings)
     if node.name == _MINIO:
-        minio_node.await_started(node, settings.boot_s)
+        log, is_ready = minio_node.log(node), partial(minio_node.is_ready, node)
     else:
-        kafka_node.await_started(node, _kafka_home(node, settings), settings.boot_s)
+        log, is_ready = home.log, partial(kafka_node.is_ready, home)
+    daemons.await_started(node, log, is_ready, settings.boot_s)
 
 
 def _kafka_home(node: Daemon, settings: StackSettings) -> kafka_node.KafkaHome:
@@ -298,10 +292,3 @@ def _save(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
     partial.replace(path)
-
-
-def _wipe(settings: StackSettings) -> None:
-    nodes = _load(settings) or ()
-    (settings.home / "state.json").unlink(missing_ok=True)
-    for node in nodes:
-        shutil.rmtree(settings.home / node.name)
