@@ -58,14 +58,11 @@ class CheckOutcome:
     took_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(str):
     """The advice of a check that passed."""
 
-    says: str
 
-
-Check = Callable[[], str | Hint]
+Check = Callable[[], str]
 
 
 def examine(target: Target) -> Iterator[CheckOutcome]:
@@ -93,7 +90,7 @@ def examine(target: Target) -> Iterator[CheckOutcome]:
 
 def _examined(name: str, check: Check) -> CheckOutcome:
     """Run a check in a thread of its own: a check that hangs is left to end with the process."""
-    answer: Future[str | Hint] = Future()
+    answer: Future[str] = Future()
 
     def run() -> None:
         try:
@@ -105,16 +102,13 @@ def _examined(name: str, check: Check) -> CheckOutcome:
     threading.Thread(target=run, name=f"doctor {name}", daemon=True).start()
     verdict = CheckVerdict.WRONG
     try:
-        result = answer.result(_CHECK_S_MAX)
+        says = answer.result(_CHECK_S_MAX)
     except TimeoutError:
         says = f"no answer within {_CHECK_S_MAX:g} s"
     except Exception as exc:
         says = str(exc) if isinstance(exc, HeadgateError) else repr(exc)
     else:
-        if isinstance(result, Hint):
-            verdict, says = CheckVerdict.HINT, result.says
-        else:
-            verdict, says = CheckVerdict.OK, result
+        verdict = CheckVerdict.HINT if isinstance(says, Hint) else CheckVerdict.OK
     return CheckOutcome(name, verdict, says, round((SYSTEM_CLOCK.monotonic_s() - start) * 1000))
 
 
@@ -151,7 +145,7 @@ def _spark_version() -> str:
         raise Invalid("not installed: pip install 'headgate[spark]'") from exc
 
 
-def _pyspark() -> str | Hint:
+def _pyspark() -> str:
     spark = _spark_version()
     if version_of(spark) is None:
         return Hint(
@@ -161,7 +155,7 @@ def _pyspark() -> str | Hint:
     return spark
 
 
-def _worker_python() -> str | Hint:
+def _worker_python() -> str:
     named = os.environ.get("PYSPARK_PYTHON") or "python3"
     python = shutil.which(named)
     if python is None:
@@ -174,7 +168,7 @@ def _worker_python() -> str | Hint:
     )
 
 
-def _sockets() -> str | Hint:
+def _sockets() -> str:
     spark = version_of(_spark_version())
     if spark is not None and not spark.sockets:
         return f"not in Spark {_spark_version()}"

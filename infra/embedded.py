@@ -24,8 +24,6 @@ from ..control.errors import Invalid, Unavailable
 
 _HOST = "127.0.0.1"
 _BUCKET = "headgate"
-_ACCESS_KEY = "embedded"
-_SECRET_KEY = "embedded-local"
 _MODULE = "headgate.infra.embedded"
 _METADATA_LIMIT_S = 10.0
 _ORPHAN_CHECK_S = 1.0
@@ -40,8 +38,6 @@ class EmbeddedStack:
     endpoint: str
     """The URL of the object store."""
     bucket: str
-    access_key: str
-    secret_key: str = field(repr=False)
     child: subprocess.Popen[bytes] = field(repr=False, compare=False)
 
     @property
@@ -77,24 +73,17 @@ def start_embedded(limit_s: float = 30.0) -> EmbeddedStack:
         start_new_session=True,
     )
     try:
-        addresses = _await_addresses(child, limit_s)
+        assert child.stdout is not None
+        if not select.select([child.stdout], [], [], limit_s)[0]:
+            raise Unavailable(f"waited {limit_s:g} s for the addresses of the embedded stack")
+        line = child.stdout.readline()
+        if not line:
+            raise Unavailable("the embedded stack ended before it served; its error is on stderr")
+        addresses = json.loads(line)
+        return EmbeddedStack(addresses["bootstrap"], addresses["endpoint"], _BUCKET, child)
     except BaseException:
         _end(child)
         raise
-    return EmbeddedStack(
-        addresses["bootstrap"], addresses["endpoint"], _BUCKET, _ACCESS_KEY, _SECRET_KEY, child
-    )
-
-
-def _await_addresses(child: subprocess.Popen[bytes], limit_s: float) -> dict[str, str]:
-    assert child.stdout is not None
-    if not select.select([child.stdout], [], [], limit_s)[0]:
-        raise Unavailable(f"waited {limit_s:g} s for the addresses of the embedded stack")
-    line = child.stdout.readline()
-    if not line:
-        raise Unavailable("the embedded stack ended before it served; its error is on stderr")
-    addresses: dict[str, str] = json.loads(line)
-    return addresses
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

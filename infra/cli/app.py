@@ -76,8 +76,8 @@ def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> 
     from ..devstack import stack
 
     state = stack.up(nodes)
-    out.print(*views.stack_rows(state), sep="\n")
-    out.print(*views.stack_settings(state, f"s3://{state.bucket}/headgate"), sep="\n")
+    settings = views.stack_settings(state, f"s3://{state.bucket}/headgate")
+    out.print(*views.stack_rows(state), *settings, sep="\n")
 
 
 @stack_app.command()

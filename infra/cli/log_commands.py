@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Annotated
 
@@ -12,12 +12,11 @@ import typer
 from ...control.clock import Deadline
 from ...control.errors import Invalid
 from ...control.events.types import Recorded
-from ...control.ids import JobId, partition_id
+from ...control.ids import partition_id
 from ...control.inquiry.audit import audit, fold
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read
-from ...control.model.replay import Snapshot
 from ..target import Target
 from . import views
 from .options import Job, out, targeted
@@ -82,20 +81,16 @@ def state(
         records = list(read(log, job, snapshots))
     behind = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
     if at is not None:
-        _check_known(behind, at)
+        for name, snapshot in behind.items():
+            if at < snapshot.position - 1:
+                raise Invalid(
+                    f"the first events of job {name} are gone: its state is known from the "
+                    f"snapshot at offset {snapshot.position} on, not at {at}"
+                )
         records = [recorded for recorded in records if recorded.offset <= at]
     for folded in fold(records, behind):
         out.print(views.state_table(folded))
     out.print(views.timeline(records), views.legend(), sep="\n")
-
-
-def _check_known(behind: Mapping[JobId, Snapshot], at: int) -> None:
-    for job, snapshot in behind.items():
-        if at < snapshot.position - 1:
-            raise Invalid(
-                f"the first events of job {job} are gone: its state is known from the snapshot at "
-                f"offset {snapshot.position} on, not at {at}"
-            )
 
 
 @audit_app.command()

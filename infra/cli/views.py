@@ -216,58 +216,40 @@ def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | Result
 
 def timeline(records: Sequence[ev.Recorded], shown: int = _LIVES_SHOWN) -> Table:
     """Return a row for each partition, up to `shown` per result; seconds from the first event."""
-    first = min((r.event.time_ms for r in records), default=0)
-    last = max((r.event.time_ms for r in records), default=0)
+    times = [r.event.time_ms for r in records] or [0]
+    first, last = min(times), max(times)
     numbers = ("rows", "bytes", "produced", "consumable", "consumed", "released", "deleted")
     table = _table(("partition", "attempt"), numbers, "")
     table.add_column("life", no_wrap=True, min_width=_BAR_CELLS)
     began = min((r.event.time_ms for r in records if r.event.kind == _STEPS[0]), default=first)
     for result in lives(records):
         for life in result.partitions[:shown]:
-            table.add_row(*_life_row(life, result, first), _bar(life, began, last))
+            attempt = f"{life.attempt.epoch}-{life.attempt.task}" if life.attempt else "-"
+            cells = _cells([life], result, first, "-")
+            table.add_row(str(life.partition), attempt, *cells, _bar(life, began, last))
         rest = result.partitions[shown:]
         if rest:
-            table.add_row(f"and {len(rest)}", "", *_rest_row(rest, result, first), style="dim")
+            cells = _cells(rest, result, first)
+            table.add_row(f"and {len(rest)}", "", *cells, style="dim")
         table.add_section()
     return table
 
 
-def _life_row(life: Life, result: ResultLives, first: int) -> tuple[str, ...]:
-    attempt, produced = life.attempt, life.produced
-    return (
-        str(life.partition),
-        f"{attempt.epoch}-{attempt.task}" if attempt else "-",
-        f"{produced.rows:,}" if produced else "-",
-        decimal(produced.size_bytes) if produced else "-",
-        _since(life, "Produced", first),
-        _since(life, "Consumable", first),
-        f"{result.consumed} of {result.registered.subpartitions}",
-        _since(life, "Released", first),
-        _since(life, "Deleted", first),
-    )
-
-
-def _rest_row(rest: Sequence[Life], result: ResultLives, first: int) -> Iterator[str]:
-    """Sum up the partitions that have no row: their rows, their bytes, and the latest times."""
-    produced = [life.produced for life in rest if life.produced is not None]
-    yield f"{sum(event.rows for event in produced):,}"
-    yield decimal(sum(event.size_bytes for event in produced))
-    for kind in ("Produced", "Consumable", "", "Released", "Deleted"):
-        if not kind:
-            yield f"{result.consumed} of {result.registered.subpartitions}"
-            continue
-        reached = [life for life in rest if kind in life.times]
-        latest = max(reached, key=lambda life: life.times[kind], default=None)
-        yield (
-            _since(latest, kind, first)
-            if latest and len(reached) == len(rest)
-            else (f"{len(reached)} of {len(rest)}")
-        )
-
-
-def _since(life: Life, kind: str, first: int) -> str:
-    at = life.times.get(kind)
-    return "-" if at is None else f"{(at - first) / 1000:.3f}"
+def _cells(lives: Sequence[Life], result: ResultLives, first: int, none: str = "") -> list[str]:
+    """Sum up partitions: their rows, their bytes, and the latest times. Show `none` for what they
+    lack; without it, zeros, and how many partitions have come so far."""
+    produced = [life.produced for life in lives if life.produced is not None]
+    rows, size_bytes = sum(it.rows for it in produced), sum(it.size_bytes for it in produced)
+    cells = [none, none] if none and not produced else [f"{rows:,}", decimal(size_bytes)]
+    for kind in ("Produced", "Consumable", "Released", "Deleted"):
+        if kind == "Released":
+            cells.append(f"{result.consumed} of {result.registered.subpartitions}")
+        times = [life.times[kind] for life in lives if kind in life.times]
+        if len(times) == len(lives):
+            cells.append(f"{(max(times) - first) / 1000:.3f}")
+        else:
+            cells.append(none or f"{len(times)} of {len(lives)}")
+    return cells
 
 
 def _bar(life: Life, first: int, last: int) -> Text:

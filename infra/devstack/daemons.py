@@ -101,9 +101,8 @@ def send(daemon: Daemon, signum: signal.Signals) -> None:
 def stop(daemons: Sequence[Daemon], limit_s: float) -> None:
     """Ask all programs to end at once, so that no quorum waits for a gone member; kill the rest."""
     running = [process for daemon in daemons if (process := daemon.running())]
-    for process in running:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
+    for daemon in daemons:
+        send(daemon, signal.SIGTERM)
     with suppress(Unavailable):
         wait_until(lambda: all(map(_has_ended, running)), limit_s, "the end of all programs")
     for daemon in daemons:
@@ -116,8 +115,7 @@ def kill(daemon: Daemon, limit_s: float = 10.0) -> None:
     Raises: Unavailable when the process still runs after `limit_s`.
     """
     if process := daemon.running():
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+        send(daemon, signal.SIGKILL)
         wait_until(lambda: _has_ended(process), limit_s, f"the end of {daemon.name}")
 
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...control.errors import Invalid
 from . import daemons, kafka_node, minio_node
@@ -72,16 +72,22 @@ class StackSettings:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """The addresses and keys that clients need, and the programs behind them."""
+    """The programs of a stack, with the addresses and keys that clients need."""
 
-    bootstrap: str
-    endpoint: str
-    """The URL of MinIO."""
-    bucket: str
-    access_key: str
-    secret_key: str = field(repr=False)
     nodes: tuple[Daemon, ...]
     """`kafka-1` …, and `minio` as the last."""
+    bucket: ClassVar[str] = minio_node.BUCKET
+    access_key: ClassVar[str] = minio_node.ACCESS_KEY
+    secret_key: ClassVar[str] = minio_node.SECRET_KEY
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.address for node in _kafka_nodes(self.nodes))
+
+    @property
+    def endpoint(self) -> str:
+        """Return the URL of MinIO."""
+        return f"http://{self.nodes[-1].address}"
 
     def is_up(self) -> bool:
         return all(node.is_alive() for node in self.nodes)
@@ -123,7 +129,7 @@ def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
                 _save(started, settings)
         for node in started:
             _await_started(node, settings)
-        state = _state(started)
+        state = StackState(started)
         minio_node.make_bucket(state.endpoint)
         return state
 
@@ -134,7 +140,7 @@ def status(settings: StackSettings | None = None) -> StackState | None:
     Raises: Invalid when another user could have written its state.
     """
     nodes = _load(settings or StackSettings())
-    return _state(nodes) if nodes else None
+    return StackState(nodes) if nodes else None
 
 
 def down(wipe: bool = False, settings: StackSettings | None = None) -> None:
@@ -242,22 +248,11 @@ def _replaced(nodes: tuple[Daemon, ...], new: Daemon) -> tuple[Daemon, ...]:
     return tuple(new if node.name == new.name else node for node in nodes)
 
 
-def _state(nodes: tuple[Daemon, ...]) -> StackState:
-    return StackState(
-        bootstrap=",".join(node.address for node in _kafka_nodes(nodes)),
-        endpoint=f"http://{nodes[-1].address}",
-        bucket=minio_node.BUCKET,
-        access_key=minio_node.ACCESS_KEY,
-        secret_key=minio_node.SECRET_KEY,
-        nodes=nodes,
-    )
-
-
 def _existing(settings: StackSettings) -> StackState:
     nodes = _load(settings)
     if nodes is None:
         raise Invalid(f"there is no stack in {settings.home}: `headgate stack up` starts one")
-    return _state(nodes)
+    return StackState(nodes)
 
 
 def _load(settings: StackSettings) -> tuple[Daemon, ...] | None:

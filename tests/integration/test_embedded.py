@@ -22,7 +22,7 @@ ROUND_TRIP = """
 import sys, boto3
 from botocore.config import Config
 from confluent_kafka import Consumer, Producer, TopicPartition
-bootstrap, endpoint, bucket, key, secret = sys.argv[1:]
+bootstrap, endpoint, bucket = sys.argv[1:]
 
 producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
 producer.produce("facts", value=b"fact", partition=0)
@@ -32,7 +32,7 @@ consumer.assign([TopicPartition("facts", 0, 0)])
 print(consumer.poll(20).value().decode())
 consumer.close()
 
-s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id=key, aws_secret_access_key=secret,
+s3 = boto3.client("s3", endpoint_url=endpoint, aws_access_key_id="any", aws_secret_access_key="any",
                   region_name="us-east-1", config=Config(proxies={}))
 s3.put_object(Bucket=bucket, Key="a/b", Body=b"segment", IfNoneMatch="*")
 print(s3.get_object(Bucket=bucket, Key="a/b", Range="bytes=0-2")["Body"].read().decode())
@@ -65,7 +65,7 @@ def stack() -> Iterator[EmbeddedStack]:
 
 def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
     """Another process reads back what it wrote to broker and store, without noise on stderr."""
-    where = (stack.bootstrap, stack.endpoint, stack.bucket, stack.access_key, stack.secret_key)
+    where = (stack.bootstrap, stack.endpoint, stack.bucket)
     done = subprocess.run(
         [sys.executable, "-c", ROUND_TRIP, *where],
         capture_output=True,
@@ -80,11 +80,6 @@ def test_listens_on_loopback_only(stack: EmbeddedStack) -> None:
     ports = {int(place.rpartition(":")[2]) for place in (stack.bootstrap, stack.endpoint)}
     listeners = listening_addresses(stack.pid)
     assert {(LOOPBACK, port) for port in ports} == listeners
-
-
-def test_secrets_are_not_shown(stack: EmbeddedStack) -> None:
-    """The stack's `repr` does not show its secret key."""
-    assert stack.secret_key not in repr(stack)
 
 
 def test_close_ends_the_child() -> None:

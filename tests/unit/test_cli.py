@@ -281,18 +281,19 @@ def test_the_local_stack_is_used_when_nothing_is_named(
 ) -> None:
     """Commands without options use the local stack, and say so on stderr."""
     seen = targets(log, monkeypatch)
-    node = Daemon("kafka-1", 9, "/stack/kafka-1")
-    found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
+    nodes = Daemon("kafka-1", 9, "/stack/kafka-1"), Daemon("minio", 8, "/stack/minio")
+    found = StackState(nodes)
     monkeypatch.setattr(stack, "status", lambda: found)
     monkeypatch.setattr(Daemon, "is_alive", lambda self: True)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "exported")
     _, lines, said = ran("events")
     assert lines == []
-    assert said == "no broker given: using the local stack, local:9 and s3://b/headgate\n"
-    assert [
-        Target("local:9", "s3://b/headgate", "headgate", {}, {"endpoint": "http://local"})
-    ] == seen
+    assert (
+        said == "no broker given: using the local stack, 127.0.0.1:9 and s3://headgate/headgate\n"
+    )
+    s3 = {"endpoint": "http://127.0.0.1:8"}
+    assert [Target("127.0.0.1:9", "s3://headgate/headgate", "headgate", {}, s3)] == seen
 
 
 def test_doctor_proves_broker_and_bucket(log: KeptLog, objects: Objects) -> None:
@@ -354,21 +355,21 @@ def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> 
 def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
     """`stack up` prints all lines for a shell, and Spark settings for broker, store and
     endpoint."""
-    node = Daemon("kafka-1", 9, "/stack/kafka-1")
-    found = StackState("local:9", "http://local", "b", "key", "secret", (node,))
+    nodes = Daemon("kafka-1", 9, "/stack/kafka-1"), Daemon("minio", 8, "/stack/minio")
+    found = StackState(nodes)
     monkeypatch.setattr(stack, "up", lambda nodes: found)
     code, lines, _ = ran("stack", "up")
     assert code == 0
     exports = dict(line[7:].split("=") for line in lines if line.startswith("export "))
     assert exports == {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "HEADGATE_BROKER": "local:9",
-        "HEADGATE_STORE": "s3://b/headgate",
-        "HEADGATE_S3_ENDPOINT": "http://local",
+        "AWS_ACCESS_KEY_ID": "headgate",
+        "AWS_SECRET_ACCESS_KEY": "headgate-local",
+        "HEADGATE_BROKER": "127.0.0.1:9",
+        "HEADGATE_STORE": "s3://headgate/headgate",
+        "HEADGATE_S3_ENDPOINT": "http://127.0.0.1:8",
     }
     spark = dict(line.split() for line in lines if line.startswith("spark.headgate."))
-    assert list(spark.values()) == ["local:9", "s3://b/headgate", "http://local"]
+    assert list(spark.values()) == ["127.0.0.1:9", "s3://headgate/headgate", "http://127.0.0.1:8"]
 
 
 def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
