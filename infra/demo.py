@@ -65,8 +65,18 @@ def run() -> int:
     console.rule("[bold]Headgate: a shuffle whose data outlives every executor", align="left")
     with ExitStack() as opening:
         with console.status("starting a broker, a bucket and Spark …"):
-            demo = opening.enter_context(_started(console))
-        fine = demo.show()
+            stack = opening.enter_context(start_embedded())
+            spark = opening.enter_context(_session())
+            services = _Kept(stack.bootstrap, stack.endpoint, stack.bucket)
+            headgate = opening.enter_context(attach_session(spark, lambda: services))
+            settings = KafkaSettings(stack.bootstrap, _PREFIX, embedded=True)
+            log = opening.enter_context(closing(KafkaEventLog(settings)))
+        took_s = SYSTEM_CLOCK.monotonic_s() - started_s
+        console.print(
+            f"broker {stack.bootstrap}, bucket {stack.endpoint}/{stack.bucket}, "
+            f"Spark {spark.version} {spark.sparkContext.master}: up in {took_s:.1f} s"
+        )
+        fine = _Demo(console, stack, spark, headgate, log).show()
     console.print(_NEXT)
     took_s = SYSTEM_CLOCK.monotonic_s() - started_s
     console.rule(f"[bold]{'all as promised' if fine else 'NOT as promised'}, {took_s:.0f} s")
@@ -82,25 +92,7 @@ class _Kept:
     bucket: str
 
     def close(self) -> None:
-        """Do nothing: `_started` closes the stack."""
-
-
-@contextmanager
-def _started(console: Console) -> Iterator[_Demo]:
-    begun_s = SYSTEM_CLOCK.monotonic_s()
-    with ExitStack() as opening:
-        stack = opening.enter_context(start_embedded())
-        spark = opening.enter_context(_session())
-        services = _Kept(stack.bootstrap, stack.endpoint, stack.bucket)
-        headgate = opening.enter_context(attach_session(spark, lambda: services))
-        settings = KafkaSettings(stack.bootstrap, _PREFIX, embedded=True)
-        log = opening.enter_context(closing(KafkaEventLog(settings)))
-        took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
-        console.print(
-            f"broker {stack.bootstrap}, bucket {stack.endpoint}/{stack.bucket}, "
-            f"Spark {spark.version} {spark.sparkContext.master}: up in {took_s:.1f} s"
-        )
-        yield _Demo(console, stack, spark, headgate, log)
+        """Do nothing: `run` closes the stack."""
 
 
 @contextmanager

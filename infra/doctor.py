@@ -298,11 +298,10 @@ class _Bucket:
 
         def write(number: int) -> bool:
             gate.wait(ANSWER_S_MAX)
-            try:
+            with suppress(Conflict):
                 self._store.put(name, bytes([number]), f"doctor/{number}")
-            except Conflict:
-                return False
-            return True
+                return True
+            return False
 
         with ThreadPoolExecutor(_WRITERS) as pool:
             won = [number for number, ok in enumerate(pool.map(write, range(_WRITERS))) if ok]
@@ -314,9 +313,8 @@ class _Bucket:
         return f"one of {_WRITERS} writers created an object, the others were refused"
 
     def ranged(self) -> str:
-        if bytes(self._store.get(f"{self._prefix}put", ByteRange(100, 50))) != bytes(
-            range(100, 150)
-        ):
+        part = self._store.get(f"{self._prefix}put", ByteRange(100, 50))
+        if bytes(part) != bytes(range(100, 150)):
             raise Corrupt("a range had other bytes than were put")
         return "50 bytes of 256"
 

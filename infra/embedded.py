@@ -40,10 +40,6 @@ class EmbeddedStack:
     bucket: str
     child: subprocess.Popen[bytes] = field(repr=False, compare=False)
 
-    @property
-    def pid(self) -> int:
-        return self.child.pid
-
     def close(self) -> None:
         """End the child, and with it all data; further calls do nothing."""
         _end(self.child)
@@ -79,8 +75,7 @@ def start_embedded(limit_s: float = 30.0) -> EmbeddedStack:
         line = child.stdout.readline()
         if not line:
             raise Unavailable("the embedded stack ended before it served; its error is on stderr")
-        addresses = json.loads(line)
-        return EmbeddedStack(addresses["bootstrap"], addresses["endpoint"], _BUCKET, child)
+        return EmbeddedStack(**json.loads(line), bucket=_BUCKET, child=child)
     except BaseException:
         _end(child)
         raise

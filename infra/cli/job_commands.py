@@ -25,7 +25,7 @@ from ...storage.upkeep.object_deletion import ObjectDeleter
 from ..sweep import sweep
 from ..target import Target
 from . import views
-from .options import Job, out, targeted
+from .options import Job, JobOrAll, out, targeted
 
 app = typer.Typer()
 
@@ -34,7 +34,7 @@ app = typer.Typer()
 @targeted
 def fsck(
     target: Target,
-    job: Job = "",
+    job: JobOrAll = "",
     deep: Annotated[bool, typer.Option(help="Read every segment, compare checksums.")] = False,
     repair: Annotated[
         bool, typer.Option(help="Delete leftovers, and state lost objects as lost.")
@@ -61,7 +61,7 @@ def fsck(
 @targeted
 def available(
     target: Target,
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
     result: Annotated[str, typer.Option(help="Name of the result.")],
     partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
 ) -> None:
@@ -77,7 +77,7 @@ def available(
 @targeted
 def may_release(
     target: Target,
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
     host: Annotated[str, typer.Option(help="The executor's host, as `headgate events` shows it.")],
 ) -> None:
     """Tell if an executor may go without loss; exit code 1 while attempts of the job run there."""
@@ -93,7 +93,7 @@ def may_release(
 @targeted
 def remove_unused(
     target: Target,
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
     keep: Annotated[list[str] | None, typer.Option(help="A result that is in use.")] = None,
     release: Annotated[
         bool, typer.Option(help="Release them, instead of only listing them.")
@@ -117,7 +117,7 @@ def run_lost(
     evidence: Annotated[
         str, typer.Option(help="How you know that the objects are lost; kept in the log.")
     ],
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
 ) -> None:
     """State that a partition's objects are gone, so that the job's driver makes it again."""
     name = partition_id(partition)
@@ -134,7 +134,7 @@ def run_lost(
 
 @app.command("sweep")
 @targeted
-def run_sweep(target: Target, job: Job = "") -> None:
+def run_sweep(target: Target, job: JobOrAll = "") -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
     Also deletes what ended jobs left behind. Results that outlive their job stay. Exit code 1 when

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Annotated
 
 import typer
@@ -19,7 +19,7 @@ from ...control.inquiry.ignored import refused
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read
 from ..target import Target
 from . import views
-from .options import Job, out, targeted
+from .options import Job, JobOrAll, out, targeted
 
 app = typer.Typer()
 audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
@@ -30,7 +30,7 @@ app.add_typer(audit_app, name="audit", no_args_is_help=True)
 @targeted
 def events(
     target: Target,
-    job: Job = "",
+    job: JobOrAll = "",
     partition: Annotated[
         str, typer.Option(help="Only one partition's life: `result/index` or `index`.")
     ] = "",
@@ -50,10 +50,8 @@ def events(
             return
         records = (follow if wait else read)(log, job)
         shown = (r for r in records if not partition or views.concerns(r.event.body, partition))
-        try:
+        with suppress(KeyboardInterrupt):
             _print_events(shown, as_json)
-        except KeyboardInterrupt:
-            return
 
 
 def _print_events(records: Iterable[Recorded], as_json: bool) -> None:
@@ -72,7 +70,7 @@ def _print_events(records: Iterable[Recorded], as_json: bool) -> None:
 @targeted
 def state(
     target: Target,
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
     at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
 ) -> None:
     """Show the state of a job at an offset, folded from the facts up to there."""
@@ -95,7 +93,7 @@ def state(
 
 @audit_app.command()
 @targeted
-def verify(target: Target, job: Job = "") -> None:
+def verify(target: Target, job: JobOrAll = "") -> None:
     """Derive every decision again from the facts; exit code 1 when a recorded decision differs."""
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
@@ -109,7 +107,7 @@ def verify(target: Target, job: Job = "") -> None:
 def run_why(
     target: Target,
     partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
-    job: Annotated[str, typer.Option(help="Name of the job.")],
+    job: Job,
 ) -> None:
     """Explain why a partition was made, and made again: every attempt, its reason and its end."""
     with closing(target.open_log()) as log:

@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -16,9 +16,6 @@ from rich.segment import Segment
 from ...control.errors import Invalid
 from ..spelling import spelled
 from ..target import Target
-
-if TYPE_CHECKING:
-    from ..devstack.stack import StackState
 
 HAS_DEVSTACK = all(map(find_spec, ("filelock", "psutil")))
 
@@ -38,7 +35,8 @@ class Terminal(Console):
 
 out, err = Terminal(), Terminal(stderr=True)
 
-Job = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
+Job = Annotated[str, typer.Option(help="Name of the job.")]
+JobOrAll = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
 
 
 def _target(
@@ -61,25 +59,18 @@ def _target(
     """Return the target that the connection options name, or the local stack without any."""
     options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
     s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
-    local = None if broker or store else _local_stack()
-    if local is None or not local.is_up():
-        return Target(broker, store, prefix, options, s3_options)
-    store = f"s3://{local.bucket}/{prefix}"
-    err.print(f"no broker given: using the local stack, {local.bootstrap} and {store}", style="dim")
-    os.environ.setdefault("AWS_ACCESS_KEY_ID", local.access_key)
-    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", local.secret_key)
-    return Target(
-        local.bootstrap, store, prefix, options, {"endpoint": local.endpoint} | s3_options
-    )
+    local = None
+    if HAS_DEVSTACK and not (broker or store):
+        from ..devstack import stack
 
-
-def _local_stack() -> StackState | None:
-    """Return the local stack, or None without the packages that it needs."""
-    if not HAS_DEVSTACK:
-        return None
-    from ..devstack import stack
-
-    return stack.status()
+        local = stack.status()
+    if local is not None and local.is_up():
+        broker, store = local.bootstrap, f"s3://{local.bucket}/{prefix}"
+        err.print(f"no broker given: using the local stack, {broker} and {store}", style="dim")
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", local.access_key)
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", local.secret_key)
+        s3_options = {"endpoint": local.endpoint} | s3_options
+    return Target(broker, store, prefix, options, s3_options)
 
 
 def targeted(command: Callable[..., None]) -> Callable[..., None]:

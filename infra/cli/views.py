@@ -353,13 +353,12 @@ def audit_rows(audits: Sequence[Audit]) -> Iterator[Text]:
             says = f"its first events are gone: verified from the snapshot at offset {log.start}"
             yield Text(f"job {log.job}: {says}", "yellow")
     facts, decisions = sum(log.facts for log in audits), sum(log.decisions for log in audits)
-    counts = (
-        f"{_count(len(audits), 'job')}, {_count(facts, 'fact')}, {_count(decisions, 'decision')}"
-    )
+    counts = [_count(len(audits), "job"), _count(facts, "fact"), _count(decisions, "decision")]
     verdict = _count(len(wrong), "violation") if wrong else "every decision follows from its facts"
+    style = "bold red" if wrong else "bold green"
     due = sum(log.due for log in audits)
     still = f", {_count(due, 'decision')} still due" if due else ", none still due"
-    yield Text.assemble(counts, ": ", (verdict, "bold red" if wrong else "bold green"), still)
+    yield Text.assemble(", ".join(counts), ": ", (verdict, style), still)
 
 
 def elsewhere_row(neglected: Neglected) -> Text:

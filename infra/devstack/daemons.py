@@ -212,19 +212,15 @@ def _after_boot_s(process: psutil.Process) -> float:
 def _has_ended(process: psutil.Process) -> bool:
     """Return True if a process has ended. A child of this process is then reaped. One of another
     process is a zombie until that process reaps it, which may never happen."""
-    try:
+    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
             return False
         process.wait(0)
-    except (psutil.NoSuchProcess, psutil.TimeoutExpired):
-        pass
     return True
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((LOOPBACK, port))
+        return True
+    return False

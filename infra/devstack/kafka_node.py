@@ -13,6 +13,7 @@ import shutil
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -137,12 +138,8 @@ def configure(homes: Sequence[KafkaHome], ports: Sequence[tuple[int, int]]) -> N
     voters = ",".join(f"{i}@{LOOPBACK}:{port}" for i, (_, port) in enumerate(ports, 1))
     cluster = {"voters": voters} | (_THREE_NODES if len(homes) > 1 else _ONE_NODE)
     for node_id, (home, (broker, controller)) in enumerate(zip(homes, ports, strict=True), 1):
-        node = {
-            "node_id": node_id,
-            "broker": f"{LOOPBACK}:{broker}",
-            "controller": f"{LOOPBACK}:{controller}",
-            "storage": home.storage,
-        }
+        addresses = {"broker": f"{LOOPBACK}:{broker}", "controller": f"{LOOPBACK}:{controller}"}
+        node = {"node_id": node_id, "storage": home.storage, **addresses}
         home.directory.mkdir(parents=True, exist_ok=True)
         home.properties.write_text(_PROPERTIES.format(**cluster, **node))
         (home.directory / "log4j2.properties").write_text(_LOGGING.format(log=home.log))
@@ -174,11 +171,9 @@ def start(daemon: Daemon, home: KafkaHome) -> Daemon:
 
 def is_ready(home: KafkaHome) -> bool:
     """Return True if the node says in its log that it serves."""
-    try:
-        with home.log.open("rb") as log:
-            return _STARTED in log.read(_STARTED_WITHIN_BYTES)
-    except FileNotFoundError:
-        return False
+    with suppress(FileNotFoundError), home.log.open("rb") as log:
+        return _STARTED in log.read(_STARTED_WITHIN_BYTES)
+    return False
 
 
 def cluster_id(seed: str) -> str:

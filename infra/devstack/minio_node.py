@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,12 +63,11 @@ def start(daemon: Daemon, cache: Path) -> Daemon:
 
 def is_ready(daemon: Daemon) -> bool:
     """Return True if the server says that it serves."""
-    with closing(HTTPConnection(LOOPBACK, daemon.port, timeout=_PROBE_LIMIT_S)) as connection:
-        try:
-            connection.request("GET", "/minio/health/ready")
-            return connection.getresponse().status == 200
-        except (OSError, HTTPException):
-            return False
+    connection = HTTPConnection(LOOPBACK, daemon.port, timeout=_PROBE_LIMIT_S)
+    with closing(connection), suppress(OSError, HTTPException):
+        connection.request("GET", "/minio/health/ready")
+        return connection.getresponse().status == 200
+    return False
 
 
 def make_bucket(endpoint: str) -> None:

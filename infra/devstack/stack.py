@@ -64,11 +64,6 @@ class StackSettings:
         if not self.home.is_absolute():
             raise Invalid(f"the stack's home must be an absolute path, not {self.home}")
 
-    @property
-    def lock_s(self) -> float:
-        """The limit for the wait while another process runs its first `up`."""
-        return 2 * self.fetch_s + self.boot_s
-
 
 @dataclass(frozen=True, slots=True)
 class StackState:
@@ -97,11 +92,10 @@ class StackState:
 
         Raises: Invalid when the stack has no such node.
         """
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        names = ", ".join(node.name for node in self.nodes)
-        raise Invalid(f"the stack has no node {name!r}; it has {names}")
+        named = {node.name: node for node in self.nodes}
+        if name not in named:
+            raise Invalid(f"the stack has no node {name!r}; it has {', '.join(named)}")
+        return named[name]
 
 
 def up(nodes: int = 1, settings: StackSettings | None = None) -> StackState:
@@ -186,7 +180,8 @@ def restart(name: str, settings: StackSettings | None = None) -> StackState:
 def _locked(settings: StackSettings) -> AbstractContextManager[None]:
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_own(settings.home)
-    return daemons.locked(settings.home / _LOCK, settings.lock_s)
+    # another process may run its first `up`
+    return daemons.locked(settings.home / _LOCK, 2 * settings.fetch_s + settings.boot_s)
 
 
 def _require_own(home: Path) -> None:
@@ -284,6 +279,6 @@ def _node(fields: dict[str, Any], home: Path) -> Daemon:
 
 def _save(nodes: tuple[Daemon, ...], settings: StackSettings) -> None:
     path = settings.home / "state.json"
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
-    partial.replace(path)
+    unfinished = path.with_suffix(".partial")
+    unfinished.write_text(json.dumps([asdict(node) for node in nodes], indent=1))
+    unfinished.replace(path)

@@ -41,7 +41,7 @@ print(s3.get_object(Bucket=bucket, Key="a/b", Range="bytes=0-2")["Body"].read().
 PARENT = """
 from headgate.infra.embedded import start_embedded
 stack = start_embedded()
-print(stack.pid, flush=True)
+print(stack.child.pid, flush=True)
 input()
 """
 
@@ -52,7 +52,7 @@ stack = start_embedded()
 if os.fork() == 0:
     signal.alarm(30)
     signal.pause()
-print(stack.pid, flush=True)
+print(stack.child.pid, flush=True)
 input()
 """
 
@@ -78,7 +78,7 @@ def test_an_executor_reaches_broker_and_store(stack: EmbeddedStack) -> None:
 def test_listens_on_loopback_only(stack: EmbeddedStack) -> None:
     """The stack, which asks for no password, listens on loopback only."""
     ports = {int(place.rpartition(":")[2]) for place in (stack.bootstrap, stack.endpoint)}
-    listeners = listening_addresses(stack.pid)
+    listeners = listening_addresses(stack.child.pid)
     assert {(LOOPBACK, port) for port in ports} == listeners
 
 
