@@ -215,20 +215,26 @@ def read_index(
         raise Corrupt(f"{name} has no valid index in its footer: {exc}") from exc
 
 
-def decode(part: memoryview, schema: bytes) -> Iterator[pa.RecordBatch]:
+def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches in a slice's bytes, whose checksum was verified, one at a time. Few bytes
     are copied behind the schema, because that costs less than reading them piece by piece.
 
     Raises:
-        Corrupt: the bytes are no batches of this schema.
+        Corrupt: the bytes are no batches of this schema, or have another number of rows.
     """
     try:
-        few = len(part) <= _COPIED_BYTES_MAX
+        left, few = rows, len(part) <= _COPIED_BYTES_MAX
         stream = schema + part if few else pa.PythonFile(_Chain(schema, part), "r")
         with ipc.open_stream(stream, options=_SERIAL) as batches:
-            yield from batches
+            for batch in batches:
+                left -= batch.num_rows
+                if left < 0:
+                    break
+                yield batch
     except (pa.ArrowException, EOFError, OSError) as exc:
         raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
+    if left:
+        raise Corrupt(f"{rows - left} rows, expected {rows}")
 
 
 class _Chain:

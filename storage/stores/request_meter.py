@@ -34,7 +34,8 @@ class RequestMeter:
     def add(self, **counts: int) -> None:
         """Count requests and bytes, named as the fields of `RequestCounts`."""
         with self._lock:
-            self._counts.update(counts)
+            for name, count in counts.items():
+                self._counts[name] += count
 
     def read(self) -> RequestCounts:
         with self._lock:

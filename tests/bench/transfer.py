@@ -206,7 +206,7 @@ class Lane:
             part = bodies[piece.source.name][piece.span.start : piece.span.end]
             found = xxhash.xxh3_64_intdigest(part)
             assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
-            list(decode(part, schema))
+            list(decode(part, schema, piece.rows))
 
     def _bare_put(self, name: str, segment: Segment) -> None:
         self._job.client.put(name, segment.body, use_multipart=False)

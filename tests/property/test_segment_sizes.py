@@ -43,7 +43,7 @@ def read(made: Segment, kind: pa.DataType) -> list[pa.RecordBatch]:
     """Return the batches of the first subpartition."""
     schema, start = pa.schema([("c", kind)]), made.index.start
     part = made.body[start : start + int(made.index.sizes[0])]
-    return list(decode(part, schema.serialize().to_pybytes()))
+    return list(decode(part, schema.serialize().to_pybytes(), int(made.index.rows[0])))
 
 
 def filled(kind: pa.DataType, rows: int) -> pa.Array:
@@ -95,7 +95,7 @@ def test_there_is_room_for_many_columns(columns: int) -> None:
     made = encode([sort([rows], [np.array([0, 1])], 2)], "none", ATTEMPT)
     start, sizes = made.index.start, made.index.sizes
     schema = rows.schema.serialize().to_pybytes()
-    (found,) = decode(made.body[start : start + int(sizes[0])], schema)
+    (found,) = decode(made.body[start : start + int(sizes[0])], schema, 1)
     assert rows.slice(0, 1) == found
 
 

@@ -31,6 +31,7 @@ from headgate.control.snapshots import records, resume
 from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import Start
 from headgate.storage.contract import InputGateDeployment
+from headgate.storage.format import segment
 from headgate.storage.reading import gate
 from headgate.storage.reading.gate import SegmentGate
 from headgate.storage.reading.read_plan import Slice
@@ -98,7 +99,7 @@ def take_unknown_for_empty(patch: pytest.MonkeyPatch) -> None:
 
 def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
     """A missing object counts as one without rows."""
-    checked, decoded = SegmentGate._checked, gate._decoded
+    checked, decode = SegmentGate._checked, segment.decode
 
     def forgiving(
         self: SegmentGate, piece: Slice, window: Future[memoryview]
@@ -108,11 +109,11 @@ def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
         except Lost:
             return piece, memoryview(b"")
 
-    def of_nothing(piece: Slice, body: memoryview, schema: bytes) -> object:
-        return decoded(piece, body, schema) if len(body) else iter(())
+    def of_nothing(body: memoryview, schema: bytes, rows: int) -> object:
+        return decode(body, schema, rows) if len(body) else iter(())
 
     patch.setattr(SegmentGate, "_checked", forgiving)
-    patch.setattr(gate, "_decoded", of_nothing)
+    patch.setattr(gate, "decode", of_nothing)
 
 
 def ignore_the_basis(patch: pytest.MonkeyPatch) -> None:

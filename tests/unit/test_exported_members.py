@@ -97,7 +97,7 @@ hashed.add(run)
 attempt = AttemptId(PartitionId(ResultId("r"), 0), 0, 0)
 segment = encode([run], "lz4", attempt)
 body = segment.body[segment.index.starts[0] :][: segment.index.sizes.sum()]
-assert 2 == len(list(decode(body, schema.serialize().to_pybytes())))
+assert 2 == len(list(decode(body, schema.serialize().to_pybytes(), 2)))
 assert hashed.digest() is not None
 print(*{"pandas"} & sys.modules.keys())
 """
