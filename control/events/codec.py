@@ -19,16 +19,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from ..errors import Corrupt, Invalid
 from ..ids import NAME_CHARS_MAX, AttemptId, PartitionId, is_name
 from . import avro
-from .types import (
-    Body,
-    Consumed,
-    Deleted,
-    Event,
-    Produced,
-    ResultRegistered,
-    SegmentProduced,
-    SegmentSummary,
-)
+from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
@@ -39,7 +30,7 @@ _TIME_MS_MAX = 1 << 47
 _known_names = lru_cache(4096)(is_name)
 _MARKER = b"\xc3\x01"
 _HEADER_BYTES = 10
-_PARTS = (SegmentSummary, AttemptId, PartitionId)
+_PARTS = (ev.SegmentSummary, AttemptId, PartitionId)
 
 
 def _schema(version: int) -> dict[str, Any]:
@@ -53,7 +44,7 @@ def _fingerprint(schema: dict[str, Any]) -> bytes:
 
 
 _RAW = {version: _schema(version) for version in range(1, VERSION + 1)}
-_CLASSES = {kind.__name__: kind for kind in (*get_args(Body), Event, *_PARTS)}
+_CLASSES = {kind.__name__: kind for kind in (*get_args(ev.Body), ev.Event, *_PARTS)}
 _READERS = MappingProxyType(
     {_fingerprint(raw): avro.reader(raw, _CLASSES) for raw in _RAW.values()}
 )
@@ -61,7 +52,7 @@ _write = avro.writer(_RAW[VERSION])
 _PREFIX = _MARKER + _fingerprint(_RAW[VERSION])
 
 
-def encode(event: Event) -> bytes:
+def encode(event: ev.Event) -> bytes:
     """Encode an event as a record.
 
     Raises:
@@ -76,7 +67,7 @@ def encode(event: Event) -> bytes:
     return bytes(out)
 
 
-def decode(record: bytes) -> Event:
+def decode(record: bytes) -> ev.Event:
     """Decode the event of a record.
 
     Raises:
@@ -91,7 +82,7 @@ def decode(record: bytes) -> Event:
         raise Corrupt(f"the event cannot be decoded: {type(exc).__name__}") from exc
     if end != len(record):
         raise Corrupt(f"the record has {len(record) - end} bytes after its event")
-    decoded = cast(Event, event)
+    decoded = cast(ev.Event, event)
     if wrong := _beyond(decoded):
         raise Corrupt(f"the event is out of bounds: {wrong}")
     return decoded
@@ -101,7 +92,7 @@ def _is_name(text: str) -> bool:
     return len(text) <= NAME_CHARS_MAX and _known_names(text)
 
 
-def _beyond(event: Event) -> str:
+def _beyond(event: ev.Event) -> str:
     """Return why a value of an event is out of bounds, or an empty text.
 
     Names go into keys and object names. A result of too many parts takes too much memory of every
@@ -115,7 +106,7 @@ def _beyond(event: Event) -> str:
     return "" if check is None else check(event.body)
 
 
-def _beyond_result(body: ResultRegistered) -> str:
+def _beyond_result(body: ev.ResultRegistered) -> str:
     if not _is_name(body.result):
         return f"{body.result[:NAME_CHARS_MAX]!r} cannot name a result"
     if not 0 <= body.partitions <= PARTS_MAX or not 0 <= body.subpartitions <= PARTS_MAX:
@@ -125,7 +116,7 @@ def _beyond_result(body: ResultRegistered) -> str:
     return ""
 
 
-def _beyond_segments(*segments: SegmentSummary) -> str:
+def _beyond_segments(*segments: ev.SegmentSummary) -> str:
     return _beyond_counts(*[n for segment in segments for n in (segment.rows, segment.size_bytes)])
 
 
@@ -138,16 +129,16 @@ def _beyond_counts(*counts: int) -> str:
 
 _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
     {
-        ResultRegistered: _beyond_result,
-        SegmentProduced: lambda body: _beyond_segments(body.segment),
-        Produced: lambda body: _beyond_segments(*body.segments),
-        Consumed: lambda body: _beyond_counts(body.rows, body.read_bytes, body.requests),
-        Deleted: lambda body: _beyond_counts(body.objects),
+        ev.ResultRegistered: _beyond_result,
+        ev.SegmentProduced: lambda body: _beyond_segments(body.segment),
+        ev.Produced: lambda body: _beyond_segments(*body.segments),
+        ev.Consumed: lambda body: _beyond_counts(body.rows, body.read_bytes, body.requests),
+        ev.Deleted: lambda body: _beyond_counts(body.objects),
     }
 )
 
 
-def trace_id(event: Event) -> str:
+def trace_id(event: ev.Event) -> str:
     """Return the trace id that all events of one result share: 32 hex digits."""
     body = event.body
     attempt = getattr(body, "attempt", None)
@@ -160,7 +151,7 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def headers(event: Event) -> list[tuple[str, bytes]]:
+def headers(event: ev.Event) -> list[tuple[str, bytes]]:
     """Return headers from which other tools recognise a record without decoding it."""
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")

@@ -8,21 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..events.types import (
-    AttemptFailed,
-    AttemptStarted,
-    Consumable,
-    Event,
-    ExecutorLost,
-    JobAccepted,
-    Lost,
-    PartitionAccepted,
-    Produced,
-    Recorded,
-    Released,
-    Reproduce,
-    Superseded,
-)
+from ..events import types as ev
 from ..ids import AttemptId, PartitionId
 
 READ = "is the one that readers read"
@@ -52,7 +38,7 @@ class _Attempt:
 @dataclass(slots=True)
 class _Story:
     partition: PartitionId
-    facts: dict[int, Event] = field(default_factory=dict)
+    facts: dict[int, ev.Event] = field(default_factory=dict)
     """The losses that may be the basis of a later order."""
     made: dict[AttemptId, _Attempt] = field(default_factory=dict)
     cause: tuple[str, list[int]] = ("its map stage was run", [])
@@ -60,29 +46,34 @@ class _Story:
     open: AttemptId | None = None
     """The attempt that the next one replaces."""
 
-    def take(self, recorded: Recorded) -> None:
+    def take(self, recorded: ev.Recorded) -> None:
         offset, body = recorded.offset, recorded.event.body
         match body:
-            case JobAccepted() if body.epoch > 1:
+            case ev.JobAccepted() if body.epoch > 1:
                 self.cause = (f"driver {body.epoch} of the job attached", [offset])
                 self.open = None
-            case PartitionAccepted() if self._accepted(body):
+            case ev.PartitionAccepted() if self._accepted(body):
                 self.cause = ("its map stage was run", [offset])
-            case AttemptStarted() if body.attempt.partition == self.partition:
+            case ev.AttemptStarted() if body.attempt.partition == self.partition:
                 self._start(body.attempt, offset)
-            case Reproduce() if body.result == self.partition.result:
+            case ev.Reproduce() if body.result == self.partition.result:
                 if self.partition.index in body.partitions:
                     self._order(recorded, body)
-            case Lost() | ExecutorLost():
+            case ev.Lost() | ev.ExecutorLost():
                 self.facts[offset] = recorded.event
-            case Produced() | AttemptFailed() | Consumable() | Superseded():
-                if body.attempt.partition == self.partition:
-                    self._end(body, offset)
-            case Released() if body.result == self.partition.result:
+            case ev.Produced():
+                self._note(body.attempt, "has produced", offset)
+            case ev.AttemptFailed():
+                self._note(body.attempt, f"failed: {body.reason}", offset)
+            case ev.Consumable():
+                self._note(body.attempt, READ, offset)
+            case ev.Superseded():
+                self._note(body.attempt, f"was superseded: {body.reason}", offset)
+            case ev.Released() if body.result == self.partition.result:
                 for attempt in body.attempts:
                     self._note(attempt, f"released: {body.reason}", offset)
 
-    def _accepted(self, body: PartitionAccepted) -> bool:
+    def _accepted(self, body: ev.PartitionAccepted) -> bool:
         within = body.first <= self.partition.index < body.first + body.count
         return body.result == self.partition.result and within and not self.made
 
@@ -97,31 +88,21 @@ class _Story:
         self.made[attempt] = _Attempt(reason, [*offsets, offset])
         self.open = attempt
 
-    def _order(self, recorded: Recorded, body: Reproduce) -> None:
+    def _order(self, recorded: ev.Recorded, body: ev.Reproduce) -> None:
         basis = recorded.event.basis
         fact = self.facts.get(basis if basis is not None else -1)
         by = f", announced by {fact.by}" if fact is not None else ""
         offsets = [recorded.offset] if basis is None else [basis, recorded.offset]
         self.cause, self.open = (f"it was ordered again: {body.reason}{by}", offsets), None
 
-    def _end(self, body: Produced | AttemptFailed | Consumable | Superseded, offset: int) -> None:
-        match body:
-            case Produced():
-                self._note(body.attempt, "has produced", offset)
-            case AttemptFailed():
-                self._note(body.attempt, f"failed: {body.reason}", offset)
-            case Consumable():
-                self._note(body.attempt, READ, offset)
-            case Superseded():
-                self._note(body.attempt, f"was superseded: {body.reason}", offset)
-
     def _note(self, attempt: AttemptId, outcome: str, offset: int) -> None:
+        """Add an event to the story of an attempt; attempts at other partitions have none."""
         if (entry := self.made.get(attempt)) is not None:
             entry.outcome = outcome
             entry.offsets.append(offset)
 
 
-def why(records: Iterable[Recorded], partition: PartitionId) -> tuple[Made, ...]:
+def why(records: Iterable[ev.Recorded], partition: PartitionId) -> tuple[Made, ...]:
     """Return every attempt at a partition that is in the records."""
     story = _Story(partition)
     for recorded in records:

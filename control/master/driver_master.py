@@ -19,19 +19,7 @@ from ..contract import (
     TaskInputsOutputsDescriptor,
 )
 from ..errors import Fenced, Invalid, Lost
-from ..events.types import (
-    Decision,
-    Fact,
-    JobAccepted,
-    JobRegistered,
-    JobUnregistered,
-    PartitionAccepted,
-    PartitionRegistered,
-    PromoteRequested,
-    ReleaseRequested,
-    ResultRegistered,
-    StopTrackingRequested,
-)
+from ..events import types as ev
 from ..ids import JobId, ResultId
 from ..inquiry import questions
 from ..log import EventLog
@@ -105,7 +93,7 @@ class DriverMaster:
         begin(self._log, job, deadline, is_new=context.application == job)
         while (accepted := self._register(context, deadline)) is None:
             deadline.pause()
-        assert isinstance(accepted, JobAccepted), "a registered job is accepted"
+        assert isinstance(accepted, ev.JobAccepted), "a registered job is accepted"
         self._epochs[job] = accepted.epoch
         if self._settings.lease_ms:
             loop, settings = self._threads[job], self._settings
@@ -116,7 +104,7 @@ class DriverMaster:
     def unregister_job(self, job_id: JobId) -> None:
         """Release the job's results, wait until their objects are deleted, then sweep the job's
         prefix."""
-        self._answer(job_id, JobUnregistered("closed", self._epoch(job_id)))
+        self._answer(job_id, ev.JobUnregistered("closed", self._epoch(job_id)))
         closed = self._loop(job_id).wait_until_left()
         if closed.closed is not None:  # else a later driver speaks for the job
             self._storage.sweep(closed)
@@ -129,7 +117,7 @@ class DriverMaster:
         loop = self._loop(job_id)
         result = partition.result
         loop.ask(
-            ResultRegistered(
+            ev.ResultRegistered(
                 result,
                 partition.partitions,
                 partition.subpartitions,
@@ -140,7 +128,7 @@ class DriverMaster:
                 partition.pipelined,
             )
         )
-        answer = loop.ask(PartitionRegistered(result, producer.first, producer.count))
+        answer = loop.ask(ev.PartitionRegistered(result, producer.first, producer.count))
         described: Future[ShuffleDescriptor] = Future()
         answer.add_done_callback(lambda done: _describe(done, described, job_id, partition))
         return described
@@ -148,7 +136,7 @@ class DriverMaster:
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result; its objects are deleted soon after."""
         epoch = self._epoch(descriptor.job)
-        self._answer(descriptor.job, ReleaseRequested(descriptor.result, "asked for", epoch))
+        self._answer(descriptor.job, ev.ReleaseRequested(descriptor.result, "asked for", epoch))
 
     def await_complete(self, descriptor: ShuffleDescriptor) -> ResultState:
         """Wait until every partition of a result is consumable."""
@@ -161,12 +149,12 @@ class DriverMaster:
         return self._task_bytes(task.inputs, task.outputs)
 
     def promote_partitions(self, descriptor: ShuffleDescriptor, expires_ms: int) -> None:
-        request = PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
+        request = ev.PromoteRequested(descriptor.result, expires_ms, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):
             raise Invalid(f"result {descriptor.result} is not complete, or was released")
 
     def stop_tracking_partitions(self, descriptor: ShuffleDescriptor, reason: str) -> None:
-        request = StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
+        request = ev.StopTrackingRequested(descriptor.result, reason, self._epoch(descriptor.job))
         if not self._answer(descriptor.job, request):
             raise Invalid(f"result {descriptor.result} was released, or is no longer tracked")
 
@@ -182,14 +170,14 @@ class DriverMaster:
     def remove_unused(self, job_id: JobId, in_use: Collection[ResultId]) -> tuple[ResultId, ...]:
         unused = questions.unused(self.state(job_id), in_use)
         for result in unused:
-            self._answer(job_id, ReleaseRequested(result, "unused", self._epoch(job_id)))
+            self._answer(job_id, ev.ReleaseRequested(result, "unused", self._epoch(job_id)))
         return unused
 
     def state(self, job_id: JobId) -> JobState:
         """Return the committed state of a job."""
         return self._loop(job_id).state
 
-    def _register(self, context: JobShuffleContext, deadline: Deadline) -> Decision | None:
+    def _register(self, context: JobShuffleContext, deadline: Deadline) -> ev.Decision | None:
         """Return the answer to a registration, or None if it may be tried again: it was fenced, but
         by nobody who registered later."""
         job, settings, me = context.job_id, self._settings, self._me
@@ -198,7 +186,7 @@ class DriverMaster:
             context, self._log, self._storage, settings, announcer
         )
         loop.start()
-        registered = JobRegistered(
+        registered = ev.JobRegistered(
             settings.mode, me.version, context.application, me.store, settings.lease_ms
         )
         try:
@@ -230,8 +218,8 @@ class DriverMaster:
             self._threads.pop(job_id).close()
 
     def _answer(
-        self, job_id: JobId, fact: Fact, deadline: Deadline | None = None
-    ) -> tuple[Decision, ...]:
+        self, job_id: JobId, fact: ev.Fact, deadline: Deadline | None = None
+    ) -> tuple[ev.Decision, ...]:
         loop = self._loop(job_id)
         try:
             asked = loop.ask(fact, deadline)
@@ -242,7 +230,7 @@ class DriverMaster:
 
 
 def _describe(
-    done: Future[tuple[Decision, ...]],
+    done: Future[tuple[ev.Decision, ...]],
     described: Future[ShuffleDescriptor],
     job: JobId,
     partition: PartitionDescriptor,
@@ -256,7 +244,9 @@ def _describe(
         )
     else:
         accepted = done.result()[0]
-        assert isinstance(accepted, PartitionAccepted), "nothing else follows from a registration"
+        assert isinstance(accepted, ev.PartitionAccepted), (
+            "nothing else follows from a registration"
+        )
         described.set_result(
             ShuffleDescriptor(
                 job,

@@ -5,36 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import assert_never
 
-from ..events.types import (
-    AttemptFailed,
-    AttemptStarted,
-    Body,
-    Consumable,
-    Consumed,
-    Deleted,
-    ExecutorLost,
-    JobAccepted,
-    JobFailed,
-    JobRegistered,
-    JobUnregistered,
-    LeaseExpired,
-    Lost,
-    PartitionAccepted,
-    PartitionRegistered,
-    Produced,
-    Promoted,
-    PromoteRequested,
-    Released,
-    ReleaseRequested,
-    Reproduce,
-    ResultComplete,
-    ResultRegistered,
-    SegmentProduced,
-    StopTrackingRequested,
-    Superseded,
-    Tick,
-    TrackingStopped,
-)
+from ..events import types as ev
 from ..events.values import changed
 from ..ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
@@ -56,38 +27,38 @@ from .state import (
 _GONE_MAX = 200
 
 
-def apply(state: JobState, body: Body) -> JobState:
+def apply(state: JobState, body: ev.Body) -> JobState:
     """Return the state after an event."""
     if is_fenced(state, body):
         return state
-    match body:
-        case JobAccepted():
+    match body:  # the most frequent events first
+        case ev.AttemptStarted() | ev.AttemptFailed() | ev.SegmentProduced() | ev.Produced():
+            return _change(state, body.attempt.partition.result, body)
+        case ev.Lost() | ev.Consumable() | ev.Superseded():
+            return _change(state, body.attempt.partition.result, body)
+        case ev.Promoted() | ev.Consumed():
+            return _change(state, body.result, body)
+        case ev.PartitionAccepted() | ev.ResultComplete() | ev.Reproduce() | ev.TrackingStopped():
+            return _change(state, body.result, body)
+        case ev.Released() | ev.Deleted():
+            return _retire(_change(state, body.result, body), body.result)
+        case ev.JobAccepted():
             return _accept(state, body.epoch)
-        case JobUnregistered() | LeaseExpired():
+        case ev.JobUnregistered() | ev.LeaseExpired():
             ends = state.epoch > 0 and state.closed is None
             return changed(state, closed=body.reason) if ends else state
-        case JobFailed():
+        case ev.JobFailed():
             return changed(state, failed=body.reason)
-        case ExecutorLost():
+        case ev.ExecutorLost():
             return _lose_host(state, body.host)
-        case ResultRegistered():
+        case ev.ResultRegistered():
             existing = state.results.get(body.result)
             refused = existing is not None or not state.registered
             return state if refused else _put(state, body.result, ResultState(body))
-        case JobRegistered() | PartitionRegistered() | Tick():
+        case ev.JobRegistered() | ev.PartitionRegistered() | ev.Tick():
             return state
-        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
+        case ev.ReleaseRequested() | ev.PromoteRequested() | ev.StopTrackingRequested():
             return state
-        case AttemptStarted() | AttemptFailed() | SegmentProduced() | Produced():
-            return _change(state, body.attempt.partition.result, body)
-        case Lost() | Consumable() | Superseded():
-            return _change(state, body.attempt.partition.result, body)
-        case PartitionAccepted() | ResultComplete() | Reproduce() | TrackingStopped():
-            return _change(state, body.result, body)
-        case Promoted() | Consumed():
-            return _change(state, body.result, body)
-        case Released() | Deleted():
-            return _retire(_change(state, body.result, body), body.result)
         case _:
             assert_never(body)
 
@@ -142,7 +113,7 @@ def _forget_result(state: JobState, name: ResultId) -> JobState:
     return changed(state, results=state.results.without((name,)), forgotten=forgotten)
 
 
-def _change(state: JobState, name: ResultId, body: Body) -> JobState:
+def _change(state: JobState, name: ResultId, body: ev.Body) -> JobState:
     """Apply an event to one result. Return the same object if nothing changed: callers test with
     `is`."""
     before = state.results.get(name)
@@ -150,49 +121,49 @@ def _change(state: JobState, name: ResultId, body: Body) -> JobState:
     return state if after is None or after is before else _put(state, name, after)
 
 
-def _apply_result(result: ResultState, body: Body) -> ResultState:
+def _apply_result(result: ResultState, body: ev.Body) -> ResultState:
     production = result.production
     match body:
-        case PartitionAccepted():
+        case ev.PartitionAccepted():
             new = range(body.first, body.first + body.count)
             accepted = production.accepted.having(new)
             return changed(result, production=changed(production, accepted=accepted))
-        case AttemptStarted():
+        case ev.AttemptStarted():
             return _producing(result, _start(production, body))
-        case AttemptFailed():
+        case ev.AttemptFailed():
             return _producing(result, _end(_note(production, body.attempt), (body.attempt,)))
-        case SegmentProduced():
+        case ev.SegmentProduced():
             noted = _note(production, body.attempt)
             streams = result.registered.pipelined
             return _producing(result, _stream(noted, body) if streams else noted)
-        case Produced():
+        case ev.Produced():
             return _produce(result, body)
-        case Lost():
+        case ev.Lost():
             return _wait(result, body)
-        case Consumable():
+        case ev.Consumable():
             return _win(result, body.attempt)
-        case Superseded():
+        case ev.Superseded():
             superseded = production.superseded.having((body.attempt,))
             production = changed(production, superseded=superseded)
             written = result.totals.written + Written(superseded=1)
             totals = changed(result.totals, written=written)
             return changed(result, production=production, totals=totals)
-        case ResultComplete():
+        case ev.ResultComplete():
             totals = changed(result.totals, completions=result.totals.completions + 1)
             return changed(_nobody_waits(result), complete=True, totals=totals)
-        case TrackingStopped():
+        case ev.TrackingStopped():
             return _stop_tracking(result, body)
-        case Reproduce():
+        case ev.Reproduce():
             again = result.reproduction.reproducing.having(body.partitions)
             reproduction = changed(result.reproduction, reproducing=again)
             return changed(result, reproduction=reproduction, complete=False)
-        case Promoted():
+        case ev.Promoted():
             return changed(result, fate=changed(result.fate, expires_ms=body.expires_ms))
-        case Consumed():
+        case ev.Consumed():
             return _consume(result, body)
-        case Released():
+        case ev.Released():
             return changed(result, fate=changed(result.fate, released=body.reason))
-        case Deleted():
+        case ev.Deleted():
             return _forget(result, body)
         case _:
             return result
@@ -209,7 +180,7 @@ def _note(production: Production, attempt: AttemptId) -> Production:
     return changed(production, attempts=production.attempts.having(attempt, None))
 
 
-def _wait(result: ResultState, lost: Lost) -> ResultState:
+def _wait(result: ResultState, lost: ev.Lost) -> ResultState:
     """Add the reader that states the loss, if it waits for a partition that is, or will be, made
     again."""
     index, reproduction = lost.attempt.partition.index, result.reproduction
@@ -221,7 +192,7 @@ def _wait(result: ResultState, lost: Lost) -> ResultState:
     return changed(result, reproduction=changed(reproduction, waiting=waiting))
 
 
-def _start(production: Production, started: AttemptStarted) -> Production:
+def _start(production: Production, started: ev.AttemptStarted) -> Production:
     attempt = started.attempt
     if production.attempts.get(attempt) is not None:
         return production
@@ -236,7 +207,7 @@ def _end(production: Production, attempts: Collection[AttemptId]) -> Production:
     return changed(production, running=production.running.without(attempts))
 
 
-def _stream(production: Production, fact: SegmentProduced) -> Production:
+def _stream(production: Production, fact: ev.SegmentProduced) -> Production:
     """Add the next segment of a stream. A repeated segment, or one after a gap, changes nothing."""
     announced = production.streams.get(fact.attempt, ())
     if fact.segment.number != len(announced):
@@ -245,7 +216,7 @@ def _stream(production: Production, fact: SegmentProduced) -> Production:
     return changed(production, streams=streams)
 
 
-def _produce(result: ResultState, body: Produced) -> ResultState:
+def _produce(result: ResultState, body: ev.Produced) -> ResultState:
     attempt, production, totals = body.attempt, result.production, result.totals
     if production.attempts.get(attempt) is not None:
         return _producing(result, _end(production, (attempt,)))
@@ -273,12 +244,12 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
     )
 
 
-def _add(totals: Totals, produced: Produced) -> Totals:
+def _add(totals: Totals, produced: ev.Produced) -> Totals:
     more = Written(1, len(produced.segments), produced.rows, produced.size_bytes)
     return changed(totals, written=totals.written + more)
 
 
-def _stop_tracking(result: ResultState, body: TrackingStopped) -> ResultState:
+def _stop_tracking(result: ResultState, body: ev.TrackingStopped) -> ResultState:
     if not body.attempts:
         return changed(result, fate=changed(result.fate, tracked=False))
     before = result.reproduction.before
@@ -306,7 +277,7 @@ def _lose_host(state: JobState, host: str) -> JobState:
     return state
 
 
-def _consume(result: ResultState, body: Consumed) -> ResultState:
+def _consume(result: ResultState, body: ev.Consumed) -> ResultState:
     totals, last = result.totals, min(body.first + body.count, result.registered.subpartitions)
     read = range(max(0, body.first), last if result.fate.released is None else 0)
     consumed = totals.consumed.having(read)
@@ -314,7 +285,7 @@ def _consume(result: ResultState, body: Consumed) -> ResultState:
     return changed(result, totals=changed(totals, consumed=consumed, reads=totals.reads + more))
 
 
-def _forget(result: ResultState, deleted: Deleted) -> ResultState:
+def _forget(result: ResultState, deleted: ev.Deleted) -> ResultState:
     """Remove attempts whose objects are deleted. Only attempts that were ordered to go count."""
     gone = set(deleted.attempts) & set(result.doomed)
     if not gone:

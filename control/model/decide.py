@@ -9,36 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ..events.types import (
-    AttemptFailed,
-    AttemptStarted,
-    Consumable,
-    Consumed,
-    Decision,
-    Deleted,
-    ExecutorLost,
-    Fact,
-    JobAccepted,
-    JobFailed,
-    JobRegistered,
-    JobUnregistered,
-    LeaseExpired,
-    Lost,
-    PartitionAccepted,
-    PartitionRegistered,
-    Produced,
-    Promoted,
-    PromoteRequested,
-    Released,
-    ReleaseRequested,
-    ResultComplete,
-    ResultRegistered,
-    SegmentProduced,
-    StopTrackingRequested,
-    Superseded,
-    Tick,
-    TrackingStopped,
-)
+from ..events import types as ev
 from ..ids import AttemptId, ResultId, in_parts
 from .apply import apply
 from .attempts import is_last, is_superseded, refusal, refuse_late, unsound
@@ -47,7 +18,7 @@ from .reproduce import decide_again
 from .state import JobState, ResultState, is_fenced
 
 
-def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
+def step(state: JobState, fact: ev.Fact) -> tuple[JobState, tuple[ev.Decision, ...]]:
     """Return the state after a fact and its decisions, and the decisions."""
     decisions = decide(state, fact)
     state = apply(state, fact)
@@ -56,60 +27,60 @@ def step(state: JobState, fact: Fact) -> tuple[JobState, tuple[Decision, ...]]:
     return state, decisions
 
 
-def decide(state: JobState, fact: Fact) -> tuple[Decision, ...]:
+def decide(state: JobState, fact: ev.Fact) -> tuple[ev.Decision, ...]:
     """Return the decisions that follow from a fact; `state` is the state before it."""
     if is_fenced(state, fact):
         return ()
-    match fact:
-        case JobRegistered():
-            return (JobAccepted(state.epoch + 1),)
-        case PartitionRegistered():
-            return _decide_registered(state, fact)
-        case Produced():
+    match fact:  # the most frequent facts first
+        case ev.AttemptStarted():
+            return refuse_late(state, fact.attempt)
+        case ev.Produced():
             return _decide_produced(state, fact)
-        case SegmentProduced():
+        case ev.ResultRegistered() | ev.Consumed() | ev.Deleted():
+            return ()
+        case ev.JobRegistered():
+            return (ev.JobAccepted(state.epoch + 1),)
+        case ev.PartitionRegistered():
+            return _decide_registered(state, fact)
+        case ev.SegmentProduced():
             return decide_segment(state, fact)
-        case AttemptFailed():
+        case ev.AttemptFailed():
             return _decide_ended(state, fact.attempt, "failed")
-        case ExecutorLost():
+        case ev.ExecutorLost():
             return _decide_host(state, fact)
-        case Lost():
+        case ev.Lost():
             return _decide_lost(state, fact)
-        case PromoteRequested():
+        case ev.PromoteRequested():
             return _decide_promotion(state, fact)
-        case StopTrackingRequested():
+        case ev.StopTrackingRequested():
             return _decide_untracked(state, fact)
-        case Tick():
+        case ev.Tick():
             return _decide_expired(state, fact.now_ms)
-        case ReleaseRequested():
+        case ev.ReleaseRequested():
             return _decide_release(state, fact.result, fact.reason)
-        case JobUnregistered() | LeaseExpired():
+        case ev.JobUnregistered() | ev.LeaseExpired():
             return tuple(
                 decision
                 for name, result in sorted(state.results.items())
                 if not result.kept
                 for decision in _decide_release(state, name, fact.reason)
             )
-        case AttemptStarted():
-            return refuse_late(state, fact.attempt)
-        case ResultRegistered() | Consumed() | Deleted():
-            return ()
         case _:
             assert_never(fact)
 
 
-def _decide_registered(state: JobState, fact: PartitionRegistered) -> tuple[Decision, ...]:
+def _decide_registered(state: JobState, fact: ev.PartitionRegistered) -> tuple[ev.Decision, ...]:
     result = state.results.get(fact.result)
     if result is None or result.fate.released is not None or not state.registered:
         return ()
     if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
         return ()
-    accepted = PartitionAccepted(fact.result, fact.first, fact.count, state.epoch)
+    accepted = ev.PartitionAccepted(fact.result, fact.first, fact.count, state.epoch)
     done = result.registered.partitions == 0 and not result.complete
-    return (accepted, ResultComplete(fact.result)) if done else (accepted,)
+    return (accepted, ev.ResultComplete(fact.result)) if done else (accepted,)
 
 
-def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
+def _decide_produced(state: JobState, fact: ev.Produced) -> tuple[ev.Decision, ...]:
     partition = fact.attempt.partition
     result = state.results.get(partition.result)
     if result is None or is_superseded(result, fact.attempt):
@@ -118,14 +89,14 @@ def _decide_produced(state: JobState, fact: Produced) -> tuple[Decision, ...]:
         return decide_stream_end(state, result, fact)
     refused = refusal(state, result, fact.attempt) or unsound(fact)
     if refused is not None:
-        return (Superseded(fact.attempt, refused),)
+        return (ev.Superseded(fact.attempt, refused),)
     if (changed := _changed(result, fact)) is not None:
-        return Superseded(fact.attempt, changed), JobFailed(changed)
-    won = Consumable(fact.attempt)
-    return (won, ResultComplete(partition.result)) if is_last(result, fact.attempt) else (won,)
+        return ev.Superseded(fact.attempt, changed), ev.JobFailed(changed)
+    won = ev.Consumable(fact.attempt)
+    return (won, ev.ResultComplete(partition.result)) if is_last(result, fact.attempt) else (won,)
 
 
-def _changed(result: ResultState, fact: Produced) -> str | None:
+def _changed(result: ResultState, fact: ev.Produced) -> str | None:
     """Return the reason to fail if a partition is made again with other content. Consumers may have
     read what it held before, so only the same content may replace it."""
     partition = fact.attempt.partition
@@ -141,24 +112,24 @@ def _changed(result: ResultState, fact: Produced) -> str | None:
     )
 
 
-def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[Decision, ...]:
+def _decide_ended(state: JobState, attempt: AttemptId, reason: str) -> tuple[ev.Decision, ...]:
     """Decide on an attempt that has ended without a complete partition."""
     result = state.results.get(attempt.partition.result)
     if result is None or is_superseded(result, attempt):
         return ()
     if attempt != result.production.winners.get(attempt.partition.index):
-        return (Superseded(attempt, reason),)
+        return (ev.Superseded(attempt, reason),)
     return decide_stream_break(state, result, attempt, reason)
 
 
-def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
+def _decide_host(state: JobState, fact: ev.ExecutorLost) -> tuple[ev.Decision, ...]:
     ended = sorted(
         attempt
         for result in state.results.values()
         for attempt, host in result.production.running.items()
         if host == fact.host
     )
-    decisions: list[Decision] = []
+    decisions: list[ev.Decision] = []
     for attempt in ended:
         for decision in _decide_ended(state, attempt, f"executor lost: {fact.reason}"):
             state = apply(state, decision)
@@ -166,7 +137,7 @@ def _decide_host(state: JobState, fact: ExecutorLost) -> tuple[Decision, ...]:
     return tuple(decisions)
 
 
-def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
+def _decide_lost(state: JobState, fact: ev.Lost) -> tuple[ev.Decision, ...]:
     """Decide on lost objects. Nothing follows without evidence, or if the attempt is not the
     winner."""
     result = state.results.get(fact.attempt.partition.result)
@@ -177,21 +148,21 @@ def _decide_lost(state: JobState, fact: Lost) -> tuple[Decision, ...]:
     return decide_again(state, fact.attempt.partition, f"{fact.object} is lost: {fact.evidence}")
 
 
-def _decide_promotion(state: JobState, fact: PromoteRequested) -> tuple[Decision, ...]:
+def _decide_promotion(state: JobState, fact: ev.PromoteRequested) -> tuple[ev.Decision, ...]:
     result = state.results.get(fact.result)
     if result is None or result.fate.released is not None or not result.complete:
         return ()
-    return (Promoted(fact.result, fact.expires_ms),)
+    return (ev.Promoted(fact.result, fact.expires_ms),)
 
 
-def _decide_untracked(state: JobState, fact: StopTrackingRequested) -> tuple[Decision, ...]:
+def _decide_untracked(state: JobState, fact: ev.StopTrackingRequested) -> tuple[ev.Decision, ...]:
     result = state.results.get(fact.result)
     if result is None or result.fate.released is not None or not result.fate.tracked:
         return ()
-    return (TrackingStopped(fact.result, (), fact.reason),)
+    return (ev.TrackingStopped(fact.result, (), fact.reason),)
 
 
-def _decide_expired(state: JobState, now_ms: int) -> tuple[Decision, ...]:
+def _decide_expired(state: JobState, now_ms: int) -> tuple[ev.Decision, ...]:
     return tuple(
         decision
         for name, result in sorted(state.results.items())
@@ -200,9 +171,9 @@ def _decide_expired(state: JobState, now_ms: int) -> tuple[Decision, ...]:
     )
 
 
-def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[Decision, ...]:
+def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[ev.Decision, ...]:
     result = state.results.get(name)
     if result is None or result.fate.released is not None:
         return ()
     parts = tuple(in_parts(sorted(result.production.attempts))) or ((),)
-    return tuple(Released(name, attempts, reason) for attempts in parts)
+    return tuple(ev.Released(name, attempts, reason) for attempts in parts)

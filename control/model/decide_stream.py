@@ -6,14 +6,7 @@ not produce what it has announced, its readers begin again.
 
 from __future__ import annotations
 
-from ..events.types import (
-    Consumable,
-    Decision,
-    Produced,
-    ResultComplete,
-    SegmentProduced,
-    Superseded,
-)
+from ..events import types as ev
 from ..ids import AttemptId
 from .attempts import CLOSED, is_last, is_superseded, refusal, refuse_late, unsound
 from .reproduce import decide_again
@@ -22,7 +15,7 @@ from .state import JobState, ResultState
 _CONTRADICTED = "its segments are not those that it announced"
 
 
-def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ...]:
+def decide_segment(state: JobState, fact: ev.SegmentProduced) -> tuple[ev.Decision, ...]:
     """The first attempt at a pipelined partition that announces a segment wins it."""
     result = state.results.get(fact.attempt.partition.result)
     if result is None or not result.registered.pipelined:
@@ -33,10 +26,14 @@ def decide_segment(state: JobState, fact: SegmentProduced) -> tuple[Decision, ..
     refused = refusal(state, result, fact.attempt)
     if refused is None and fact.segment.number:
         refused = "its first segment was not announced"
-    return (Consumable(fact.attempt) if refused is None else Superseded(fact.attempt, refused),)
+    if refused is not None:
+        return (ev.Superseded(fact.attempt, refused),)
+    return (ev.Consumable(fact.attempt),)
 
 
-def decide_stream_end(state: JobState, result: ResultState, fact: Produced) -> tuple[Decision, ...]:
+def decide_stream_end(
+    state: JobState, result: ResultState, fact: ev.Produced
+) -> tuple[ev.Decision, ...]:
     """Decide on `Produced` by the winner of a partition: it ends a stream, or is a repetition."""
     if result.production.attempts[fact.attempt] is not None or result.fate.released is not None:
         return ()
@@ -46,12 +43,12 @@ def decide_stream_end(state: JobState, result: ResultState, fact: Produced) -> t
     if state.closed is not None:
         return decide_again(state, fact.attempt.partition, CLOSED)
     name = result.registered.result
-    return (ResultComplete(name),) if is_last(result, fact.attempt) else ()
+    return (ev.ResultComplete(name),) if is_last(result, fact.attempt) else ()
 
 
 def decide_stream_break(
     state: JobState, result: ResultState, attempt: AttemptId, reason: str
-) -> tuple[Decision, ...]:
+) -> tuple[ev.Decision, ...]:
     """Decide on a winner that has ended: it is a stream that breaks off, unless it has produced."""
     if result.production.attempts[attempt] is not None or result.fate.released is not None:
         return ()

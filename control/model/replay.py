@@ -10,21 +10,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from ..errors import Corrupt
-from ..events.types import (
-    Body,
-    Decision,
-    Deleted,
-    Event,
-    Fact,
-    JobFailed,
-    JobRegistered,
-    Recorded,
-    Released,
-    Reproduce,
-    Superseded,
-    Tick,
-    TrackingStopped,
-)
+from ..events import types as ev
 from ..ids import JobId
 from .decide import step
 from .state import JobState
@@ -40,7 +26,7 @@ class Derived:
     """The number of the decision among those of its basis."""
     cause: str
     """The id of the fact."""
-    decision: Decision
+    decision: ev.Decision
 
     @property
     def id(self) -> str:
@@ -61,7 +47,7 @@ class Snapshot:
     none."""
     mode: str | None = None
     """The mode of the job's first registration."""
-    registered: JobRegistered | None = None
+    registered: ev.JobRegistered | None = None
     """The job's newest registration."""
     heard_ms: int = 0
     """The time of the newest fact that is no `Tick` or `Deleted`."""
@@ -87,13 +73,13 @@ class Replay:
         self.decisions = 0
 
     @classmethod
-    def of(cls, oldest: Recorded, snapshot: Snapshot | None) -> Replay:
+    def of(cls, oldest: ev.Recorded, snapshot: Snapshot | None) -> Replay:
         """Return a replay of the whole log if `oldest` is the job's first event or there is no
         snapshot, else one that starts at the snapshot."""
         from_start = snapshot is None or oldest.offset <= snapshot.first
         return cls(oldest.event.job, None if from_start else snapshot)
 
-    def knows(self, recorded: Recorded) -> bool:
+    def knows(self, recorded: ev.Recorded) -> bool:
         """Return True if the event is in the snapshot that the replay started at."""
         return self.start is not None and recorded.offset < self.start.position
 
@@ -104,7 +90,7 @@ class Replay:
         due = tuple(self.due)
         return Snapshot(self.state, due, position, first, self.mode, self.registered, self.heard_ms)
 
-    def observe(self, recorded: Recorded) -> tuple[Derived, ...]:
+    def observe(self, recorded: ev.Recorded) -> tuple[Derived, ...]:
         """Take in the next event, and return the decisions that follow from it. Each is due until
         the log shows it.
 
@@ -117,14 +103,14 @@ class Replay:
             self._match(recorded)
             return ()
         body = recorded.event.body
-        if not isinstance(body, (Tick, Deleted)):
+        if not isinstance(body, (ev.Tick, ev.Deleted)):
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
-        if not isinstance(body, Fact):
+        if not isinstance(body, ev.Fact):
             raise Corrupt(
                 f"the decision at offset {recorded.offset} has no basis: {body}",
                 (recorded.offset,),
             )
-        if isinstance(body, JobRegistered):
+        if isinstance(body, ev.JobRegistered):
             self.mode = self.mode or body.mode
             self.registered = body
         self.facts += 1
@@ -138,7 +124,7 @@ class Replay:
         self.due.extend(derived)
         return derived
 
-    def _match(self, recorded: Recorded) -> None:
+    def _match(self, recorded: ev.Recorded) -> None:
         event = recorded.event
         expected = self.due[0] if self.due else None
         if expected is None or not _is_told(event, expected):
@@ -151,7 +137,7 @@ class Replay:
         self.decisions += 1
 
 
-def _is_told(event: Event, derived: Derived) -> bool:
+def _is_told(event: ev.Event, derived: Derived) -> bool:
     """Return True if the event records this decision. The text of its reason may be another
     version's."""
     if (event.id, event.cause, event.basis) != (derived.id, derived.cause, derived.basis):
@@ -160,13 +146,15 @@ def _is_told(event: Event, derived: Derived) -> bool:
     return body == decision or _without_reason(body) == _without_reason(decision)
 
 
-def _without_reason(body: Body) -> Body:
-    if isinstance(body, Superseded | Reproduce | TrackingStopped | Released | JobFailed):
+def _without_reason(body: ev.Body) -> ev.Body:
+    if isinstance(
+        body, ev.Superseded | ev.Reproduce | ev.TrackingStopped | ev.Released | ev.JobFailed
+    ):
         return replace(body, reason="")
     return body
 
 
-def _say(event: Event) -> str:
+def _say(event: ev.Event) -> str:
     return f"{event.body} with id {event.id!r} on basis {event.basis}, caused by {event.cause!r}"
 
 

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ..events.types import (
-    Body,
-    JobUnregistered,
-    LeaseExpired,
-    Produced,
-    PromoteRequested,
-    ReleaseRequested,
-    ResultRegistered,
-    SegmentSummary,
-    StopTrackingRequested,
-)
+from ..events import types as ev
 from ..ids import AttemptId, JobId, ResultId
 from .persistent import PersistentMap, PersistentSet
 
 GROUP: Mapping[str, bool] = MappingProxyType({"group": True})
 _TOTAL_MAX = (1 << 63) - 1
+_REQUESTS = (ev.ReleaseRequested, ev.PromoteRequested, ev.StopTrackingRequested)
+_OF_A_DRIVER = (*_REQUESTS, ev.JobUnregistered, ev.LeaseExpired)
 
 
 def total(first: int, second: int) -> int:
@@ -75,11 +67,11 @@ class Production:
 
     accepted: PersistentSet[int] = field(default_factory=PersistentSet)
     """The partitions that may be produced."""
-    attempts: PersistentMap[AttemptId, Produced | None] = field(default_factory=PersistentMap)
+    attempts: PersistentMap[AttemptId, ev.Produced | None] = field(default_factory=PersistentMap)
     """The attempts whose objects may still be there; None for an attempt that has not produced."""
     running: PersistentMap[AttemptId, str] = field(default_factory=PersistentMap)
     """The host of each attempt that has not ended."""
-    streams: PersistentMap[AttemptId, tuple[SegmentSummary, ...]] = field(
+    streams: PersistentMap[AttemptId, tuple[ev.SegmentSummary, ...]] = field(
         default_factory=PersistentMap
     )
     """The segments that each attempt at a pipelined result has announced so far."""
@@ -131,7 +123,7 @@ class ResultFate:
 class ResultState:
     """One result. Snapshots store the fields of its groups as its own, in this order."""
 
-    registered: ResultRegistered
+    registered: ev.ResultRegistered
     production: Production = field(default=Production(), metadata=GROUP)
     reproduction: Reproduction = field(default=Reproduction(), metadata=GROUP)
     totals: Totals = field(default=Totals(), metadata=GROUP)
@@ -139,7 +131,7 @@ class ResultState:
     """True while every partition may be read."""
     fate: ResultFate = field(default=ResultFate(), metadata=GROUP)
 
-    def produced(self, partition: int) -> Produced:
+    def produced(self, partition: int) -> ev.Produced:
         """Return what the winner of a consumable partition wrote."""
         produced = self.production.attempts[self.production.winners[partition]]
         assert produced is not None, "a winner has produced"
@@ -191,13 +183,7 @@ class JobState:
         return self.epoch > 0 and self.closed is None and self.failed is None
 
 
-def is_fenced(state: JobState, body: Body) -> bool:
+def is_fenced(state: JobState, body: ev.Body) -> bool:
     """Return True if the event is of a driver that another one has replaced: nothing follows from
     it, and nothing changes."""
-    match body:
-        case ReleaseRequested() | PromoteRequested() | StopTrackingRequested():
-            return 0 < body.epoch < state.epoch
-        case JobUnregistered() | LeaseExpired():
-            return 0 < body.epoch < state.epoch
-        case _:
-            return False
+    return isinstance(body, _OF_A_DRIVER) and 0 < body.epoch < state.epoch
