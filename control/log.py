@@ -27,6 +27,7 @@ from typing import Protocol
 from zlib import crc32
 
 from .clock import Deadline
+from .errors import Unavailable
 from .events.types import Event, Recorded
 from .ids import JobId
 
@@ -121,6 +122,20 @@ class Follower(Protocol):
 
     def close(self) -> None:
         """Stop reading."""
+
+
+def read_to(follower: Follower, end: int, limit: int, deadline: Deadline) -> Iterator[Recorded]:
+    """Yield the next events until the follower has passed the offset `end`, reading at most `limit`
+    at a time. Events that came meanwhile may be among them.
+
+    Raises:
+        Unavailable: the log cannot be read, or not within the deadline.
+        Lost: the log no longer holds the events at the position.
+    """
+    while (position := follower.position()) < end:
+        if deadline.passed:
+            raise Unavailable(f"the log was read up to {position} of {end} in time")
+        yield from follower.poll(limit, deadline.poll_s)
 
 
 class Transactions(Protocol):

@@ -151,7 +151,7 @@ def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def headers(event: ev.Event) -> list[tuple[str, bytes]]:
+def headers(event: ev.Event) -> dict[str, bytes]:
     """Return headers from which other tools recognise a record without decoding it."""
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
@@ -162,4 +162,4 @@ def headers(event: ev.Event) -> list[tuple[str, bytes]]:
         "headgate-attempt": str(attempt or ""),
         "headgate-trace": trace_id(event),
     }
-    return [(name, text.encode()) for name, text in named.items()]
+    return {name: text.encode() for name, text in named.items()}

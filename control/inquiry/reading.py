@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 
 from ..clock import PACE, Deadline
-from ..errors import Invalid, Unavailable
+from ..errors import Invalid
 from ..events.types import Recorded
 from ..ids import JobId, job_id
-from ..log import EventLog
+from ..log import EventLog, read_to
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.resume import follow_all, read_snapshots
@@ -37,15 +37,11 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
         yield from log.read_all(deadline)
         return
     with closing(follow_all(log, job_id(job), deadline)) as follower:
-        end, event_count = follower.end(), 0
-        while follower.position() < end:
-            if deadline.passed:
-                at = follower.position()
-                raise Unavailable(f"the log was read up to {at} of {end} only, in {READ_S_MAX} s")
-            records = follower.poll(_POLL_EVENTS_MAX, deadline.poll_s)
-            event_count += len(records)
-            yield from records
-    if not event_count and job_id(job) not in otherwise:
+        is_empty = True
+        for recorded in read_to(follower, follower.end(), _POLL_EVENTS_MAX, deadline):
+            is_empty = False
+            yield recorded
+    if is_empty and job_id(job) not in otherwise:
         raise Invalid(f"the log has no events of job {job}")
 
 

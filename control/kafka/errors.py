@@ -10,21 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from ..errors import (
-    Closed,
-    Conflict,
-    Corrupt,
-    Fenced,
-    HeadgateError,
-    Invalid,
-    Lost,
-    OutcomeUnknown,
-    Throttled,
-    Unavailable,
-)
+from .. import errors
 
-_MEANINGS: dict[type[HeadgateError], str] = {
-    Unavailable: """
+_MEANINGS: dict[type[errors.HeadgateError], str] = {
+    errors.Unavailable: """
         _FAIL _TRANSPORT _CRIT_SYS_RESOURCE _RESOLVE _UNKNOWN_PARTITION _FS _UNKNOWN_TOPIC
         _ALL_BROKERS_DOWN _TIMED_OUT _ISR_INSUFF _NODE_UPDATE _WAIT_COORD _UNKNOWN_GROUP
         _IN_PROGRESS _PREV_IN_PROGRESS _CONFLICT _STATE _TIMED_OUT_QUEUE _WAIT_CACHE _INTR _PARTIAL
@@ -50,22 +39,22 @@ _MEANINGS: dict[type[HeadgateError], str] = {
         STREAMS_INVALID_TOPOLOGY_EPOCH FENCED_MEMBER_EPOCH FENCED_INSTANCE_ID
         STREAMS_TOPOLOGY_FENCED FEATURE_UPDATE_FAILED UNSUPPORTED_FOR_MESSAGE_FORMAT
         """,
-    Throttled: "_QUEUE_FULL THROTTLING_QUOTA_EXCEEDED",
-    OutcomeUnknown: """
+    errors.Throttled: "_QUEUE_FULL THROTTLING_QUOTA_EXCEEDED",
+    errors.OutcomeUnknown: """
         _MSG_TIMED_OUT _PURGE_INFLIGHT NOT_ENOUGH_REPLICAS_AFTER_APPEND DUPLICATE_SEQUENCE_NUMBER
         """,
-    Conflict: """
+    errors.Conflict: """
         TOPIC_ALREADY_EXISTS NON_EMPTY_GROUP GROUP_SUBSCRIBED_TO_TOPIC DUPLICATE_RESOURCE
         DUPLICATE_VOTER
         """,
-    Fenced: "_FENCED INVALID_PRODUCER_EPOCH PRODUCER_FENCED",
-    Corrupt: """
+    errors.Fenced: "_FENCED INVALID_PRODUCER_EPOCH PRODUCER_FENCED",
+    errors.Corrupt: """
         _BAD_MSG _BAD_COMPRESSION _KEY_DESERIALIZATION _VALUE_DESERIALIZATION
         _INVALID_DIFFERENT_RECORD INVALID_MSG INVALID_RECORD PRINCIPAL_DESERIALIZATION_FAILURE
         """,
-    Lost: "_AUTO_OFFSET_RESET _LOG_TRUNCATION OFFSET_OUT_OF_RANGE",
-    Closed: "_DESTROY",
-    Invalid: """
+    errors.Lost: "_AUTO_OFFSET_RESET _LOG_TRUNCATION OFFSET_OUT_OF_RANGE",
+    errors.Closed: "_DESTROY",
+    errors.Invalid: """
         _INVALID_ARG _SSL _AUTHENTICATION _UNKNOWN_PROTOCOL _NOT_IMPLEMENTED _UNSUPPORTED_FEATURE
         _KEY_SERIALIZATION _VALUE_SERIALIZATION _READ_ONLY _INVALID_TYPE INVALID_MSG_SIZE
         MSG_SIZE_TOO_LARGE OFFSET_METADATA_TOO_LARGE TOPIC_EXCEPTION RECORD_LIST_TOO_LARGE
@@ -84,7 +73,7 @@ _MEANINGS: dict[type[HeadgateError], str] = {
         INVALID_REGISTRATION INVALID_VOTER_KEY INVALID_REGULAR_EXPRESSION STREAMS_INVALID_TOPOLOGY
         """,
 }
-MEANINGS: Mapping[str, type[HeadgateError]] = MappingProxyType(
+MEANINGS: Mapping[str, type[errors.HeadgateError]] = MappingProxyType(
     {name: kind for kind, names in _MEANINGS.items() for name in names.split()}
 )
 
@@ -101,24 +90,26 @@ class ErrorCode(Protocol):
     def str(self) -> str: ...
 
 
-def translate(error: ErrorCode, doing: str) -> HeadgateError:
+def translate(error: ErrorCode, doing: str) -> errors.HeadgateError:
     """Return the error of Headgate that an error code of Kafka means."""
-    kind = MEANINGS.get(error.name(), Unavailable)
+    kind = MEANINGS.get(error.name(), errors.Unavailable)
     return kind(f"{doing}: {error.str()} ({error.name()})")
 
 
-def translate_reading(error: ErrorCode, doing: str, has_read: bool) -> HeadgateError:
+def translate_reading(error: ErrorCode, doing: str, has_read: bool) -> errors.HeadgateError:
     """Translate an error of a reader.
 
     A refusal after a successful read is taken for temporary, for example while access rights
     change: `Invalid` becomes `Unavailable`.
     """
     meaning = translate(error, doing)
-    return Unavailable(str(meaning)) if has_read and isinstance(meaning, Invalid) else meaning
+    if has_read and isinstance(meaning, errors.Invalid):
+        return errors.Unavailable(str(meaning))
+    return meaning
 
 
-def translate_delivery(error: ErrorCode, doing: str) -> HeadgateError:
+def translate_delivery(error: ErrorCode, doing: str) -> errors.HeadgateError:
     """Translate an error of a record that was sent and not confirmed."""
     if error.name() in _UNCERTAIN:
-        return OutcomeUnknown(f"{doing}: {error.str()} ({error.name()})")
+        return errors.OutcomeUnknown(f"{doing}: {error.str()} ({error.name()})")
     return translate(error, doing)

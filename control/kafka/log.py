@@ -15,17 +15,17 @@ from types import MappingProxyType
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from ..clock import Deadline
-from ..errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown, Unavailable
+from ..errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown
 from ..events import codec
 from ..events.types import Event, Recorded
 from ..ids import JobId
-from ..log import Holder, Rejected
+from ..log import Holder, Rejected, read_to
 from .clients import KafkaClients
 from .errors import translate_delivery, translate_reading
 from .membership import KafkaMembership
 from .records import Place, decoded, job_of, produce, taken_ms
 from .settings import KafkaSettings, TopicSettings
-from .state import Beats, produce_beat, read_state
+from .state import Beats, read_state
 from .transactions import KafkaDecisions
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
@@ -46,60 +46,44 @@ class KafkaEventLog:
         self._closed = False
 
     def prepare(self, deadline: Deadline) -> None:
-        self._check_open()
-        self._clients.prepare(deadline)
+        self._open.prepare(deadline)
 
     def append(self, fact: Event) -> KafkaReceipt:
-        self._check_open()
-        record = codec.encode(fact)
-        producer = self._clients.producer()
-        receipt = KafkaReceipt(producer, f"{fact.kind} {fact.id}")
-        place = self._clients.place(fact.job)
-        with self._clients.producing(f"appending {fact.kind} {fact.id}"):
-            produce(producer, place, fact, record, receipt.settle)
-        return receipt
+        topic, what = self._settings.events_topic, f"{fact.kind} {fact.id}"
+        return self._append(topic, fact.job, codec.encode(fact), what, codec.headers(fact))
 
     def retention_ms(self, deadline: Deadline) -> int:
-        self._check_open()
-        return self._clients.retention_ms(deadline)
+        return self._open.retention_ms(deadline)
 
     def identity(self, deadline: Deadline) -> str:
-        self._check_open()
-        return self._clients.identity(deadline)
+        return self._open.identity(deadline)
 
     def follow(self, job: JobId, position: int | None = 0) -> KafkaFollower:
-        self._check_open()
-        return self._follow(self._settings.group(job), self._clients.place(job), job, position)
+        return self._follow(self._settings.group(job), self._open.place(job), job, position)
 
     def partition(self, job: JobId) -> int:
-        self._check_open()
-        return self._clients.place(job).partition
+        return self._open.place(job).partition
 
     def oldest(self, job: JobId) -> int:
-        self._check_open()
-        return self._clients.first_offset(self._clients.place(job))
+        return self._open.first_offset(self._open.place(job))
 
     def written(self, job: JobId) -> int:
-        self._check_open()
-        return self._clients.written_offset(self._clients.place(job))
+        return self._open.written_offset(self._open.place(job))
 
     def open_decisions(self, job: JobId) -> KafkaDecisions:
-        self._check_open()
-        return KafkaDecisions(job, self._clients)
+        return KafkaDecisions(job, self._open)
 
     def join(self, slot: str, holder: Holder) -> KafkaMembership:
-        self._check_open()
-        self._clients.producer()  # for later facts: its first request takes half a second
+        self._open.producer()  # for later facts: its first request takes half a second
         return KafkaMembership(slot, holder, self._clients)
 
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
-        self._check_open()
-        for place, follower in self._followers():
+        for follower in self._followers():
             follower.known = {job.encode(): position for job, position in known.items()}
             with closing(follower):
-                yield from _read_to_end(follower, place, deadline)
+                yield from read_to(follower, follower.end(), _SCAN_LIMIT, deadline)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
         """Yield the records of the topic that are not valid events. Every reader skips them.
@@ -107,11 +91,10 @@ class KafkaEventLog:
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
         """
-        self._check_open()
-        for place, follower in self._followers():
+        for follower in self._followers():
             with closing(follower):
                 follower.rejections = []
-                for _ in _read_to_end(follower, place, deadline):
+                for _ in read_to(follower, follower.end(), _SCAN_LIMIT, deadline):
                     pass
                 yield from follower.rejections
 
@@ -125,13 +108,8 @@ class KafkaEventLog:
         return state
 
     def beat(self, job: JobId) -> KafkaReceipt:
-        self._check_open()
-        (place,) = self._clients.places(self._settings.heartbeats_topic, job)
-        producer, what = self._clients.producer(), f"a heartbeat of the driver of {job}"
-        receipt = KafkaReceipt(producer, what)
-        with self._clients.producing(what):
-            produce_beat(producer, place, job, receipt.settle)
-        return receipt
+        what = f"a heartbeat of the driver of {job}"
+        return self._append(self._settings.heartbeats_topic, job, b"", what, {})
 
     def read_beats(self, job: JobId | None, deadline: Deadline) -> dict[JobId, int]:
         heard_ms: dict[JobId, int] = {}
@@ -139,10 +117,20 @@ class KafkaEventLog:
             heard_ms |= self._beats.read(place, deadline)
         return {name: at for name, at in heard_ms.items() if job in (None, name)}
 
+    def _append(
+        self, topic: str, job: JobId, record: bytes, what: str, headers: dict[str, bytes]
+    ) -> KafkaReceipt:
+        clients = self._open
+        (place,) = clients.places(topic, job)
+        producer = clients.producer()
+        receipt = KafkaReceipt(producer, what)
+        with clients.producing(f"appending {what}"):
+            produce(producer, place, job, record, receipt.settle, headers)
+        return receipt
+
     def _scanned(self, topic: str, job: JobId | None, deadline: Deadline) -> list[Place]:
         """Return the places to read: none if a log of an older version lacks the topic."""
-        self._check_open()
-        there = self._clients.exists(topic, deadline)
+        there = self._open.exists(topic, deadline)
         return self._clients.places(topic, job) if there else []
 
     def close(self) -> None:
@@ -151,11 +139,10 @@ class KafkaEventLog:
         if (producer := self._clients.forget_producer()) is not None:
             producer.flush(min(_CLOSE_S_MAX, self._settings.request_timeout_s))
 
-    def _followers(self) -> Iterator[tuple[Place, KafkaFollower]]:
+    def _followers(self) -> Iterator[KafkaFollower]:
         """Open a follower of each partition from its oldest record on, one after the other."""
-        for partition in range(self._clients.partitions()):
-            place = Place(self._settings.events_topic, partition)
-            yield place, self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
+        for place in self._open.places(self._settings.events_topic, None):
+            yield self._follow(f"{self._settings.topic_prefix}-reader", place, None, None)
 
     def _follow(
         self, group: str, place: Place, job: JobId | None, position: int | None
@@ -166,9 +153,12 @@ class KafkaEventLog:
             consumer.assign([TopicPartition(place.topic, place.partition, start)])
         return KafkaFollower(job, place, self._clients, consumer, start)
 
-    def _check_open(self) -> None:
+    @property
+    def _open(self) -> KafkaClients:
+        """Return the clients of a log that is not closed."""
         if self._closed:
             raise Closed("the event log is closed")
+        return self._clients
 
 
 class KafkaReceipt:
@@ -190,18 +180,14 @@ class KafkaReceipt:
             if self._error is not None:
                 raise translate_delivery(self._error, f"appending {self._what}")
             if self._offset is not None:
-                return self._known(self._offset)
+                if self._offset < 0:  # a broker that a retry reached twice may report none
+                    raise OutcomeUnknown(
+                        f"{self._what} is in the log, but the broker did not tell its offset"
+                    )
+                return self._offset
             if deadline.passed:
                 raise OutcomeUnknown(f"no confirmation of {self._what} in time")
             self._producer.poll(min(deadline.left_s, _TURN_S))
-
-    def _known(self, offset: int) -> int:
-        """Check the offset: a broker that a retry reached twice may report none."""
-        if offset < 0:
-            raise OutcomeUnknown(
-                f"{self._what} is in the log, but the broker did not tell its offset"
-            )
-        return offset
 
 
 class KafkaFollower:
@@ -306,13 +292,3 @@ class KafkaFollower:
         self.rejected += 1
         if self.rejections is not None:
             self.rejections.append(Rejected(self._place.partition, offset, str(exc)))
-
-
-def _read_to_end(follower: KafkaFollower, place: Place, deadline: Deadline) -> Iterator[Recorded]:
-    end = follower.end()
-    while follower.position() < end:
-        if deadline.passed:
-            raise Unavailable(f"{place} was read up to {follower.position()} of {end} in time")
-        for recorded in follower.poll(_SCAN_LIMIT, deadline.poll_s):
-            if recorded.offset < end:
-                yield recorded

@@ -27,7 +27,6 @@ from confluent_kafka import (
 
 from ..clock import PACE, Deadline
 from ..errors import Conflict, Corrupt, Fenced, HeadgateError, Lost, Unavailable
-from ..events import codec
 from ..events.types import Event, Recorded
 from ..log import Grant, Holder, Placed
 from .clients import KafkaClients
@@ -116,8 +115,7 @@ class KafkaMembership(KafkaTransactions):
         return holding.end
 
     def write(self, decision: Event) -> None:
-        record, place = codec.encode(decision), self._clients.place(decision.job)
-        self._write(decision, record, place)
+        place, record = self._write(decision)
         self._held[place.partition].own.append((record, decision))
 
     def abort(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
 
@@ -24,21 +25,27 @@ class Place:
 def produce(
     producer: Producer,
     place: Place,
-    event: Event,
-    record: bytes,
-    settle: Callable[[KafkaError | None, Message], None] | None,
+    key: str,
+    record: bytes | None,
+    settle: Callable[[KafkaError | None, Message], None],
+    headers: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
+    """Hand a record to the client, which calls `settle` when the broker has answered.
+
+    Raises:
+        Unavailable: too many records wait for an answer.
+    """
     try:
         producer.produce(
             place.topic,
             record,
-            event.job.encode(),
+            key.encode(),
             partition=place.partition,
-            headers=dict(codec.headers(event)),
+            headers=dict(headers),
             on_delivery=settle,
         )
     except BufferError as exc:
-        raise Unavailable(f"too many events wait for {place} to confirm them") from exc
+        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
     producer.poll(0)
 
 

@@ -7,16 +7,16 @@ therefore sees the state as it was after one step, up to the offset at which it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from threading import Lock
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from ..clock import SYSTEM_CLOCK, Deadline
 from ..errors import Lost, Unavailable
 from ..ids import JobId, is_name
-from ..log import StateRecord, is_coverage, is_state_of, job_of, partition_of
+from ..log import is_coverage, is_state_of, job_of, partition_of
 from .clients import KafkaClients
 from .errors import translate
 from .records import Place
@@ -24,40 +24,6 @@ from .settings import BEATS_MS
 
 _LOG = logging.getLogger(__name__)
 _SCAN_LIMIT = 500
-
-
-def produce_state(
-    producer: Producer,
-    place: Place,
-    record: StateRecord,
-    settle: Callable[[KafkaError | None, Message], None],
-) -> None:
-    try:
-        producer.produce(
-            place.topic,
-            record.body,
-            record.key.encode(),
-            partition=place.partition,
-            on_delivery=settle,
-        )
-    except BufferError as exc:
-        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
-    producer.poll(0)
-
-
-def produce_beat(
-    producer: Producer,
-    place: Place,
-    job: JobId,
-    settle: Callable[[KafkaError | None, Message], None],
-) -> None:
-    try:
-        producer.produce(
-            place.topic, b"", job.encode(), partition=place.partition, on_delivery=settle
-        )
-    except BufferError as exc:
-        raise Unavailable(f"too many records wait for {place} to confirm them") from exc
-    producer.poll(0)
 
 
 def read_state(

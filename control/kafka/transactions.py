@@ -24,7 +24,6 @@ from ..log import StateRecord, job_of
 from .clients import REQUEST_S_MIN, KafkaClients
 from .errors import translate
 from .records import Place, produce
-from .state import produce_state
 
 _CLOSE_S_MAX = 5.0
 _STEP_S_MAX = 10.0  # the broker ends a step that was open for this long
@@ -61,23 +60,32 @@ class KafkaTransactions:
         self._begun, self._refusal = True, None
 
     def write(self, decision: Event) -> None:
-        self._write(decision, codec.encode(decision), self._clients.place(decision.job))
+        self._write(decision)
 
-    def _write(self, decision: Event, record: bytes, place: Place) -> None:
-        assert self._begun, "no step is open"
-        try:
-            produce(self._producer, place, decision, record, self._settle)
-        except KafkaException as exc:
-            raise self._dropped(exc, "write") from exc
+    def _write(self, decision: Event) -> tuple[Place, bytes]:
+        """Add a decision, and return its place and its record."""
+        place, record = self._clients.place(decision.job), codec.encode(decision)
+        self._send("write", place, decision.job, record, codec.headers(decision))
+        return place, record
 
     def keep(self, record: StateRecord) -> None:
-        assert self._begun, "no step is open"
         topic = self._clients.settings.state_topic
         (place,) = self._clients.places(topic, job_of(record.key))
+        self._send("keep", place, record.key, record.body, {})
+
+    def _send(
+        self,
+        doing: str,
+        place: Place,
+        key: str,
+        body: bytes | None,
+        headers: dict[str, bytes],
+    ) -> None:
+        assert self._begun, "no step is open"
         try:
-            produce_state(self._producer, place, record, self._settle)
+            produce(self._producer, place, key, body, self._settle, headers)
         except KafkaException as exc:
-            raise self._dropped(exc, "keep") from exc
+            raise self._dropped(exc, doing) from exc
 
     def abort(self) -> None:
         self._aborting = self._aborting or self._begun

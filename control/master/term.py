@@ -11,10 +11,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ..clock import Deadline
-from ..errors import Fenced, Lost, Unavailable
+from ..errors import Fenced, Lost
 from ..events.types import JobAccepted, JobRegistered, LeaseExpired, Recorded
 from ..ids import JobId
-from ..log import EventLog, Follower
+from ..log import EventLog, Follower, read_to
 from ..model.ledger import Decided
 from ..model.state import JobState
 from ..snapshots.resume import take_up
@@ -108,11 +108,8 @@ class Term:
 
     def _read(self, follower: Follower, end: int, limit: int, deadline: Deadline) -> None:
         with closing(follower):
-            while follower.position() < end:
-                if deadline.passed:
-                    raise Unavailable("the log was not read to its end in time")
-                for recorded in follower.poll(limit, deadline.poll_s):
-                    self.observe(recorded, recovered=False)
+            for recorded in read_to(follower, end, limit, deadline):
+                self.observe(recorded, recovered=False)
             self.position = follower.position()
 
     def _end(self, recorded: Recorded, reason: str) -> None:

@@ -14,7 +14,7 @@ from ..clock import Deadline
 from ..contract import SESSION
 from ..errors import Corrupt, Fenced, Lost, OutcomeUnknown, Retryable, Unavailable
 from ..ids import JobId
-from ..log import EventLog, Follower, Grant, coverage_of, job_of
+from ..log import EventLog, Follower, Grant, coverage_of, job_of, read_to
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from . import records
@@ -141,15 +141,10 @@ def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline
 def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
     """Return True if the job has an event before `end`."""
     with closing(follower):
-        while follower.position() < end:
-            try:
-                if follower.poll(_EVENTS_MAX, deadline.poll_s):
-                    return True
-            except Lost as exc:
-                raise Unavailable(f"the log deleted events while they were read: {exc}") from exc
-            if deadline.passed:
-                raise Unavailable("the log was not read to its end in time")
-    return False
+        try:
+            return any(True for _ in read_to(follower, end, _EVENTS_MAX, deadline))
+        except Lost as exc:
+            raise Unavailable(f"the log deleted events while they were read: {exc}") from exc
 
 
 def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = None) -> Start:

@@ -100,9 +100,10 @@ def fill(log: KafkaEventLog, events: int) -> None:
         registered = JobRegistered("per-job", "0", "bench")
         log.append(announcer.fact(registered)).offset(Deadline.after(LIMIT_S))
         fact = announcer.fact(Consumed(ResultId("1-0000"), 0, 1, 1, 50_000, 1 << 20, 8))
-        record = codec.encode(fact)
+        record, headers = codec.encode(fact), codec.headers(fact)
+        send = partial(produce, producer, place, job, record, lambda *_: None, headers)
         for _ in range(each):
-            while not _handed_over(partial(produce, producer, place, fact, record, None)):
+            while not _handed_over(send):
                 producer.poll(0.01)
         producer.flush(LIMIT_S)
         position = log.written(job)

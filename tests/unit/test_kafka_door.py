@@ -370,7 +370,7 @@ def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], 
 
     def step() -> None:
         held.begin()
-        held._write(event, b"", Place("events", 0))
+        held._send("write", Place("events", 0), event.job, b"", {})
         held.abort() if call == "abort" else held._commit([], None)
 
     with pytest.raises(kind, match=name):
