@@ -36,12 +36,8 @@ def may_be_released(state: JobState, host: str) -> bool:
 
 def is_available(state: JobState, result: ResultId, partition: int | None = None) -> bool:
     """Return True if a result, or one partition of it, can be read completely now."""
-    result_state = state.results.get(result)
-    if (
-        result_state is None
-        or result_state.fate.released is not None
-        or (state.failed is not None and not result_state.kept)
-    ):
+    result_state = state.unreleased(result)
+    if result_state is None or (state.failed is not None and not result_state.kept):
         return False
     if partition is None:
         return result_state.complete

@@ -9,18 +9,7 @@ from ..events import types as ev
 from ..events.values import changed
 from ..ids import AttemptId, ResultId
 from .persistent import PersistentMap, PersistentSet
-from .state import (
-    Forgotten,
-    JobState,
-    Production,
-    Reads,
-    ResultFate,
-    ResultState,
-    Totals,
-    Written,
-    is_fenced,
-    total,
-)
+from .state import JobState, Production, Reads, ResultFate, ResultState, Written, is_fenced, total
 
 # The number of released results that a job remembers. Decisions depend on it, so that all versions
 # must have the same.
@@ -101,15 +90,10 @@ def _retire(state: JobState, name: ResultId) -> JobState:
 def _forget_result(state: JobState, name: ResultId) -> JobState:
     """Add a result to the single sum, unless a late attempt at it has begun: its objects must be
     deleted first."""
-    result, before = state.results[name], state.forgotten
+    result = state.results[name]
     if result.production.attempts:
         return state
-    forgotten = Forgotten(
-        before.results + 1,
-        before.written + result.totals.written,
-        before.reads + result.totals.reads,
-        total(before.deleted, result.fate.deleted),
-    )
+    forgotten = state.forgotten.having(result)
     return changed(state, results=state.results.without((name,)), forgotten=forgotten)
 
 
@@ -221,7 +205,7 @@ def _produce(result: ResultState, body: ev.Produced) -> ResultState:
     if production.attempts.get(attempt) is not None:
         return _producing(result, _end(production, (attempt,)))
     if production.winners.get(attempt.partition.index) == attempt:  # a stream has ended
-        totals = _add(totals, body)
+        totals = totals.having(body)
     after = changed(
         production,
         attempts=production.attempts.having(attempt, body),
@@ -240,13 +224,8 @@ def _win(result: ResultState, attempt: AttemptId) -> ResultState:
         result,
         production=changed(production, winners=production.winners.having(index, attempt)),
         reproduction=reproduction,
-        totals=result.totals if produced is None else _add(result.totals, produced),
+        totals=result.totals if produced is None else result.totals.having(produced),
     )
-
-
-def _add(totals: Totals, produced: ev.Produced) -> Totals:
-    more = Written(1, len(produced.segments), produced.rows, produced.size_bytes)
-    return changed(totals, written=totals.written + more)
 
 
 def _stop_tracking(result: ResultState, body: ev.TrackingStopped) -> ResultState:

@@ -70,8 +70,8 @@ def decide(state: JobState, fact: ev.Fact) -> tuple[ev.Decision, ...]:
 
 
 def _decide_registered(state: JobState, fact: ev.PartitionRegistered) -> tuple[ev.Decision, ...]:
-    result = state.results.get(fact.result)
-    if result is None or result.fate.released is not None or not state.registered:
+    result = state.unreleased(fact.result)
+    if result is None or not state.registered:
         return ()
     if fact.first < 0 or fact.count < 0 or fact.first + fact.count > result.registered.partitions:
         return ()
@@ -140,8 +140,8 @@ def _decide_host(state: JobState, fact: ev.ExecutorLost) -> tuple[ev.Decision, .
 def _decide_lost(state: JobState, fact: ev.Lost) -> tuple[ev.Decision, ...]:
     """Decide on lost objects. Nothing follows without evidence, or if the attempt is not the
     winner."""
-    result = state.results.get(fact.attempt.partition.result)
-    if result is None or result.fate.released is not None or not fact.evidence:
+    result = state.unreleased(fact.attempt.partition.result)
+    if result is None or not fact.evidence:
         return ()
     if fact.attempt != result.production.winners.get(fact.attempt.partition.index):
         return ()
@@ -149,15 +149,15 @@ def _decide_lost(state: JobState, fact: ev.Lost) -> tuple[ev.Decision, ...]:
 
 
 def _decide_promotion(state: JobState, fact: ev.PromoteRequested) -> tuple[ev.Decision, ...]:
-    result = state.results.get(fact.result)
-    if result is None or result.fate.released is not None or not result.complete:
+    result = state.unreleased(fact.result)
+    if result is None or not result.complete:
         return ()
     return (ev.Promoted(fact.result, fact.expires_ms),)
 
 
 def _decide_untracked(state: JobState, fact: ev.StopTrackingRequested) -> tuple[ev.Decision, ...]:
-    result = state.results.get(fact.result)
-    if result is None or result.fate.released is not None or not result.fate.tracked:
+    result = state.unreleased(fact.result)
+    if result is None or not result.fate.tracked:
         return ()
     return (ev.TrackingStopped(fact.result, (), fact.reason),)
 
@@ -172,8 +172,8 @@ def _decide_expired(state: JobState, now_ms: int) -> tuple[ev.Decision, ...]:
 
 
 def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[ev.Decision, ...]:
-    result = state.results.get(name)
-    if result is None or result.fate.released is not None:
+    result = state.unreleased(name)
+    if result is None:
         return ()
     parts = tuple(in_parts(sorted(result.production.attempts))) or ((),)
     return tuple(ev.Released(name, attempts, reason) for attempts in parts)

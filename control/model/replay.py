@@ -61,13 +61,13 @@ class Replay:
     """Replays one job. `facts` and `decisions` count what this replay has observed itself."""
 
     def __init__(self, job: JobId, start: Snapshot | None = None) -> None:
-        self.state = JobState(job) if start is None else start.state
-        self.due: deque[Derived] = deque(() if start is None else start.due)
-        begun = None if start is None or start.first == start.position else start
-        self.first = None if begun is None else begun.first
-        self.mode = None if start is None else start.mode
-        self.registered = None if start is None else start.registered
-        self.heard_ms = 0 if start is None else start.heard_ms
+        begun = start or Snapshot(JobState(job), (), 0, 0)
+        self.state = begun.state
+        self.due = deque(begun.due)
+        self.first = None if begun.first == begun.position else begun.first
+        self.mode = begun.mode
+        self.registered = begun.registered
+        self.heard_ms = begun.heard_ms
         self.start = start
         self.facts = 0
         self.decisions = 0
@@ -115,14 +115,10 @@ class Replay:
             self.registered = body
         self.facts += 1
         self.state, decisions = step(self.state, body)
-        derived = tuple(
-            [
-                Derived(recorded.offset, ordinal, recorded.event.id, decision)
-                for ordinal, decision in enumerate(decisions)
-            ]
-        )
+        at, cause = recorded.offset, recorded.event.id
+        derived = [Derived(at, number, cause, each) for number, each in enumerate(decisions)]
         self.due.extend(derived)
-        return derived
+        return tuple(derived)
 
     def _match(self, recorded: ev.Recorded) -> None:
         event = recorded.event

@@ -42,8 +42,7 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
         result = state.results[name]
         additions: dict[ResultId, set[int]] = {}
         for source in result.registered.inputs:
-            producer = state.results.get(source)
-            if producer is not None and producer.fate.released is None:
+            if (producer := state.unreleased(source)) is not None:
                 production = producer.production
                 additions[source] = set(production.accepted) - production.winners.keys()
         for other in _region(state, name, result, readers):
@@ -78,8 +77,8 @@ def _region(
             yield source
     if result.registered.pipelined or not result.registered.deterministic:
         for other in readers.get(name, ()):
-            consumer = state.results[other]
-            if consumer.production.attempts and consumer.fate.released is None:
+            consumer = state.unreleased(other)
+            if consumer is not None and consumer.production.attempts:
                 yield other
 
 
@@ -106,7 +105,7 @@ def _order(state: JobState, again: Mapping[ResultId, set[int]], reason: str) -> 
     for name, partitions in again.items():
         result = state.results[name]
         for source in result.registered.inputs:
-            if source not in state.results or state.results[source].fate.released is not None:
+            if state.unreleased(source) is None:
                 yield JobFailed(f"{name} cannot be made again: its input {source} is released")
                 return
         new = partitions - result.reproduction.reproducing

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..events import types as ev
+from ..events.values import changed
 from ..ids import AttemptId, JobId, ResultId
 from .persistent import PersistentMap, PersistentSet
 
@@ -104,6 +105,11 @@ class Totals:
     completions: int = 0
     """The number of times that the result became complete."""
 
+    def having(self, produced: ev.Produced) -> Totals:
+        """Return the sums with another consumable partition."""
+        more = Written(1, len(produced.segments), produced.rows, produced.size_bytes)
+        return changed(self, written=self.written + more)
+
 
 @dataclass(frozen=True, slots=True)
 class ResultFate:
@@ -160,6 +166,15 @@ class Forgotten:
     reads: Reads = Reads()
     deleted: int = 0
 
+    def having(self, result: ResultState) -> Forgotten:
+        """Return the sums with those of another result."""
+        return Forgotten(
+            self.results + 1,
+            self.written + result.totals.written,
+            self.reads + result.totals.reads,
+            total(self.deleted, result.fate.deleted),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class JobState:
@@ -176,6 +191,11 @@ class JobState:
     """The results that were released and deleted last, in that order."""
     forgotten: Forgotten = Forgotten()
     """The sums of results that were released before these."""
+
+    def unreleased(self, name: ResultId) -> ResultState | None:
+        """Return a result, or None if there is no such result or it was released."""
+        result = self.results.get(name)
+        return None if result is None or result.fate.released is not None else result
 
     @property
     def registered(self) -> bool:
