@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from .clock import PACE, Pace
+from .clock import PACE, SYSTEM_CLOCK, Clock, Deadline, Pace
 from .errors import Invalid
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
@@ -39,6 +39,10 @@ class MasterSettings:
     """The interval at which a master checks for expired results and silent drivers."""
     pace: Pace = PACE
     """The waits of the master's loops."""
+
+    def deadline(self, clock: Clock = SYSTEM_CLOCK) -> Deadline:
+        """Return the end of a wait for a decision that begins now."""
+        return Deadline.after(self.wait_ms / 1000, clock)
 
     def within(self, retention_ms: int) -> Self:
         """Return settings that suit the log's retention, which is endless if negative.

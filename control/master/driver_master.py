@@ -89,7 +89,7 @@ class DriverMaster:
         """
         job = context.job_id
         self._drop(job)
-        deadline = Deadline.after(self._settings.wait_ms / 1000)
+        deadline = self._settings.deadline()
         begin(self._log, job, deadline, is_new=context.application == job)
         while (accepted := self._register(context, deadline)) is None:
             deadline.pause()
@@ -223,8 +223,7 @@ class DriverMaster:
         loop = self._loop(job_id)
         try:
             asked = loop.ask(fact, deadline)
-            wait_s = self._settings.wait_ms / 1000 if deadline is None else deadline.left_s
-            return asked.result(wait_s)
+            return asked.result((deadline or self._settings.deadline()).left_s)
         except TimeoutError as exc:
             raise loop.late(f"the decision on {type(fact).__name__}") from exc
 

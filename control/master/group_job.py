@@ -77,7 +77,8 @@ class GroupJob(JobDecider):
         )
 
     def unwritten(self, limit: int) -> tuple[Derived, ...]:
-        return () if self.broken else super().unwritten(limit)
+        """Return the next decisions to commit, at most `limit`."""
+        return () if self.broken else self.ledger.unwritten(limit)
 
     def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
         """Return the deletions to run now. The first call includes those that were ordered earlier.

@@ -76,14 +76,11 @@ class GroupMaster:
             self._stopping.wait(self._settings.pace.retry_s)
 
     def _delete(self, deletion: Deletion | Clearing) -> None:
-        deletion.run(self._storage, self._log, self._deadline())
+        deletion.run(self._storage, self._log, self._settings.deadline(self._me.clock))
 
     def _ask_beats(self) -> dict[JobId, int]:
         self._log.beat(MASTERS)
-        return self._log.read_beats(None, self._deadline())
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._settings.wait_ms / 1000, self._me.clock)
+        return self._log.read_beats(None, self._settings.deadline(self._me.clock))
 
 
 class Lookout:

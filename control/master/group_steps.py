@@ -105,10 +105,9 @@ class GroupSteps:
         """
         self._me = me
         self._log = log
-        deadline = Deadline.after(settings.wait_ms / 1000, me.clock)
+        deadline = settings.deadline(me.clock)
         self._settings = settings.within(log.retention_ms(deadline))
         self._identity = log.identity(deadline)
-        self._step_events_max = settings.step_events_max
         self._held: dict[int, _Held] = {}
         self._failed: deque[Deletion] = deque()
         self._cleared: deque[Clearing] = deque()
@@ -142,10 +141,8 @@ class GroupSteps:
     @property
     def states(self) -> Mapping[JobId, JobState]:
         """Return the committed states of the session jobs in the partitions that are held."""
-        deciders = (
-            decider for partition in self._held.values() for decider in partition.jobs.values()
-        )
-        return MappingProxyType({decider.announcer.job: decider.state for decider in deciders})
+        jobs = (job for partition in self._held.values() for job in partition.jobs.items())
+        return MappingProxyType({name: decider.state for name, decider in jobs})
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Read the next events, commit what follows from them, and return the deletions to run now.
@@ -155,7 +152,7 @@ class GroupSteps:
             Conflict: another master has joined under the same slot.
             Fenced, Unavailable, OutcomeUnknown, Lost: join again.
         """
-        for placed in self._membership.poll(self._step_events_max, timeout_s):
+        for placed in self._membership.poll(self._settings.step_events_max, timeout_s):
             self._observe(placed)
         self._take_back()
         for number, partition in self._held.items():
@@ -284,7 +281,7 @@ class GroupSteps:
 
     def _commit(self) -> None:
         try:
-            while due := tuple(islice(self._due(), self._step_events_max)):
+            while due := tuple(islice(self._due(), self._settings.step_events_max)):
                 self._write(due)
             for number, partition in self._held.items():
                 if partition.recovered:
@@ -297,10 +294,8 @@ class GroupSteps:
     def _due(self) -> Iterator[tuple[int, GroupJob, Derived]]:
         for number, partition in self._held.items():
             for decider in partition.touched.values():
-                yield from (
-                    (number, decider, derived)
-                    for derived in decider.unwritten(self._step_events_max)
-                )
+                for derived in decider.unwritten(self._settings.step_events_max):
+                    yield number, decider, derived
 
     def _write(self, due: tuple[tuple[int, GroupJob, Derived], ...]) -> None:
         """Commit decisions in one transaction.
@@ -337,10 +332,11 @@ class GroupSteps:
             write(*args, **kwargs)
 
     def _keep_all(self, partition: _Held, position: int, number: int) -> None:
-        snapshots = (
-            (job, decider.snapshot(position)) for job, decider in partition.touched.items()
+        kept = (
+            (job, snapshot)
+            for job, decider in partition.touched.items()
+            if (snapshot := decider.snapshot(position)) is not None
         )
-        kept = ((job, snapshot) for job, snapshot in snapshots if snapshot is not None)
         for batch in _batches(kept, _weight):
             self._keep_batch(partition, batch, position, number)
         for ended in _batches(self._ended(partition), lambda schedule: len(schedule.end())):
@@ -357,18 +353,17 @@ class GroupSteps:
         """Return the jobs whose records are to be deleted: those that have ended and have no event
         left in the log, and those of another log. A job of another log that has begun in this one
         is left out: its snapshots replace these records."""
-        touched = partition.touched.items()
         ended = [
             (job, decider.schedule)
-            for job, decider in touched
+            for job, decider in partition.touched.items()
             if decider.is_forgotten(partition.oldest)
         ]
-        for job in partition.outdated:
-            if (standing := partition.standings.get(job)) is not None:
-                ended.append(
-                    (job, SnapshotSchedule(self._settings, self._identity, standing, 0, 0))
-                )
-        return ended
+        foreign = [
+            (job, SnapshotSchedule(self._settings, self._identity, partition.standings[job], 0, 0))
+            for job in partition.outdated
+            if job in partition.standings
+        ]
+        return ended + foreign
 
     def _keep_batch(
         self, partition: _Held, batch: Mapping[JobId, Snapshot], position: int, number: int

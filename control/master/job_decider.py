@@ -10,7 +10,7 @@ from collections import deque
 
 from ..events.types import Recorded
 from ..model.ledger import Decided, Ledger
-from ..model.replay import Derived, Snapshot
+from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
@@ -45,10 +45,6 @@ class JobDecider:
         self.schedule.observe(recorded)
         self.ledger.observe(recorded)
         self.orders.observe(recorded)
-
-    def unwritten(self, limit: int) -> tuple[Derived, ...]:
-        """Return the next decisions to commit, at most `limit`."""
-        return self.ledger.unwritten(limit)
 
     def ordered(self, answers: tuple[Decided, ...]) -> tuple[Deletion, ...]:
         """Return the deletions to run now that these answers are committed."""

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from ..clock import Deadline
 from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
 from ..events.types import JobRegistered, LeaseExpired, Recorded
 from ..log import Decisions, EventLog
 from ..model.ledger import Decided
 from ..model.state import JobState
+from ..snapshots.records import keep_all
 from ..snapshots.resume import Start, take_up
 from ..snapshots.schedule import SnapshotSchedule
 from .announcer import Announcer
@@ -85,15 +85,14 @@ class JobSteps:
             Fenced: a successor has come since the term began.
             Unavailable: the log cannot be reached.
         """
-        deadline = Deadline.after(settings.wait_ms / 1000)
+        deadline = settings.deadline()
         term = term or Term(announcer.by)
-        term.check(log, announcer.job, settings.step_events_max, deadline)
+        limit = settings.step_events_max
+        term.check(log, announcer.job, limit, deadline)
         with ExitStack() as opening:
             decisions = log.open_decisions(announcer.job)
             opening.callback(decisions.close)
-            term.check(
-                log, announcer.job, settings.step_events_max, deadline
-            )  # now nobody else can commit
+            term.check(log, announcer.job, limit, deadline)  # now nobody else can commit
             start = take_up(log, announcer.job, deadline)
             opening.callback(start.follower.close)
             kept = settings.within(log.retention_ms(deadline))
@@ -119,8 +118,7 @@ class JobSteps:
             Unavailable: the log cannot be reached.
         """
         with ExitStack() as opening:
-            deadline = Deadline.after(settings.wait_ms / 1000)
-            start = take_up(log, announcer.job, deadline, known)
+            start = take_up(log, announcer.job, settings.deadline(), known)
             opening.callback(start.follower.close)
             end = start.follower.end()
             steps = cls(announcer, None, start, settings, end, term or Term(announcer.by))
@@ -167,8 +165,8 @@ class JobSteps:
         own_answers, self._answers = tuple(self._answers), []
         # 6. Hand out deletions
         deletions = self._deletions(answers) if self._decisions else ()
-        decider, may_part = self._decider, self._decisions is None
-        may_part |= decider.schedule.may_part
+        decider = self._decider
+        may_part = self._decisions is None or decider.schedule.may_part
         return Outcome(decider.state, decider.ledger.unsettled, may_part, own_answers, deletions)
 
     def close(self) -> None:
@@ -200,7 +198,7 @@ class JobSteps:
 
     def _commit(self) -> None:
         decisions, decider = self._decisions, self._decider
-        while decisions and (derived := decider.unwritten(self._step_events_max)):
+        while decisions and (derived := decider.ledger.unwritten(self._step_events_max)):
             decisions.begin()
             for decision in derived:
                 decisions.write(self._announcer.decision(decision))
@@ -212,25 +210,22 @@ class JobSteps:
         deleted the one that the driver saw when it began. The driver states nothing before."""
         if self._decisions is None or self._recovered or self._stands or self._decider.state.epoch:
             return
-        snapshot = self._decider.ledger.snapshot(self._follower.position())
-        self._decisions.begin()
-        for record in self._decider.schedule.records(snapshot, self._announcer.now_ms()):
-            self._decisions.keep(record)
-        self._decisions.commit(self._follower.position())
+        position = self._follower.position()
+        snapshot = self._decider.ledger.snapshot(position)
+        records = self._decider.schedule.records(snapshot, self._announcer.now_ms())
+        keep_all(self._decisions, records, position)
 
     def _write_snapshot(self) -> bool:
         """Write the snapshot if it is due, and return True if it was."""
         if self._decisions is None or not self._recovered:
             return False
         schedule, now_ms = self._decider.schedule, self._announcer.now_ms()
-        snapshot = self._decider.ledger.snapshot(self._follower.position())
+        position = self._follower.position()
+        snapshot = self._decider.ledger.snapshot(position)
         if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):
             return False
         if records := schedule.records(snapshot, now_ms):
-            self._decisions.begin()
-            for record in records:
-                self._decisions.keep(record)
-            self._decisions.commit(self._follower.position())
+            keep_all(self._decisions, records, position)
             schedule.kept()
         return True
 

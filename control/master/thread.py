@@ -120,7 +120,7 @@ class JobMasterThread:
         Raises:
             Unavailable: the deadline had passed before the fact was stated.
         """
-        deadline = deadline or self._deadline()
+        deadline = deadline or self._settings.deadline()
         if deadline.passed:
             raise self.late(f"the time to state {type(body).__name__}")
         event = self._announcer.fact(body)
@@ -148,7 +148,7 @@ class JobMasterThread:
         Raises:
             Unavailable: none came within the settings' wait; the message names `what`.
         """
-        deadline = deadline or self._deadline()
+        deadline = deadline or self._settings.deadline()
         with self._changed:
             while (answer := answer_of(self._state)) is None:
                 if self._error is not None:
@@ -188,9 +188,6 @@ class JobMasterThread:
     def _if_left(self, state: JobState) -> JobState | None:
         ended = state.closed is None or self._may_part
         return state if ended and not _doomed(state) else None
-
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self._settings.wait_ms / 1000)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -288,7 +285,7 @@ class JobMasterThread:
             self._deleting.add(self._deleter.submit(self._delete, deletion))
 
     def _delete(self, deletion: Deletion) -> None:
-        deletion.run(self._storage, self._log, self._deadline())
+        deletion.run(self._storage, self._log, self._settings.deadline())
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

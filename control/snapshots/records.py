@@ -16,7 +16,7 @@ from zlib import crc32
 from ..errors import Corrupt
 from ..events import codec
 from ..ids import JobId, ResultId
-from ..log import StateRecord, coverage_of
+from ..log import Decisions, StateRecord, coverage_of
 from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
 from ..model.state import JobState, ResultState
@@ -114,6 +114,14 @@ def write(snapshot: Snapshot, before: Standing) -> tuple[tuple[StateRecord, ...]
 def end(before: Standing) -> tuple[StateRecord, ...]:
     """Return the records that remove everything."""
     return tuple(StateRecord(key, None) for key in sorted(before.keys))
+
+
+def keep_all(decisions: Decisions, records: Iterable[StateRecord], position: int) -> None:
+    """Write records in a step of their own, in which all facts before `position` are decided."""
+    decisions.begin()
+    for record in records:
+        decisions.keep(record)
+    decisions.commit(position)
 
 
 def read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot, Standing]:

@@ -122,12 +122,10 @@ def _begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool) -> None:
         if not is_known and _has_spoken(log.follow(job, None), position, deadline):
             return
         nothing = Snapshot(JobState(job), (), position, position, log=identity)
-        decisions.begin()
-        for record in records.write(nothing, Standing())[0]:
-            decisions.keep(record)
+        first, _ = records.write(nothing, Standing())
         if position == 0:
-            decisions.keep(records.write_coverage(number, Coverage(identity)))
-        decisions.commit(position)
+            first = (*first, records.write_coverage(number, Coverage(identity)))
+        records.keep_all(decisions, first, position)
 
 
 def _is_covered(log: EventLog, partition: int, identity: str, deadline: Deadline) -> bool:
@@ -205,10 +203,7 @@ def forget(log: EventLog, job: JobId, deadline: Deadline) -> bool:
         end = log.written(job)
         if _has_spoken(start.follower, end, deadline):
             return False
-        decisions.begin()
-        for record in records.end(start.standing):
-            decisions.keep(record)
-        decisions.commit(end)
+        records.keep_all(decisions, records.end(start.standing), end)
     return True
 
 
