@@ -12,7 +12,7 @@ from ..ids import JobId
 from ..model.decide import decide
 from ..model.replay import Replay, Snapshot
 from ..model.state import JobState
-from ..snapshots.schedule import is_over
+from ..snapshots.schedule import is_left, is_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,12 @@ def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:
     state, registered = replay.state, replay.registered
     if registered is None:
         return None
-    silent_ms = now_ms - max(replay.heard_ms, beat_ms)
-    mode = replay.mode or PER_JOB
+    mode, silent_ms = replay.mode or PER_JOB, 0
     if is_over(state):
-        return Neglected(state, mode, registered.store, 0, now_ms) if mode == PER_JOB else None
-    if state.closed is not None:
-        doomed = any(result.doomed for result in state.results.values())
-        late = bool(decide(state, Tick(now_ms)))
-        return Neglected(state, mode, registered.store, 0, now_ms) if doomed or late else None
-    late = 0 < registered.lease_ms < silent_ms
-    return Neglected(state, mode, registered.store, silent_ms, now_ms) if late else None
+        matters = mode == PER_JOB
+    elif state.closed is not None:
+        matters = not is_left(state) or bool(decide(state, Tick(now_ms)))
+    else:
+        silent_ms = now_ms - max(replay.heard_ms, beat_ms)
+        matters = 0 < registered.lease_ms < silent_ms
+    return Neglected(state, mode, registered.store, silent_ms, now_ms) if matters else None

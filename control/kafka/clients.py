@@ -45,6 +45,7 @@ _STEP_MS_MAX = 10_000  # how long an open step may stall the readers of its part
 _ASK_S_MAX = 3.0
 _PING_S_MAX = 1.0
 REQUEST_S_MIN = 0.05  # given to a request also when its deadline has passed
+_COMMITTED = IsolationLevel.READ_COMMITTED
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -212,12 +213,8 @@ class KafkaClients:
 
     def _create(self, topic: Topic, deadline: Deadline) -> None:
         settings = self.settings.topic
-        new = NewTopic(
-            topic.name,
-            settings.partitions,
-            settings.replication,
-            config={**topic.config, **topic.wished},
-        )
+        config = {**topic.config, **topic.wished}
+        new = NewTopic(topic.name, settings.partitions, settings.replication, config=config)
         if self.exists(topic.name, deadline):
             return
         try:
@@ -302,17 +299,12 @@ class KafkaClients:
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
 
-    def _offset(
-        self,
-        place: Place,
-        spec: OffsetSpec,
-        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> int:
+    def _offset(self, place: Place, spec: OffsetSpec, level: IsolationLevel = _COMMITTED) -> int:
         deadline = Deadline.after(self.settings.request_timeout_s)
         while True:
             try:
                 with self.translated(f"asking for the offsets of {place}"):
-                    return self._ask_offset(place, spec, isolation, deadline)
+                    return self._ask_offset(place, spec, level, deadline)
             except Unavailable:
                 if deadline.passed:
                     raise
@@ -320,11 +312,11 @@ class KafkaClients:
                 deadline.pause()
 
     def _ask_offset(
-        self, place: Place, spec: OffsetSpec, isolation: IsolationLevel, deadline: Deadline
+        self, place: Place, spec: OffsetSpec, level: IsolationLevel, deadline: Deadline
     ) -> int:
         there = TopicPartition(place.topic, place.partition)
         futures = self.admin().list_offsets(
-            {there: spec}, isolation_level=isolation, **self._limit(deadline)
+            {there: spec}, isolation_level=level, **self._limit(deadline)
         )
         offset = int(self._ask(futures[there], deadline).offset)
         if offset < 0:  # the client had no answer

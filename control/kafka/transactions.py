@@ -74,12 +74,7 @@ class KafkaTransactions:
         self._send("keep", place, record.key, record.body, {})
 
     def _send(
-        self,
-        doing: str,
-        place: Place,
-        key: str,
-        body: bytes | None,
-        headers: dict[str, bytes],
+        self, doing: str, place: Place, key: str, body: bytes | None, headers: dict[str, bytes]
     ) -> None:
         assert self._begun, "no step is open"
         try:

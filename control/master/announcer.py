@@ -30,10 +30,6 @@ class Announcer:
         self.clock = clock
         self._numbers = numbers or count()
 
-    def now_ms(self) -> int:
-        """Return the current time of the clock that stamps the events."""
-        return self.clock.now_ms()
-
     def fact(self, body: Fact, cause: str = "") -> Event:
         return self._event(f"{self.by}.{next(self._numbers)}", cause, None, body)
 

@@ -243,9 +243,7 @@ def _describe(
         )
     else:
         accepted = done.result()[0]
-        assert isinstance(accepted, ev.PartitionAccepted), (
-            "nothing else follows from a registration"
-        )
+        assert isinstance(accepted, ev.PartitionAccepted), "only this follows from a registration"
         described.set_result(
             ShuffleDescriptor(
                 job,

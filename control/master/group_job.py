@@ -15,7 +15,7 @@ from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
 from ..model.decide import decide
 from ..model.replay import Derived, Snapshot
 from ..model.state import is_fenced
-from ..snapshots.schedule import SnapshotSchedule, is_over
+from ..snapshots.schedule import SnapshotSchedule, is_left, is_over
 from .announcer import Announcer
 from .deletions import Clearing, Deletion
 from .job_decider import JobDecider
@@ -83,18 +83,13 @@ class GroupJob(JobDecider):
     def settle(self, cleared: deque[Clearing]) -> tuple[Deletion | Clearing, ...]:
         """Return the deletions to run now. The first call includes those that were ordered earlier.
         An abandoned job gets a clearing once it has no other objects to delete."""
-        answers, state = self.ledger.settle(), self.state
+        answers = self.ledger.settle()
         if self._elsewhere:
             return ()
         deletions = self.ordered(answers)
-        if (
-            not self._abandoned
-            or self._clearing is not None
-            or state.closed is None
-            or any(r.doomed for r in state.results.values())
-        ):
+        if not self._abandoned or self._clearing is not None or not is_left(self.state):
             return deletions
-        self._clearing = Clearing(state, cleared)
+        self._clearing = Clearing(self.state, cleared)
         return (*deletions, self._clearing)
 
     def take_back(self, clearing: Clearing) -> bool:
@@ -111,7 +106,7 @@ class GroupJob(JobDecider):
         if self.broken or self.ledger.unwritten(1):
             return None
         snapshot = self.ledger.snapshot(position)
-        due = self.schedule.is_due(snapshot, self.announcer.now_ms())
+        due = self.schedule.is_due(snapshot, self.announcer.clock.now_ms())
         last = self._elsewhere or not self._abandoned
         return snapshot if due or (last and self.schedule.is_last_due(snapshot)) else None
 

@@ -237,7 +237,7 @@ class GroupSteps:
         me = self._me
         announcer = Announcer(job, me.name, me.clock, me.numbers)
         standing = partition.standings.pop(job, Standing())
-        now_ms = announcer.now_ms()
+        now_ms = announcer.clock.now_ms()
         schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
         return GroupJob(announcer, snapshot, schedule, self._failed, me.store)
 

@@ -69,7 +69,7 @@ class JobSteps:
         position = start.follower.position()
         self.answers_from = 0 if start.snapshot is None else position
         schedule = SnapshotSchedule(
-            settings, start.log, start.standing, position, announcer.now_ms()
+            settings, start.log, start.standing, position, announcer.clock.now_ms()
         )
         self._failed: deque[Deletion] = deque()
         self._decider = JobDecider(announcer, start.snapshot, schedule, self._failed)
@@ -212,14 +212,14 @@ class JobSteps:
             return
         position = self._follower.position()
         snapshot = self._decider.ledger.snapshot(position)
-        records = self._decider.schedule.records(snapshot, self._announcer.now_ms())
+        records = self._decider.schedule.records(snapshot, self._announcer.clock.now_ms())
         keep_all(self._decisions, records, position)
 
     def _write_snapshot(self) -> bool:
         """Write the snapshot if it is due, and return True if it was."""
         if self._decisions is None or not self._recovered:
             return False
-        schedule, now_ms = self._decider.schedule, self._announcer.now_ms()
+        schedule, now_ms = self._decider.schedule, self._announcer.clock.now_ms()
         position = self._follower.position()
         snapshot = self._decider.ledger.snapshot(position)
         if not (schedule.is_due(snapshot, now_ms) or schedule.is_parting_due(snapshot)):

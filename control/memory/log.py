@@ -64,13 +64,11 @@ class MemoryEventLog:
         return _Receipt(self._put(fact.job, fact.job, codec.encode(fact)))
 
     def follow(self, job: JobId, position: int | None = 0) -> MemoryFollower:
-        self._check_open()
         partition = self._partition(job)
         start = partition.first if position is None else position
         return MemoryFollower(job, partition, self._changed, start)
 
     def written(self, job: JobId) -> int:
-        self._check_open()
         with self._changed:
             return len(self._partition(job).entries)
 
@@ -96,11 +94,9 @@ class MemoryEventLog:
         self._group.end_step(slot)
 
     def partition(self, job: JobId) -> int:
-        self._check_open()
         return self._partition(job).number
 
     def oldest(self, job: JobId) -> int:
-        self._check_open()
         with self._changed:
             return self._partition(job).first
 
@@ -160,13 +156,13 @@ class MemoryEventLog:
             self._changed.notify_all()
 
     def _put(self, key: JobId, header: str | None, record: bytes) -> int:
-        self._check_open()
         with self._changed:
             offset = self._partition(key).put(LogEntry(header, record, at_ms=self._clock.now_ms()))
             self._changed.notify_all()
             return offset
 
     def _partition(self, job: JobId) -> Partition:
+        self._check_open()
         return self._partitions[partition_of(job, len(self._partitions))]
 
     def _check_open(self) -> None:

@@ -7,6 +7,7 @@ nothing that readers see.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from ..events import types as ev
@@ -57,14 +58,10 @@ def decide(state: JobState, fact: ev.Fact) -> tuple[ev.Decision, ...]:
         case ev.Tick():
             return _decide_expired(state, fact.now_ms)
         case ev.ReleaseRequested():
-            return _decide_release(state, fact.result, fact.reason)
+            return _decide_releases(state, [fact.result], fact.reason)
         case ev.JobUnregistered() | ev.LeaseExpired():
-            return tuple(
-                decision
-                for name, result in sorted(state.results.items())
-                if not result.kept
-                for decision in _decide_release(state, name, fact.reason)
-            )
+            ended = [name for name, result in state.results.items() if not result.kept]
+            return _decide_releases(state, ended, fact.reason)
         case _:
             assert_never(fact)
 
@@ -163,17 +160,17 @@ def _decide_untracked(state: JobState, fact: ev.StopTrackingRequested) -> tuple[
 
 
 def _decide_expired(state: JobState, now_ms: int) -> tuple[ev.Decision, ...]:
-    return tuple(
-        decision
-        for name, result in sorted(state.results.items())
-        if result.fate.expires_ms and result.fate.expires_ms <= now_ms
-        for decision in _decide_release(state, name, "expired")
-    )
+    expiries = {name: result.fate.expires_ms for name, result in state.results.items()}
+    expired = [name for name, at_ms in expiries.items() if at_ms and at_ms <= now_ms]
+    return _decide_releases(state, expired, "expired")
 
 
-def _decide_release(state: JobState, name: ResultId, reason: str) -> tuple[ev.Decision, ...]:
-    result = state.unreleased(name)
-    if result is None:
-        return ()
-    parts = tuple(in_parts(sorted(result.production.attempts))) or ((),)
-    return tuple(ev.Released(name, attempts, reason) for attempts in parts)
+def _decide_releases(
+    state: JobState, names: Iterable[ResultId], reason: str
+) -> tuple[ev.Decision, ...]:
+    decisions: list[ev.Decision] = []
+    for name in sorted(names):
+        if (result := state.unreleased(name)) is not None:
+            parts = tuple(in_parts(sorted(result.production.attempts))) or ((),)
+            decisions += [ev.Released(name, attempts, reason) for attempts in parts]
+    return tuple(decisions)

@@ -107,8 +107,7 @@ class Replay:
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, ev.Fact):
             raise Corrupt(
-                f"the decision at offset {recorded.offset} has no basis: {body}",
-                (recorded.offset,),
+                f"the decision at offset {recorded.offset} has no basis: {body}", (recorded.offset,)
             )
         if isinstance(body, ev.JobRegistered):
             self.mode = self.mode or body.mode
@@ -124,9 +123,13 @@ class Replay:
         event = recorded.event
         expected = self.due[0] if self.due else None
         if expected is None or not _is_told(event, expected):
+            follows = "nothing"
+            if expected is not None:
+                follows = _say(expected.decision, expected.id, expected.basis, expected.cause)
+            recorded_as = _say(event.body, event.id, event.basis, event.cause)
             raise Corrupt(
-                f"the decision at offset {recorded.offset} is {_say(event)}, but what follows "
-                f"from the facts is {_say_derived(expected)}",
+                f"the decision at offset {recorded.offset} is {recorded_as}, but what follows "
+                f"from the facts is {follows}",
                 (recorded.offset,),
             )
         self.due.popleft()
@@ -150,14 +153,5 @@ def _without_reason(body: ev.Body) -> ev.Body:
     return body
 
 
-def _say(event: ev.Event) -> str:
-    return f"{event.body} with id {event.id!r} on basis {event.basis}, caused by {event.cause!r}"
-
-
-def _say_derived(derived: Derived | None) -> str:
-    if derived is None:
-        return "nothing"
-    return (
-        f"{derived.decision} with id {derived.id} on basis {derived.basis}, "
-        f"caused by {derived.cause}"
-    )
+def _say(body: ev.Body, name: str, basis: int | None, cause: str) -> str:
+    return f"{body} with id {name!r} on basis {basis}, caused by {cause!r}"

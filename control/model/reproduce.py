@@ -21,15 +21,14 @@ def decide_again(state: JobState, partition: PartitionId, reason: str) -> tuple[
     restarted: set[ResultId] = set()
     if state.registered:
         _spread(state, again, restarted)
-    ordered = [affected for affected in state.results if affected in again]
+    ordered = {name: again[name] for name in state.results if name in again}
     decisions: list[Decision] = []
-    for affected in ordered:
-        result = state.results[affected]
-        decisions += _forget(result, again[affected], reason)
-        if affected in restarted:
-            decisions += _fence(result, again[affected], reason)
+    for name, partitions in ordered.items():
+        decisions += _forget(state.results[name], partitions, reason)
+        if name in restarted:
+            decisions += _fence(state.results[name], partitions, reason)
     if state.registered:
-        decisions += _order(state, {affected: again[affected] for affected in ordered}, reason)
+        decisions += _order(state, ordered, reason)
     return tuple(decisions)
 
 
@@ -45,7 +44,7 @@ def _spread(state: JobState, again: dict[ResultId, set[int]], restarted: set[Res
             if (producer := state.unreleased(source)) is not None:
                 production = producer.production
                 additions[source] = set(production.accepted) - production.winners.keys()
-        for other in _region(state, name, result, readers):
+        for other in _region(state, result, readers):
             restarted.add(other)
             additions[other] = set(state.results[other].production.accepted)
         for other, partitions in additions.items():
@@ -64,12 +63,10 @@ def _readers(state: JobState) -> Mapping[ResultId, list[ResultId]]:
 
 
 def _region(
-    state: JobState,
-    name: ResultId,
-    result: ResultState,
-    readers: Mapping[ResultId, list[ResultId]],
+    state: JobState, result: ResultState, readers: Mapping[ResultId, list[ResultId]]
 ) -> Iterator[ResultId]:
     """Yield the results that restart as a whole when partitions of this one are made again."""
+    name = result.registered.result
     if result.registered.pipelined:
         yield name
     for source in result.registered.inputs:

@@ -61,11 +61,11 @@ class Standing:
 
     def changed(self, state: JobState) -> tuple[ResultId, ...]:
         """Return the results whose record is missing or holds another state."""
-        return tuple(name for name, now in state.results.items() if not self._has(name, now))
-
-    def _has(self, name: ResultId, now: ResultState) -> bool:
-        stored = self.results.get(name)
-        return stored is not None and stored[0] is now
+        return tuple(
+            name
+            for name, now in state.results.items()
+            if name not in self.results or self.results[name][0] is not now
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,30 +58,26 @@ def take_up_partition(grant: Grant, log: str) -> Resumption:
     If a snapshot is passed over, the partition is read from its oldest event. This does not hold
     for a snapshot of another log, which says nothing about this one.
     """
-    taken = {job: _read(job, stored) for job, stored in _by_job(grant.state).items()}
-    foreign = {job: snapshot for job, (snapshot, _) in taken.items() if _is_foreign(snapshot, log)}
-    checked = {
-        job: (_check_log(snapshot, grant.offsets.stop, log), standing)
-        for job, (snapshot, standing) in taken.items()
-    }
-    usable = {job: snapshot for job, (snapshot, _) in checked.items() if snapshot is not None}
-    standings = {
-        job: standing if job in usable else Standing(frozenset(standing.keys))
-        for job, (_, standing) in checked.items()
-    }
-    outdated = tuple(
-        job
-        for job, snapshot in foreign.items()
-        if snapshot is not None and snapshot.mode == SESSION
-    )
-    first = grant.offsets.start
-    needed = max((snapshot.needed for snapshot in usable.values()), default=0)
-    if len(usable) + len(foreign) < len(taken):
-        needed = first
+    usable: dict[JobId, Snapshot] = {}
+    standings: dict[JobId, Standing] = {}
+    outdated: list[JobId] = []
+    first, is_whole = grant.offsets.start, True
+    for job, stored in _by_job(grant.state).items():
+        snapshot, standings[job] = _read(job, stored)
+        if snapshot is not None and _belongs(snapshot, grant.offsets.stop, log):
+            usable[job] = snapshot
+            continue
+        standings[job] = Standing(frozenset(stored))
+        if snapshot is None or not _is_foreign(snapshot, log):
+            is_whole = False
+        elif snapshot.mode == SESSION:
+            outdated.append(job)
+    newest = max([snapshot.needed for snapshot in usable.values()], default=0)
+    needed = newest if is_whole else first
     for snapshot in usable.values():
         if snapshot.mode == SESSION and not is_over(snapshot.state):
             _warn_of_gap(snapshot, max(snapshot.position, needed), first)
-    return Resumption(usable, standings, max(needed, first), outdated)
+    return Resumption(usable, standings, max(needed, first), tuple(outdated))
 
 
 def begin(log: EventLog, job: JobId, deadline: Deadline, is_new: bool = False) -> None:
@@ -160,7 +156,7 @@ def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = N
         opening.callback(follower.close)
         stored, identity = log.read_state(job, deadline), log.identity(deadline)
         snapshot, standing = _read(job, stored)
-        if snapshot is not None and _check_log(snapshot, log.written(job), identity) is None:
+        if snapshot is not None and not _belongs(snapshot, log.written(job), identity):
             snapshot, standing = None, Standing(frozenset(stored))
         newer = snapshot is not None and known is not None and known < snapshot.position
         if snapshot is not None and newer and follower.position() <= snapshot.first:
@@ -219,10 +215,11 @@ def read_snapshots(log: EventLog, job: JobId | None, deadline: Deadline) -> dict
     wanted = {n: snapshot for n, snapshot in snapshots.items() if snapshot and snapshot.state.epoch}
     identity = log.identity(deadline) if wanted else ""
     written = by_partition(log, log.written)
-    checked = {
-        name: _check_log(snapshot, written(name), identity) for name, snapshot in wanted.items()
+    return {
+        name: snapshot
+        for name, snapshot in wanted.items()
+        if _belongs(snapshot, written(name), identity)
     }
-    return {name: snapshot for name, snapshot in checked.items() if snapshot is not None}
 
 
 def by_partition(log: EventLog, ask: Callable[[JobId], int]) -> Callable[[JobId], int]:
@@ -256,23 +253,22 @@ def _read(job: JobId, stored: Mapping[str, bytes]) -> tuple[Snapshot | None, Sta
         return None, Standing(frozenset(stored))
 
 
-def _check_log(snapshot: Snapshot | None, end: int, log: str) -> Snapshot | None:
-    if snapshot is None:
-        return None
+def _belongs(snapshot: Snapshot, end: int, log: str) -> bool:
+    """Return True if the snapshot is of this log, which ends at `end`. Warn if it is not."""
+    reason = ""
     if _is_foreign(snapshot, log):
-        _pass_over(snapshot.state.job, f"it belongs to log {snapshot.log}, not to {log}")
-        return None
-    if snapshot.position > end:
+        reason = f"it belongs to log {snapshot.log}, not to {log}"
+    elif snapshot.position > end:
         reason = f"it belongs to another log: this one has no offset {snapshot.position}"
+    if reason:
         _pass_over(snapshot.state.job, reason)
-        return None
-    return snapshot
+    return not reason
 
 
-def _is_foreign(snapshot: Snapshot | None, log: str) -> bool:
+def _is_foreign(snapshot: Snapshot, log: str) -> bool:
     """Return True if the snapshot is of another log, as far as both have an identity. Offsets do
     not tell: a new log under the same name grows, and some day has any offset of the former one."""
-    return snapshot is not None and bool(snapshot.log and log) and snapshot.log != log
+    return bool(snapshot.log and log) and snapshot.log != log
 
 
 def _warn_of_gap(snapshot: Snapshot, needed: int, first: int) -> None:

@@ -48,7 +48,7 @@ class SnapshotSchedule:
         self._log = log
         self._kept = self._next = _Kept(standing, position, now_ms)
         self._whole_ms = now_ms
-        self._unsaved: int | None = None
+        self.unsaved: int | None = None  # the offset of the oldest event that no snapshot has
         self._facts = 0
         self._hurries = True
         self._too_large = False
@@ -59,23 +59,17 @@ class SnapshotSchedule:
         return the position at which the log was taken up."""
         return self._kept.position
 
-    @property
-    def unsaved(self) -> int | None:
-        """Return the offset of the oldest event that no snapshot has, None if there is no such
-        event."""
-        return self._unsaved
-
     def observe(self, recorded: Recorded) -> None:
         self._facts += recorded.event.basis is None
         self._hurries |= isinstance(recorded.event.body, Promoted | TrackingStopped)
-        if self._unsaved is None:
-            self._unsaved = recorded.offset
+        if self.unsaved is None:
+            self.unsaved = recorded.offset
 
     def is_due(self, snapshot: Snapshot, now_ms: int) -> bool:
         state, kept = snapshot.state, self._kept
         if state.epoch == 0 or is_over(state) or kept.position == snapshot.position:
             return False
-        if self._hurries and self._unsaved is not None:
+        if self._hurries and self.unsaved is not None:
             return True
         if abs(now_ms - kept.at_ms) >= self._settings.snapshot_ms:  # a clock may be set back
             return True
@@ -86,18 +80,18 @@ class SnapshotSchedule:
 
     def is_last_due(self, snapshot: Snapshot) -> bool:
         """Return True if the job has ended, and its last snapshot is not written."""
-        return is_over(snapshot.state) and self._unsaved is not None and not snapshot.due
+        return is_over(snapshot.state) and self.unsaved is not None and not snapshot.due
 
     def is_parting_due(self, snapshot: Snapshot) -> bool:
         """Return True if the job's only master is about to go, and has not written a snapshot of
         what stays: nobody else would write it before the log forgets."""
-        unsaved = self._unsaved is not None and not self._too_large
+        unsaved = self.unsaved is not None and not self._too_large
         return is_left(snapshot.state) and unsaved and not snapshot.due
 
     @property
     def may_part(self) -> bool:
         """Return True if nothing is left to write, or the snapshot is too large to write."""
-        return self._unsaved is None or self._too_large
+        return self.unsaved is None or self._too_large
 
     def records(self, snapshot: Snapshot, now_ms: int) -> tuple[StateRecord, ...]:
         """Return the records that a snapshot has to write; none if they are too large for a
@@ -125,7 +119,7 @@ class SnapshotSchedule:
 
     def kept(self) -> None:
         """Take in that the records that were returned last are committed."""
-        self._kept, self._facts, self._unsaved = self._next, 0, None
+        self._kept, self._facts, self.unsaved = self._next, 0, None
         self._hurries = False
 
     def _say_too_large(self, state: JobState, size_bytes: int) -> None:

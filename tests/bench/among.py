@@ -108,7 +108,7 @@ def fill(log: KafkaEventLog, events: int) -> None:
         producer.flush(LIMIT_S)
         position = log.written(job)
         state = JobState(job, 1)
-        kept = Snapshot(state, (), position, 0, "per-job", registered, announcer.now_ms())
+        kept = Snapshot(state, (), position, 0, "per-job", registered, announcer.clock.now_ms())
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
             for one in records.write(kept, Standing())[0]:
