@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import Corrupt
-from ..events.types import Recorded, Tick
+from ..events.types import Fact, Recorded, Tick
 from ..ids import JobId
 from ..model.replay import Replay, Snapshot
 
@@ -28,6 +28,7 @@ def refused(records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]) ->
         except Corrupt:
             broken.add(job)
             continue
-        is_fact = recorded.event.basis is None and not isinstance(recorded.event.body, Tick)
-        if is_fact and not derived and replay.state is before:
+        body = recorded.event.body
+        expects_change = isinstance(body, Fact) and not isinstance(body, Tick)
+        if expects_change and not derived and replay.state is before:
             yield recorded
