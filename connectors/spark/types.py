@@ -10,47 +10,28 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    CalendarIntervalType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    UserDefinedType,
-    YearMonthIntervalType,
-)
 
 from ...control.errors import Invalid
 from .versions import NEWEST, VERSIONS, version_of
 
 _VERSION = version_of(pyspark.__version__) or VERSIONS[NEWEST]
 _LONG_DIGITS = 18
+TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_PLAIN = (*TIMES, T.DayTimeIntervalType, T.NumericType, T.BooleanType, T.BinaryType, T.NullType)
 _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
 
 
-def carried_schema(schema: StructType) -> pa.Schema:
+def carried_schema(schema: T.StructType) -> pa.Schema:
     """Return the Arrow schema in which the JVM hands over rows of `schema`.
 
     Raises:
         Invalid: a column cannot be carried.
     """
-    fields = [StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
+    fields = [T.StructField(f.name, _carried(f.dataType), f.nullable) for f in schema]
     try:
-        return to_arrow_schema(StructType(fields), **dict(_VERSION.to_arrow_schema))
+        return to_arrow_schema(T.StructType(fields), **dict(_VERSION.to_arrow_schema))
     except (ValueError, TypeError, PySparkException) as exc:
         raise Invalid(f"columns of {schema.simpleString()} cannot be carried: {exc}") from exc
 
@@ -70,12 +51,12 @@ def _least_bytes(kind: pa.DataType) -> int:
     return -(-kind.bit_width // 8) if is_fixed else 4
 
 
-def has_maps(schema: StructType) -> bool:
+def has_maps(schema: T.StructType) -> bool:
     """Return True if any column holds a map: a key of such rows may hold one too."""
-    return any(isinstance(inner, MapType) for inner in _walk(schema))
+    return any(isinstance(inner, T.MapType) for inner in _walk(schema))
 
 
-def check(schema: StructType) -> None:
+def check(schema: T.StructType) -> None:
     """Refuse columns that cannot be carried, before any task runs.
 
     Raises:
@@ -85,19 +66,19 @@ def check(schema: StructType) -> None:
         raise Invalid("there are no columns to repartition")
     for field in schema:
         for inner in _walk(field.dataType):
-            if isinstance(inner, CalendarIntervalType):
+            if isinstance(inner, T.CalendarIntervalType):
                 raise Invalid(
                     f"column {field.name!r} holds a calendar interval, which cannot be carried; "
                     "make it a day-time or year-month interval"
                 )
-            if isinstance(inner, StructType) and len(set(inner.names)) < len(inner.names):
+            if isinstance(inner, T.StructType) and len(set(inner.names)) < len(inner.names):
                 raise Invalid(
                     f"column {field.name!r} holds {inner.simpleString()}, whose field "
                     "names repeat; rename them"
                 )
 
 
-def check_public(schema: StructType) -> None:
+def check_public(schema: T.StructType) -> None:
     """Refuse columns that public PySpark cannot carry; `JvmTransport` can.
 
     Raises:
@@ -105,14 +86,14 @@ def check_public(schema: StructType) -> None:
     """
     for field in schema:
         inside = list(_walk(field.dataType))[1:]
-        if any(isinstance(inner, YearMonthIntervalType) for inner in inside):
+        if any(isinstance(inner, T.YearMonthIntervalType) for inner in inside):
             raise Invalid(
                 f"column {field.name!r} holds a year-month interval inside "
                 f"{field.dataType.simpleString()}, which public PySpark cannot carry"
             )
 
 
-def check_public_keys(keys: StructType) -> None:
+def check_public_keys(keys: T.StructType) -> None:
     """Refuse keys that SQL's `hash` hashes in another way than Spark's partitioning.
 
     Raises:
@@ -120,15 +101,15 @@ def check_public_keys(keys: StructType) -> None:
     """
     for key in keys:
         for inner in _walk(key.dataType):
-            collated = isinstance(inner, StringType) and not inner.isUTF8BinaryCollation()
-            if collated or isinstance(inner, MapType):
+            collated = isinstance(inner, T.StringType) and not inner.isUTF8BinaryCollation()
+            if collated or isinstance(inner, T.MapType):
                 raise Invalid(
                     f"key {key.name!r} holds {inner.simpleString()}, which public PySpark "
                     "does not partition as Spark does"
                 )
 
 
-def given_schema(schema: StructType, zone: str) -> pa.Schema:
+def given_schema(schema: T.StructType, zone: str) -> pa.Schema:
     """Return the Arrow schema in which PySpark passes rows to a user's function, in a session of
     time zone `zone`.
 
@@ -160,36 +141,44 @@ def _zoned(field: pa.Field, zone: str) -> pa.Field:
     return field.with_type(kind)
 
 
-def may_be_given(kind: DataType) -> bool:
+def may_be_given(kind: T.DataType) -> bool:
     """Return True if stored columns of a type can be passed to functions as PySpark does it."""
-    plain = (
-        *(NumericType, BooleanType, StringType, BinaryType, DateType, TimestampType, NullType),
-        *(TimestampNTZType, DayTimeIntervalType, ArrayType, MapType, StructType),
-    )
-    return all(isinstance(inner, plain) for inner in _walk(kind))
+    given = (*_PLAIN, T.StringType, T.ArrayType, T.MapType, T.StructType)
+    return all(isinstance(inner, given) for inner in _walk(kind))
 
 
-def stored_schema(schema: StructType) -> StructType:
+def may_be_key(kind: T.DataType) -> bool:
+    """Return True if keys of this type can be compared and ordered as Spark does."""
+    if isinstance(kind, T.StringType):
+        return kind.isUTF8BinaryCollation()
+    if isinstance(kind, T.StructType):
+        return all(may_be_key(field.dataType) for field in kind)
+    if isinstance(kind, T.ArrayType):
+        return may_be_key(kind.elementType)
+    return isinstance(kind, _PLAIN)
+
+
+def stored_schema(schema: T.StructType) -> T.StructType:
     """Return the schema in which rows are stored: columns are named by number, and types that only
     Spark knows are replaced."""
-    stored = StructType()
+    stored = T.StructType()
     for at, field in enumerate(schema):
         stored.add(f"c{at}", _stored(field.dataType), field.nullable)
     return stored
 
 
-def is_small(kind: DataType) -> bool:
+def is_small(kind: T.DataType) -> bool:
     """Return True if decimals of a type are stored as whole numbers without their scale. In Arrow's
     own form each value would cost the JVM a big integer, when written and again when read."""
-    return isinstance(kind, DecimalType) and kind.precision <= _LONG_DIGITS
+    return isinstance(kind, T.DecimalType) and kind.precision <= _LONG_DIGITS
 
 
-def to_carried(schema: StructType) -> list[Column]:
+def to_carried(schema: T.StructType) -> list[Column]:
     """Return the renamed columns in the types in which they are stored."""
     return [_to(field.dataType, f"c{at}").alias(f"c{at}") for at, field in enumerate(schema)]
 
 
-def back_from_carried(schema: StructType) -> list[Column]:
+def back_from_carried(schema: T.StructType) -> list[Column]:
     """Return the stored columns under their original names and in their original types."""
     return [
         _back(field.dataType, f"c{at}").alias(field.name, metadata=field.metadata)
@@ -197,57 +186,57 @@ def back_from_carried(schema: StructType) -> list[Column]:
     ]
 
 
-def _stored(kind: DataType) -> DataType:
-    if isinstance(kind, YearMonthIntervalType):
-        return IntegerType()
-    return LongType() if is_small(kind) else kind
+def _stored(kind: T.DataType) -> T.DataType:
+    if isinstance(kind, T.YearMonthIntervalType):
+        return T.IntegerType()
+    return T.LongType() if is_small(kind) else kind
 
 
-def _to(kind: DataType, name: str) -> Column:
-    if isinstance(kind, YearMonthIntervalType):
+def _to(kind: T.DataType, name: str) -> Column:
+    if isinstance(kind, T.YearMonthIntervalType):
         return F.expr(_MONTHS.format(f"cast({name} as interval year to month)"))
-    if isinstance(kind, DecimalType) and is_small(kind):
+    if isinstance(kind, T.DecimalType) and is_small(kind):
         return F.expr(f"cast({name} * {10**kind.scale}BD as bigint)")
     return F.col(name)
 
 
-def _back(kind: DataType, name: str) -> Column:
-    if isinstance(kind, YearMonthIntervalType):
+def _back(kind: T.DataType, name: str) -> Column:
+    if isinstance(kind, T.YearMonthIntervalType):
         return F.expr(f"make_ym_interval(0, {name})").cast(kind)
-    if isinstance(kind, DecimalType) and is_small(kind):
+    if isinstance(kind, T.DecimalType) and is_small(kind):
         unit = Decimal(1).scaleb(-kind.scale)
         return F.expr(f"cast({name} as decimal(18, 0)) * {unit:f}BD").cast(kind)
     return F.col(name)
 
 
-def _walk(kind: DataType) -> Iterator[DataType]:
+def _walk(kind: T.DataType) -> Iterator[T.DataType]:
     yield kind
-    if isinstance(kind, UserDefinedType):
+    if isinstance(kind, T.UserDefinedType):
         yield from _walk(kind.sqlType())
-    elif isinstance(kind, ArrayType):
+    elif isinstance(kind, T.ArrayType):
         yield from _walk(kind.elementType)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, T.MapType):
         yield from _walk(kind.keyType)
         yield from _walk(kind.valueType)
-    elif isinstance(kind, StructType):
+    elif isinstance(kind, T.StructType):
         for field in kind:
             yield from _walk(field.dataType)
 
 
-def _carried(kind: DataType) -> DataType:
+def _carried(kind: T.DataType) -> T.DataType:
     """Return the type of the same layout that pyarrow knows: a year-month interval becomes a 32-bit
     integer."""
-    if isinstance(kind, YearMonthIntervalType):
-        return IntegerType()
-    if isinstance(kind, UserDefinedType):
+    if isinstance(kind, T.YearMonthIntervalType):
+        return T.IntegerType()
+    if isinstance(kind, T.UserDefinedType):
         return _carried(kind.sqlType())
-    if isinstance(kind, ArrayType):
-        nothing = isinstance(kind.elementType, NullType)  # that of array() is never null
-        return ArrayType(_carried(kind.elementType), kind.containsNull or nothing)
-    if isinstance(kind, MapType):
-        return MapType(_carried(kind.keyType), _carried(kind.valueType), kind.valueContainsNull)
-    if isinstance(kind, StructType):
-        return StructType(
-            [StructField(f.name, _carried(f.dataType), f.nullable, f.metadata) for f in kind]
+    if isinstance(kind, T.ArrayType):
+        nothing = isinstance(kind.elementType, T.NullType)  # that of array() is never null
+        return T.ArrayType(_carried(kind.elementType), kind.containsNull or nothing)
+    if isinstance(kind, T.MapType):
+        return T.MapType(_carried(kind.keyType), _carried(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, T.StructType):
+        return T.StructType(
+            [T.StructField(f.name, _carried(f.dataType), f.nullable, f.metadata) for f in kind]
         )
     return kind

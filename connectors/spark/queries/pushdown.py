@@ -6,29 +6,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegralType,
-    LongType,
-    NullType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 from pyspark.util import PythonEvalType
 
 from ..jvm.bridge import Jvm, name_of
 from ..settings import is_true
 from ..tasks.grouped.function import Call, FunctionSettings
-from ..tasks.grouped.key_order import may_be_key
 from ..tasks.partial_aggregates import Merging
-from ..types import may_be_given
+from ..types import TIMES, may_be_given, may_be_key
 from .exchange_nodes import Caller, Reading, Shuffle
 
 _CALLERS = {
@@ -56,9 +42,9 @@ _KERNELS = {
     "Min": ("min",),
     "Max": ("max",),
 }
-_UNMERGED = (NullType, ArrayType, StructType)  # Arrow does not group by these
-_SUMMED = (LongType, DoubleType)
-_COMPARED = (IntegralType, DateType, TimestampType, TimestampNTZType, DecimalType, StringType)
+_UNMERGED = (T.NullType, T.ArrayType, T.StructType)  # Arrow does not group by these
+_SUMMED = (T.LongType, T.DoubleType)
+_COMPARED = (T.IntegralType, T.DecimalType, T.StringType, *TIMES)
 _SORT = "SortExec"
 _SQL = "spark.sql."
 _PROFILED = f"{_SQL}pyspark.udf.profiler"
@@ -117,7 +103,7 @@ def _merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
     return Merging(keys, tuple(kernels)) if may_be and all(_has(*pair) for pair in behind) else None
 
 
-def _has(kind: DataType, kernel: str) -> bool:
+def _has(kind: T.DataType, kernel: str) -> bool:
     """Return True if Arrow's kernel for a type gives the same as Spark."""
     return isinstance(kind, _SUMMED if kernel == "sum" else _COMPARED) and may_be_key(kind)
 

@@ -14,52 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegralType,
-    NullType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 Longs = npt.NDArray[np.int64]
 Lane = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 Word = npt.NDArray[np.uint64]
 _WORD_BITS, _DIGIT_BITS = 64, 16
-_PLAIN = (
-    IntegralType,
-    BooleanType,
-    DateType,
-    TimestampType,
-    TimestampNTZType,
-    DayTimeIntervalType,
-    DecimalType,
-    FloatType,
-    DoubleType,
-    BinaryType,
-    NullType,
-)
-
-
-def may_be_key(kind: DataType) -> bool:
-    """Return True if keys of this type can be compared and ordered as Spark does."""
-    if isinstance(kind, StringType):
-        return kind.isUTF8BinaryCollation()
-    if isinstance(kind, StructType):
-        return all(may_be_key(field.dataType) for field in kind)
-    if isinstance(kind, ArrayType):
-        return may_be_key(kind.elementType)
-    return isinstance(kind, _PLAIN)
 
 
 def groups(keys: Sequence[pa.Array], rows: int) -> tuple[Longs, Longs]:
