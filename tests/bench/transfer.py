@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from rich.table import Table
 
 from headgate import Invalid
-from headgate.connectors.spark.tasks.interpreter import keep_memory
+from headgate.connectors.spark.tasks.worker import keep_memory
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.contract import (
     MasterSettings,

@@ -146,7 +146,7 @@ def test_private_road(spark: SparkSession, hg: Headgate) -> None:
 def test_small_decimals_are_whole_numbers(spark: SparkSession, hg: Headgate) -> None:
     """A decimal that fits into 64 bits is stored as an integer: the JVM takes long to widen it."""
     df = spark.sql("select 1.5BD as a, cast(7 as decimal(18)) as b, cast(7 as decimal(19)) as c")
-    stored = pa.ipc.read_schema(pa.py_buffer(transport_of(hg, df, "a").schema))
+    stored = transport_of(hg, df, "a").schema
     assert [pa.int64(), pa.int64(), pa.decimal128(19)] == stored.types
     assert stored == carried_schema(stored_schema(df.schema))
 
@@ -221,5 +221,7 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     they have all their fields."""
     struct = f"struct<{', '.join(f'f{at}: bigint' for at in range(500))}>"
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
-    frames: RDD[Any] = RDD(transport_of(hg, df, "id")._batches, spark.sparkContext, Frames())
-    assert max(frames.map(lambda frame: frame.size).collect()) < 20 << 20
+    transport = transport_of(hg, df, "id")
+    sent = Frames(transport.schema.append(pa.field("to", pa.int32())))
+    batches: RDD[Any] = RDD(transport._batches, spark.sparkContext, sent)
+    assert max(batches.map(lambda batch: batch.nbytes).collect()) < 20 << 20

@@ -12,7 +12,7 @@ from zipimport import zipimporter
 import pytest
 
 import headgate
-from headgate.connectors.spark.tasks.interpreter import forget_zips
+from headgate.connectors.spark.tasks.worker import forget_zips
 
 NAMES_MAX = 12
 
@@ -77,9 +77,12 @@ def test_writing_does_not_import_pandas() -> None:
     """
     program = """
 import sys
+from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
-from headgate.connectors.spark.tasks.exchange_tasks import _apart
+from pyspark import TaskContext
+from headgate.connectors.spark.tasks import worker
+from headgate.connectors.spark.tasks.exchange_tasks import MapTask
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.storage.writing.fingerprint import Fingerprint
 from headgate.storage.format.segment import decode
@@ -90,7 +93,17 @@ a = pa.Array.from_buffers(to.type, 2, [pa.py_buffer(bytes([1])), numbers])
 b = pa.Array.from_buffers(pa.list_(to.type), 2, [None, numbers], children=[a])
 schema = pa.schema([("a", a.type), ("b", b.type)])
 carried = schema.append(pa.field("to", to.type))
-rows, targets = _apart(pa.RecordBatch.from_arrays([a, b, to], schema=carried), schema)
+parts = []
+writer = SimpleNamespace(
+    write=lambda *part: parts.append(part), finish=lambda: SimpleNamespace(rows=2)
+)
+shuffle = SimpleNamespace(create_result_partition_writer=lambda *_: writer)
+worker.environment = lambda settings: shuffle
+context = TaskContext._taskContext = TaskContext()
+context._partitionId = context._taskAttemptId = 0
+task = MapTask(None, ResultId("r"), 0, 2, schema, "lz4", False)
+assert [2] == list(task.write(0, [pa.RecordBatch.from_arrays([a, b, to], schema=carried)]))
+[(rows, targets)] = parts
 run = sort([rows], [targets], 2)
 hashed = Fingerprint(2)
 hashed.add(run)

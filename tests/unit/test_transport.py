@@ -14,23 +14,32 @@ from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
 from headgate.connectors.spark.exchanges.exchange import check_rows, hiding
-from headgate.connectors.spark.tasks import exchange_tasks, worker
-from headgate.connectors.spark.tasks.exchange_tasks import Frames
+from headgate.connectors.spark.tasks import worker
+from headgate.connectors.spark.tasks.exchange_tasks import Frames, ReaderTask
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap
 from headgate.control.model.state import Production, ResultState
 from headgate.storage.services import StorageFactory
 
-FRAMES = [b"first", b"", b"third"]
+SCHEMA = pa.schema([("c", pa.string())])
+BATCHES = [pa.record_batch([pa.array(texts)], SCHEMA) for texts in (["first"], [], ["a", "third"])]
 END = struct.pack("!i", SpecialLengths.END_OF_DATA_SECTION)
-SENT = b"".join(struct.pack("!i", len(frame)) + frame for frame in FRAMES) + END
+
+
+def frame_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as the JVM sends it: a length and a stream of one batch."""
+    with pa.ipc.new_stream(sink := pa.BufferOutputStream(), SCHEMA) as stream:
+        stream.write_batch(batch)
+    return struct.pack("!i", sink.tell()) + sink.getvalue().to_pybytes()
+
+
+SENT = b"".join(map(frame_of, BATCHES)) + END
 
 
 def test_frames_end_with_their_mark() -> None:
-    """The frames that were sent come out, up to the end mark and not beyond."""
-    found = [frame.to_pybytes() for frame in Frames().load_stream(io.BytesIO(SENT + b"more"))]
-    assert FRAMES == found
+    """The batches that were sent come out, up to the end mark and not beyond."""
+    assert BATCHES == list(Frames(SCHEMA).load_stream(io.BytesIO(SENT + b"more")))
 
 
 @pytest.mark.parametrize("sent", range(len(SENT)))
@@ -38,14 +47,15 @@ def test_frames_without_their_mark_are_an_error(sent: int) -> None:
     """A stream that is cut off anywhere, even between two frames, is an error. The JVM cuts it off
     so when an upstream task fails."""
     with pytest.raises((EOFError, struct.error)):
-        list(Frames().load_stream(io.BytesIO(SENT[:sent])))
+        list(Frames(SCHEMA).load_stream(io.BytesIO(SENT[:sent])))
 
 
 def test_messages_are_bounded_by_their_bytes() -> None:
     """Wide rows behind narrow ones in a batch go to the JVM in several messages."""
     texts = ["x"] * 100_000 + ["y" * (1 << 20)] * 10
     rows = pa.record_batch([pa.array(texts)], ["c"])
-    sent = list(exchange_tasks.messages([], [rows]))
+    tasks: Any = SimpleNamespace(batches_of=lambda number: [rows])
+    sent = list(ReaderTask.frames(tasks, 0, []))
     found = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
     assert rows == pa.concat_batches(found)
     assert max(message.size for message in sent) < 5 << 20

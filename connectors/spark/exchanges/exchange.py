@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.types import StructField, StructType
@@ -236,7 +237,7 @@ class Exchanger:
             ) from exc
 
     def _stored(
-        self, descriptor: ShuffleDescriptor, state: ResultState, schema: bytes, ordered: bool
+        self, descriptor: ShuffleDescriptor, state: ResultState, schema: pa.Schema, ordered: bool
     ) -> StoredExchange:
         """Return a complete result with the task that reads it."""
         worker, store = self.job_context.worker, self.job_context.store

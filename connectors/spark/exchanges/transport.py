@@ -7,7 +7,7 @@ rows in the same partitions, on any PySpark. `StoredReader` reads the results of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -19,10 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
-from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReadTask
-from ..tasks.grouped.group_task import GroupTask
+from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReaderTask, ReadTask
 from ..tasks.grouped.stored_columns import GivenTask
-from ..tasks.partial_aggregates import MergeTask
 from ..tasks.shipping import ship
 from ..types import (
     back_from_carried,
@@ -39,8 +37,8 @@ Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 class Transport(Protocol):
     @property
-    def schema(self) -> bytes:
-        """Return the serialized Arrow schema of the stored rows."""
+    def schema(self) -> pa.Schema:
+        """Return the Arrow schema of the stored rows."""
 
     def lineage(self) -> Lineage:
         """Return how far the map stage can be trusted to give the same rows again."""
@@ -60,22 +58,22 @@ class JvmTransport:
         self._plan = plan
         self._batch_rows = batch_rows
         self.rows = StructType(plan.schema.fields[:-1])
-        carried = carried_schema(self.rows)
-        self._row_bytes = least_bytes(carried)
-        self.schema = _bytes(carried)
+        self.schema = carried_schema(self.rows)
 
     @cached_property
     def _batches(self) -> Any:
         """Return the map stage as an RDD of Arrow batches. With adaptive execution, planning it
         runs the stages before it."""
-        return self._door.arrow_batches(self._plan.executed, self._batch_rows, self._row_bytes)
+        row_bytes = least_bytes(self.schema)
+        return self._door.arrow_batches(self._plan.executed, self._batch_rows, row_bytes)
 
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 
     def writes(self, task: MapTask) -> RDD[int]:
-        rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, Frames())
-        return rdd.mapPartitionsWithIndex(ship(task.write_frames))
+        sent = Frames(self.schema.append(pa.field(SUBPARTITION, pa.int32())))
+        rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, sent)
+        return rdd.mapPartitionsWithIndex(ship(task.write))
 
     def reads(self, task: ReadTask) -> DataFrame:
         plan, batches = self._plan, read_frames(self._spark, task)
@@ -95,16 +93,19 @@ class MapInArrowTransport:
         renamed = numbered.toDF(*[f"c{at}" for at in range(len(df.columns))], SUBPARTITION)
         self._carried = renamed.select(*to_carried(df.schema), SUBPARTITION)
         self._stored = StructType(self._carried.schema.fields[:-1])
-        self.schema = _bytes(carried_schema(self._stored))
+        self.schema = carried_schema(self._stored)
 
     def lineage(self) -> Lineage:
         """Return a lineage that promises nothing: public PySpark does not tell."""
         return Lineage()
 
     def writes(self, task: MapTask) -> RDD[int]:
-        write = ship(task.write_batches)
-        stage = self._carried.mapInArrow(lambda batches: write(0, batches), "rows long").rdd
-        return stage.map(lambda row: row.rows)
+        write = ship(task.write)
+
+        def rows_written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pydict({"rows": list(write(0, batches))})
+
+        return self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
 
     def reads(self, task: ReadTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
@@ -120,7 +121,7 @@ class StoredReader:
         if door is None:
             check_public(rows)
         self._stored = stored_schema(rows)
-        self.schema = _bytes(carried_schema(self._stored))
+        self.schema = carried_schema(self._stored)
 
     def reads(self, task: ReadTask) -> DataFrame:
         if self._door is not None:
@@ -129,33 +130,29 @@ class StoredReader:
         return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
 
 
-def read_frames(spark: SparkSession, task: ReadTask | GroupTask | MergeTask) -> RDD[Any]:
+def read_frames(spark: SparkSession, task: ReaderTask) -> RDD[Any]:
     numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
-    frames = numbers.mapPartitionsWithIndex(ship(task.frames))
-    frames._jrdd_deserializer = NoOpSerializer()
-    return frames
+    messages = numbers.mapPartitionsWithIndex(ship(task.frames))
+    messages._jrdd_deserializer = NoOpSerializer()
+    return messages
 
 
 def map_frame(
     spark: SparkSession,
     task: ReadTask,
-    given: pa.Schema,
+    schema: pa.Schema,
     function: Batches,
-    schema: StructType | str,
+    returned: StructType | str,
 ) -> DataFrame:
-    """Return a DataFrame of `function`'s output for the batches of each task. The rows of the
-    batches do not go through the JVM."""
-    read = ship(GivenTask(task, _bytes(given)).batches)
+    """Return a DataFrame of `function`'s output for the batches of each task, which get this
+    schema. The rows of the batches do not go through the JVM."""
+    read = ship(GivenTask(task, schema).batches)
     numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
     return spark.createDataFrame(numbers, "number long").mapInArrow(
-        lambda numbers: function(read(0, numbers)), schema
+        lambda numbers: function(read(0, numbers)), returned
     )
 
 
 def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
     read = ship(task.batches)
     return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
-
-
-def _bytes(schema: pa.Schema) -> bytes:
-    return schema.serialize().to_pybytes()  # type: ignore[no-any-return]

@@ -135,7 +135,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     ):
         return None
     zone = conf.get(_ZONE)
-    schemas = [to_arrow_schema(side, timezone=zone).serialize().to_pybytes() for side in rows]
+    schemas = [to_arrow_schema(side, timezone=zone) for side in rows]
     settings = FunctionSettings(
         zone,
         by_name=is_true(conf.get(_BY_NAME)),

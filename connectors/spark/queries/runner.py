@@ -22,7 +22,7 @@ from ..jvm.caches import Cache
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
 from ..settings import PREFIX
-from ..tasks.exchange_tasks import ReadTask
+from ..tasks.exchange_tasks import ReaderTask, ReadTask
 from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
@@ -294,9 +294,7 @@ class QueryRunner:
                 self._exchanger.drop(run.result().written.descriptor)
 
 
-def _task(
-    first: Shuffle, reads: Sequence[ReadTask], written: StoredExchange
-) -> ReadTask | GroupTask | MergeTask:
+def _task(first: Shuffle, reads: Sequence[ReadTask], written: StoredExchange) -> ReaderTask:
     if caller := first.reading.caller:
         return GroupTask(tuple(reads), caller.call)
     read, rows, merging = reads[0], int(written.rows.sum()), first.reading.merging

@@ -8,6 +8,7 @@ name, so every worker runs the code that is installed there.
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -50,66 +51,66 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """Writes one partition. The last column of the incoming batches is the subpartition."""
+    """Writes one partition."""
 
     settings: WorkerSettings
     result: ResultId
     epoch: int
     subpartitions: int
-    schema: bytes
+    schema: pa.Schema
+    """The columns of the rows."""
     codec: str
     ordered: bool
     """True if another attempt would give the rows in the same order."""
 
-    def write_frames(self, index: int, frames: Iterable[pa.Buffer]) -> Iterator[int]:
-        """Write the batches that the JVM sends as bytes, and yield the number of rows."""
-        schema = self._schema()
-        carried = schema.append(pa.field(SUBPARTITION, pa.int32()))
-        yield self._write(schema, (_batch(frame, carried) for frame in frames))
-
-    def write_batches(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """Write the batches of mapInArrow, and yield a batch with the number of rows."""
-        rows = self._write(self._schema(), batches)
-        yield pa.RecordBatch.from_pydict({"rows": [rows]})
-
-    def _schema(self) -> pa.Schema:
-        return ipc.read_schema(pa.py_buffer(self.schema))
-
-    def _write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+    def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+        """Write batches whose last column is the subpartition, and yield the number of rows."""
         from .worker import environment
 
-        context = _context()
-        partition = PartitionId(self.result, context.partitionId())
-        attempt = AttemptId(partition, self.epoch, context.taskAttemptId())
+        task = TaskContext.get()
+        assert task is not None, "runs inside a task"
+        partition = PartitionId(self.result, task.partitionId())
+        attempt = AttemptId(partition, self.epoch, task.taskAttemptId())
         deployment = ResultPartitionDeployment(
-            attempt, self.subpartitions, schema, self.codec, ordered=self.ordered
+            attempt, self.subpartitions, self.schema, self.codec, ordered=self.ordered
         )
         shuffle = environment(self.settings)
         writer = shuffle.create_result_partition_writer(deployment, socket.gethostname())
         try:
             for batch in batches:
-                writer.write(*_apart(batch, schema))
-            return writer.finish().rows
+                *columns, subpartitions = batch.columns
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                # Arrow's own conversion to numpy imports pandas, which takes a second
+                numbers: np.ndarray = np.from_dlpack(subpartitions)
+                writer.write(rows, numbers)
+            rows_written = writer.finish().rows
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
+        yield rows_written
 
 
 class Frames(NoOpSerializer):
-    """Reads buffers from a stream: each is a length and that many bytes, and an end mark follows.
+    """Reads batches of one schema from a stream. Each is a length and that many bytes, which are an
+    Arrow stream of one batch. An end mark follows the last.
 
     Raises:
         EOFError: the stream ends without the mark, as it does when the JVM side of the task fails.
             Rows are missing then, and the partition must not be announced.
     """
 
-    def load_stream(self, stream: Any) -> Iterator[pa.Buffer]:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def load_stream(self, stream: Any) -> Iterator[pa.RecordBatch]:
         while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
             # Arrow's allocator reuses pages; Python's asks the system for new ones each time.
             frame = pa.allocate_buffer(length)
             if stream.readinto(memoryview(frame).cast("B")) != length:
                 raise EOFError(f"a batch of {length} bytes was cut off")
-            yield frame
+            messages = ipc.MessageReader.open_stream(frame)
+            messages.read_next_message()  # the schema, which is known
+            yield ipc.read_record_batch(messages.read_next_message(), self._schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +122,28 @@ class Part:
     """The partitions that are read; None for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Reads the rows of an exchange."""
+class ReaderTask(ABC):
+    """Tasks that read one exchange, or several side by side."""
 
-    settings: WorkerSettings
-    manifest: Manifest | StoredManifest
-    schema: bytes
-    """The serialized Arrow schema of the rows."""
-    parts: tuple[Part, ...] = ()
-    """The part that each task reads; empty when task i reads subpartition i."""
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """Return the number of tasks."""
-        return len(self.parts) or self.manifest.count
+
+    @abstractmethod
+    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task."""
 
     def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """Yield the batches of one task, as the messages that the JVM loads."""
-        return messages(nothing, self.batches_of(index))
+        """Yield the batches of one task as messages for the JVM, cut into small pieces because the
+        JVM holds each message as a whole. `nothing` is the empty input of the task."""
+        for _ in nothing:
+            raise AssertionError("a reader task has no input")
+        for batch in self.batches_of(index):
+            for piece in cut(batch):
+                yield piece.serialize()
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the tasks whose numbers come in as rows."""
@@ -147,48 +151,34 @@ class ReadTask:
             for number in batch.column(0).to_pylist():
                 yield from self.batches_of(number)
 
+
+@dataclass(frozen=True, slots=True)
+class ReadTask(ReaderTask):
+    """Reads the rows of an exchange."""
+
+    settings: WorkerSettings
+    manifest: Manifest | StoredManifest
+    schema: pa.Schema
+    """The columns of the rows."""
+    parts: tuple[Part, ...] = ()
+    """The part that each task reads; empty when task i reads subpartition i."""
+
+    @property
+    def count(self) -> int:
+        return len(self.parts) or self.manifest.count
+
     def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
         from .worker import environment
 
         part = self.parts[number] if self.parts else Part(range(number, number + 1))
-        schema = ipc.read_schema(pa.py_buffer(self.schema))
-        task = _context().taskAttemptId()
-        shuffle = environment(self.settings)
+        task = TaskContext.get()
+        assert task is not None, "runs inside a task"
+        consumer, shuffle = task.taskAttemptId(), environment(self.settings)
         left = part.subpartitions
         while left:
             manifest = shuffle.manifest_of(self.manifest, left.start)
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
-            deployment = InputGateDeployment(selected, schema, left.start, count, task)
+            deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
             yield from shuffle.create_input_gate(deployment)
             left = left[count:]
-
-
-def messages(nothing: Iterable[object], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Buffer]:
-    """Yield batches as messages for the JVM, cut into small pieces because the JVM holds each
-    message as a whole. `nothing` is the empty input of a reader task."""
-    for _ in nothing:
-        raise AssertionError("a reader task has no input")
-    for batch in batches:
-        for piece in cut(batch):
-            yield piece.serialize()
-
-
-def _batch(stream: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the only batch of a stream, and skip the schema message: the schema is known."""
-    messages = ipc.MessageReader.open_stream(stream)
-    messages.read_next_message()
-    return ipc.read_record_batch(messages.read_next_message(), schema)
-
-
-def _apart(batch: pa.RecordBatch, schema: pa.Schema) -> tuple[pa.RecordBatch, np.ndarray]:
-    """Split a batch into its rows and the subpartition of each row."""
-    columns = batch.columns
-    rows = pa.RecordBatch.from_arrays(columns[:-1], schema=schema)
-    return rows, np.from_dlpack(columns[-1])  # Arrow's own conversion imports pandas: 1 s
-
-
-def _context() -> TaskContext:
-    context = TaskContext.get()
-    assert context is not None, "runs inside a task"
-    return context

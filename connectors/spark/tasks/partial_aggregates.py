@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .exchange_tasks import ReadTask, messages
+from .exchange_tasks import ReaderTask, ReadTask
 
 _ROWS_AT_ONCE, _HELD_BYTES_MAX = 1 << 18, 64 << 20
 _LEAST_GAIN, _LEAST_PARTITIONS = 1.5, 3
@@ -36,7 +36,7 @@ def may_gain(rows: int, tasks: int, partitions: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeTask:
+class MergeTask(ReaderTask):
     """Reads like a `ReadTask`, and merges the rows."""
 
     read: ReadTask
@@ -44,12 +44,10 @@ class MergeTask:
 
     @property
     def count(self) -> int:
-        """Return the number of tasks."""
         return self.read.count
 
-    def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """Yield the merged batches of one task, as the messages that the JVM loads."""
-        return messages(nothing, merged(self.read.batches_of(index), self.merging))
+    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        return merged(self.read.batches_of(number), self.merging)
 
 
 def merged(batches: Iterable[pa.RecordBatch], merging: Merging) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import StructType
 from pyspark.util import fail_on_stopiteration
 
@@ -44,8 +45,8 @@ class Call:
     """The number of key columns; they come first."""
     columns: tuple[tuple[int, ...], ...]
     """For each side the stored columns that it takes."""
-    schemas: tuple[bytes, ...]
-    """For each side the names and types of these columns, as an Arrow schema."""
+    schemas: tuple[pa.Schema, ...]
+    """For each side the names and types of these columns."""
     settings: FunctionSettings
 
 

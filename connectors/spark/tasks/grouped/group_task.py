@@ -3,13 +3,12 @@ through the JVM first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.ipc as ipc
 
-from ..exchange_tasks import ReadTask, messages
+from ..exchange_tasks import ReaderTask, ReadTask
 from .external_groups import Groups, Side, Sorted, gathered
 from .function import Call, Function, load_function
 from .key_order import as_one
@@ -19,7 +18,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTask:
+class GroupTask(ReaderTask):
     """A task that reads all sides of its groups, and gives the results of a function for them."""
 
     reads: tuple[ReadTask, ...]
@@ -28,18 +27,13 @@ class GroupTask:
 
     @property
     def count(self) -> int:
-        """Return the number of tasks."""
         return self.reads[0].count
 
-    def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """Yield the function's results for the groups of one task, as messages that the JVM
-        loads."""
-        return messages(nothing, self._results(index))
-
-    def _results(self, index: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the function's results for the groups of one task."""
         call, limits = self.call, self.reads[0].settings.limits
         sides = [
-            Side(_schema(read.schema), columns[: call.keys], read.batches_of(index))
+            Side(read.schema, columns[: call.keys], read.batches_of(number))
             for read, columns in zip(self.reads, call.columns, strict=True)
         ]
         groups = map(_Given(call).groups, gathered(sides, limits.group_bytes, call.by_batch))
@@ -59,15 +53,11 @@ def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[p
     return arrow_functions.results
 
 
-def _schema(schema: bytes) -> pa.Schema:
-    return ipc.read_schema(pa.py_buffer(schema))
-
-
 class _Given:
     """Gives groups the columns and types that a function takes."""
 
     def __init__(self, call: Call) -> None:
-        schemas = [list(_schema(schema)) for schema in call.schemas]
+        schemas = [list(schema) for schema in call.schemas]
         self._keys = schemas[0][: call.keys]
         self._sides = [
             (columns[call.keys :], fields[call.keys :])

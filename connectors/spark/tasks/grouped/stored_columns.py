@@ -7,24 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc as ipc
 
-from ..exchange_tasks import ReadTask
+from ..exchange_tasks import ReaderTask, ReadTask
 from .key_order import numbers
 
 
 @dataclass(frozen=True, slots=True)
-class GivenTask:
+class GivenTask(ReaderTask):
     """A reader task whose columns have the names and types that a function takes."""
 
     read: ReadTask
-    schema: bytes
+    schema: pa.Schema
 
-    def batches(self, index: int, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the tasks whose numbers come in as rows."""
-        schema = ipc.read_schema(pa.py_buffer(self.schema))
-        for batch in self.read.batches(index, tasks):
-            yield pa.RecordBatch.from_arrays(given(batch.columns, schema), schema=schema)
+    @property
+    def count(self) -> int:
+        return self.read.count
+
+    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        for batch in self.read.batches_of(number):
+            columns = given(batch.columns, self.schema)
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
 def given(columns: Iterable[pa.Array], fields: Iterable[pa.Field]) -> list[pa.Array]:
