@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headgate.connectors.spark.patches import actions
-from headgate.connectors.spark.patches.actions import Runs, enter, leave
+from headgate.connectors.spark.patches.actions import enter, leave
+from headgate.connectors.spark.patches.runs import Runs
 
 
 def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +25,7 @@ def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(actions, "session_name", lambda session: session)
     spark: Any = "a session"
     df: Any = SimpleNamespace(sparkSession=spark, rows=["Spark's"])
-    iterate = actions._iterated(lambda df: iter(df.rows))
+    iterate = actions._replacement(lambda df: iter(df.rows), actions._iterate)
     runs = Runs(run, run, run)
     enter(spark, runs)
     try:

@@ -31,7 +31,8 @@ def frame_of(batch: pa.RecordBatch) -> bytes:
     """Return a batch as the JVM sends it: a length and a stream of one batch."""
     with pa.ipc.new_stream(sink := pa.BufferOutputStream(), SCHEMA) as stream:
         stream.write_batch(batch)
-    return struct.pack("!i", sink.tell()) + sink.getvalue().to_pybytes()
+    frame: bytes = sink.getvalue().to_pybytes()
+    return struct.pack("!i", len(frame)) + frame
 
 
 SENT = b"".join(map(frame_of, BATCHES)) + END

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cached_property, wraps
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial, wraps
+from operator import attrgetter
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from ..jvm.scheduler import session_name
-from .writers import saves
+from .runs import Runs
+from .writers import SAVES, save
 
-Run = Callable[[DataFrame, bool, str], AbstractContextManager[DataFrame]]
+Original = Callable[..., Any]
+Action = Callable[..., Any]  # takes `Runs`, the original, and the arguments of the original
 
 COLLECTED = ("collect", "tail")
 RUN = ("toPandas", "toArrow", "foreach", "foreachPartition")
@@ -28,22 +30,6 @@ _lock = threading.Lock()
 _entered: dict[str, list[Runs]] = {}
 _replaced: dict[tuple[type, str], Any] = {}
 _within = threading.local()
-
-
-@dataclass(frozen=True, slots=True)
-class Runs:
-    """The ways in which a session runs queries.
-
-    Each takes the query, whether the driver collects its rows (a limit then needs no exchange), and
-    why Spark has to run the whole query, empty when it need not.
-    """
-
-    once: Run
-    """Run a query that is asked for once."""
-    again: Run
-    """Run a DataFrame of the user's, whose rows later actions may ask for."""
-    keep: Run
-    """Run a query whose rows stay readable after the action."""
 
 
 def enter(spark: SparkSession, runs: Runs) -> None:
@@ -70,115 +56,94 @@ def leave(spark: SparkSession, runs: Runs) -> None:
 
 
 def _methods() -> dict[tuple[type, str], Any]:
-    methods = {name: _whole(Classic.__dict__[name], True) for name in COLLECTED}
-    methods |= {name: _whole(Classic.__dict__[name]) for name in RUN}
-    methods |= {name: _checkpoint(Classic.__dict__[name]) for name in CHECKPOINTS}
-    methods["count"] = _count(Classic.__dict__["count"])
-    methods["show"] = _first(Classic.__dict__["show"], 20, 1)
-    methods["isEmpty"] = _first(Classic.__dict__["isEmpty"], 1, 0)
-    methods["toLocalIterator"] = _iterated(Classic.__dict__["toLocalIterator"])
-    methods["rdd"] = _kept(Classic.__dict__["rdd"])
-    return {(Classic, name): methods[name] for name in methods} | saves(_run, _is_entered)
+    """Return the replacement of each method."""
+    acts: dict[str, Action] = {
+        **dict.fromkeys(COLLECTED, partial(_whole, True)),
+        **dict.fromkeys(RUN, partial(_whole, False)),
+        **dict.fromkeys(CHECKPOINTS, _checkpoint),
+        "count": _count,
+        "show": _show,
+        "isEmpty": _is_empty,
+        "toLocalIterator": _iterate,
+    }
+    rdd = cached_property(_replacement(Classic.__dict__["rdd"].func, _rdd))
+    rdd.__set_name__(Classic, "rdd")
+    return {
+        **{(Classic, name): _replacement(Classic.__dict__[name], acts[name]) for name in acts},
+        **{
+            (kind, name): _replacement(kind.__dict__[name], save, attrgetter("_df"))
+            for kind, names in SAVES.items()
+            for name in names
+        },
+        (Classic, "rdd"): rdd,
+    }
 
 
-def _whole(original: Callable[..., Any], collected: bool = False) -> Callable[..., Any]:
-    @wraps(original)
-    def action(self: DataFrame, *args: Any, **more: Any) -> Any:
-        with _run(self, self, collected) as out:
-            return original(out, *args, **more)
-
-    return action
-
-
-def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a checkpoint. A lazy checkpoint reads later the rows that are stored now."""
-
-    @wraps(original)
-    def checkpoint(self: DataFrame, eager: bool = True, *args: Any, **more: Any) -> Any:
-        if (runs := _runs_of(self)) is None:
-            return original(self, eager, *args, **more)
-        with _alone(), (runs.again if eager else runs.keep)(self, False, "") as out:
-            return original(out, eager, *args, **more)
-
-    return checkpoint
-
-
-def _count(original: Callable[[DataFrame], int]) -> Callable[[DataFrame], int]:
-    """Replace `count` by an aggregate, which needs no column of the last exchange."""
+def _replacement(
+    original: Callable[..., Any], action: Action, df_of: Callable[[Any], DataFrame] = lambda df: df
+) -> Callable[..., Any]:
+    """Return a method that calls `action` where a session is entered, else the original. Actions
+    that an action runs inside are left to Spark."""
 
     @wraps(original)
-    def count(self: DataFrame) -> int:
-        if not _is_entered(self):
-            return original(self)
-        with _run(self, self.groupBy().count(), True) as out:
-            return int(out.collect()[0][0])
-
-    return count
-
-
-def _first(original: Callable[..., Any], usual: int, more_rows: int) -> Callable[..., Any]:
-    """Replace an action that shows its first rows by one on a limit."""
-
-    @wraps(original)
-    def action(self: DataFrame, *args: Any, **more: Any) -> Any:
-        n = args[0] if args else more.get("n", usual)
-        if not _is_entered(self) or type(n) is not int or n < 0:
+    def method(self: Any, *args: Any, **more: Any) -> Any:
+        if (runs := _runs_of(df_of(self))) is None:
             return original(self, *args, **more)
-        with _run(self, self.limit(n + more_rows), True) as out:
-            return original(out, *args, **more)
+        with _alone():
+            return action(runs, original, self, *args, **more)
 
-    return action
-
-
-def _iterated(original: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    @wraps(original)
-    def iterate(self: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
-        if not _is_entered(self):
-            return original(self, *args, **more)
-        return rows(self, *args, **more)
-
-    def rows(self: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
-        with ExitStack() as running:
-            with _run_in(running, self) as out:
-                iterator = original(out, *args, **more)
-            yield from iterator
-
-    return iterate
+    return method
 
 
-def _kept(original: Any) -> Any:
-    def rdd(self: DataFrame) -> Any:
-        if (runs := _runs_of(self)) is None:
-            return original.func(self)
-        with _alone(), runs.keep(self, False, "") as out:
-            return original.func(out)
-
-    replacement = cached_property(wraps(original.func)(rdd))
-    replacement.__set_name__(Classic, "rdd")
-    return replacement
+def _whole(
+    collected: bool, runs: Runs, original: Original, df: DataFrame, *args: Any, **more: Any
+) -> Any:
+    with runs.again(df, collected, "") as out:
+        return original(out, *args, **more)
 
 
-@contextmanager
-def _run(
-    of: DataFrame, query: DataFrame, collected: bool = False, refusal: str = ""
-) -> Iterator[DataFrame]:
-    if (runs := _runs_of(of)) is None:
-        yield query
-        return
-    run = runs.again if query is of else runs.once
-    with _alone(), run(query, collected, refusal) as out:
-        yield out
+def _checkpoint(
+    runs: Runs, original: Original, df: DataFrame, eager: bool = True, *args: Any, **more: Any
+) -> Any:
+    """Make a checkpoint. A lazy checkpoint reads later the rows that are stored now."""
+    with (runs.again if eager else runs.keep)(df, False, "") as out:
+        return original(out, eager, *args, **more)
 
 
-@contextmanager
-def _run_in(running: ExitStack, df: DataFrame) -> Iterator[DataFrame]:
-    """Run a DataFrame, and keep its results until `running` is closed; other actions of this thread
-    go on meanwhile. Spark runs the query if the session has left since the user asked for rows."""
-    if (runs := _runs_of(df)) is None:
-        yield df
-        return
-    with _alone():
-        yield running.enter_context(runs.again(df, False, ""))
+def _count(runs: Runs, original: Original, df: DataFrame) -> int:
+    """Count by an aggregate, which needs no column of the last exchange."""
+    with runs.once(df.groupBy().count(), True, "") as out:
+        return int(out.collect()[0][0])
+
+
+def _show(runs: Runs, original: Original, df: DataFrame, *args: Any, **more: Any) -> Any:
+    """Show the first rows, of a limit. One more row tells Spark that there are more."""
+    n = args[0] if args else more.get("n", 20)
+    if type(n) is not int or n < 0:
+        return original(df, *args, **more)
+    with runs.once(df.limit(n + 1), True, "") as out:
+        return original(out, *args, **more)
+
+
+def _is_empty(runs: Runs, original: Original, df: DataFrame) -> Any:
+    with runs.once(df.limit(1), True, "") as out:
+        return original(out)
+
+
+def _iterate(_: Runs, original: Original, df: DataFrame, *args: Any, **more: Any) -> Iterator[Any]:
+    """Run a DataFrame when its first row is asked for, and keep its results until the last; other
+    actions of this thread go on meanwhile. Spark runs the query if the session has left since the
+    user asked for rows."""
+    with ExitStack() as running:
+        if (runs := _runs_of(df)) is not None:
+            with _alone():
+                df = running.enter_context(runs.again(df, False, ""))
+        yield from original(df, *args, **more)
+
+
+def _rdd(runs: Runs, original: Original, df: DataFrame) -> Any:
+    with runs.keep(df, False, "") as out:
+        return original(out)
 
 
 @contextmanager
@@ -199,7 +164,3 @@ def _runs_of(df: DataFrame) -> Runs | None:
     with _lock:
         entered = _entered.get(name)
         return entered[-1] if entered else None
-
-
-def _is_entered(df: DataFrame) -> bool:
-    return _runs_of(df) is not None

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from functools import wraps
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.readwriter import DataFrameWriter, DataFrameWriterV2
 
 from ..jvm.saves import target, written_from
-
-
-class RunQuery(Protocol):
-    def __call__(
-        self, of: DataFrame, query: DataFrame, *, refusal: str
-    ) -> AbstractContextManager[DataFrame]: ...
-
+from .runs import Runs
 
 FILES = ("parquet", "orc", "json", "csv", "text", "xml")
 ONCE = ("save", "saveAsTable", *FILES)
@@ -33,44 +25,23 @@ KEEPS = ("error", "errorifexists", "default", "ignore")
 SAVES: dict[type, tuple[str, ...]] = {
     DataFrameWriter: (*ONCE, "insertInto", "jdbc"),
     DataFrameWriterV2: (
-        "append",
-        "create",
-        "createOrReplace",
-        "overwrite",
-        "overwritePartitions",
-        "replace",
+        *("append", "create", "createOrReplace", "overwrite", "overwritePartitions", "replace"),
     ),
 }
 
 
-def saves(run: RunQuery, is_entered: Callable[[DataFrame], bool]) -> dict[tuple[type, str], Any]:
-    """Return the replacement of each method that saves."""
-    return {
-        (kind, name): _saved(kind.__dict__[name], run, is_entered)
-        for kind, names in SAVES.items()
-        for name in names
-    }
-
-
-def _saved(
-    original: Callable[..., Any], run: RunQuery, is_entered: Callable[[DataFrame], bool]
-) -> Callable[..., Any]:
-    parameters = signature(original)
-
-    @wraps(original)
-    def save(self: Any, *args: Any, **more: Any) -> Any:
-        df: DataFrame = self._df
-        arguments = parameters.bind(self, *args, **more).arguments
-        if not is_entered(df) or _is_settled(self, original.__name__, arguments):
-            return original(self, *args, **more)
-        query = df.select("*")  # Spark plans each save anew
-        with run(df, query, refusal=_refusal(self, original.__name__, arguments)) as out:
-            if out is query:
-                return original(self, *args, **more)
-            with written_from(self, out.union(df.where(F.lit(False)))):
-                return original(self, *args, **more)
-
-    return save
+def save(runs: Runs, original: Callable[..., Any], writer: Any, *args: Any, **more: Any) -> Any:
+    """Save the rows of a writer's DataFrame, by the original method."""
+    df: DataFrame = writer._df
+    arguments = signature(original).bind(writer, *args, **more).arguments
+    if _is_settled(writer, original.__name__, arguments):
+        return original(writer, *args, **more)
+    query = df.select("*")  # Spark plans each save anew
+    with runs.once(query, False, _refusal(writer, original.__name__, arguments)) as out:
+        if out is query:
+            return original(writer, *args, **more)
+        with written_from(writer, out.union(df.where(F.lit(False)))):
+            return original(writer, *args, **more)
 
 
 def _is_settled(writer: Any, name: str, arguments: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
+from ..patches.runs import Runs
 from .planner import Planner, Query, open_plans
 from .runner import FinishedQuery, QueryRunner
 
@@ -50,7 +51,7 @@ class SessionQueries:
         self._filling = threading.Lock()
         self._unseen: SparkShuffleCounter | None = None
         self._answers: Answers | None = None
-        self._runs: actions.Runs | None = None
+        self._runs: Runs | None = None
 
     def enter(self) -> None:
         """Run the session's actions here from now on.
@@ -62,7 +63,7 @@ class SessionQueries:
             self.plans()
             self._unseen = SparkShuffleCounter(self._exchanger.spark)
             self._answers = Answers(self.forget)
-            self._runs = actions.Runs(self._running, self._asking, self._keeping)
+            self._runs = Runs(self._running, self._asking, self._keeping)
         actions.enter(self._exchanger.spark, self._runs)
 
     def leave(self) -> None:
