@@ -76,7 +76,7 @@ def test_keys_are_stored_once(hg: Headgate, df: DataFrame) -> None:
     """A key that Spark's plan has twice, as a key and as a column, is stored once."""
     for keys in (["k"], ["q", "k"]):
         query = df.select("v", "k", "q").groupBy(*keys).applyInArrow(counted, COUNTED)
-        (shuffle,) = hg._queries.plans().plan(query).shuffles
+        (shuffle,) = hg._queries.query().plan(query).shuffles
         assert len(shuffle.node.columns) == 3 + len(keys)
         assert sorted(shuffle.node.rows.names) == ["k", "q", "v"]
 
@@ -243,7 +243,7 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
     """Rows that are merged before they reach the JVM give the same aggregates."""
     df.createOrReplaceTempView("given")
     query = df.sparkSession.sql(f"select {MERGED} from given group by {keys}")
-    (shuffle,) = hg._queries.plans().plan(query).shuffles
+    (shuffle,) = hg._queries.query().plan(query).shuffles
     assert (shuffle.reading.merging is None) == (keys == "q")
     names = keys.split(", ")
     out = hg.group_by(df, *names).agg(*map(F.expr, MERGED.split(", "))).drop(*names)
@@ -253,7 +253,7 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
 @pytest.mark.parametrize("left", ["sum(d)", "max(x)", "first(v)", "max(y)", "max(e)"])
 def test_what_is_not_merged(hg: Headgate, df: DataFrame, left: str) -> None:
     query = df.groupBy("k").agg(F.expr(left), F.count("*"))
-    (shuffle,) = hg._queries.plans().plan(query).shuffles
+    (shuffle,) = hg._queries.query().plan(query).shuffles
     assert shuffle.reading.merging is None
 
 
@@ -261,7 +261,7 @@ def test_duplicates(hg: Headgate, df: DataFrame) -> None:
     query = df.select("k", "s").distinct()
     assert sorted(query.collect()) == sorted(hg.offload(query).collect())
     counts = df.groupBy("k").agg(F.countDistinct("s"), F.sum("v"))
-    assert all(one.reading.merging for one in hg._queries.plans().plan(counts).shuffles)
+    assert all(one.reading.merging for one in hg._queries.query().plan(counts).shuffles)
     assert sorted(counts.collect()) == sorted(hg.offload(counts).collect())
 
 

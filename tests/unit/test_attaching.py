@@ -59,7 +59,13 @@ def test_a_jvm_that_makes_no_batches_has_no_door(
 
     converter = SimpleNamespace(rowToArrowConverter=lambda *_: make("the converter"))
     java = SimpleNamespace(parseDataType=lambda _: None)
-    monkeypatch.setattr(catalyst, "Jvm", lambda *_: {"class": SimpleNamespace(forName=make)})
+
+    class FakeJvm(dict[str, Any]):
+        def require_classes(self) -> None:
+            """Do nothing: all classes are there."""
+
+    fake = FakeJvm({"class": SimpleNamespace(forName=make)})
+    monkeypatch.setattr(catalyst, "Jvm", lambda _: fake)
     spark: Any = SimpleNamespace(version="4.3.0", _jsparkSession=java)
     assert catalyst.open_door(spark) is None
 

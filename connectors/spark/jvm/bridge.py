@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+import json
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt
 
 _SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
+CLASSES = {
+    "class": "java.lang.Class",
+    "weak": "java.lang.ref.WeakReference",
+    "list": "java.util.ArrayList",
+    "alike": "java.util.HashMap",
+    "same": "java.util.IdentityHashMap",
+    "pairs": "org.apache.spark.api.java.JavaPairRDD",
+    "bytes": "org.apache.spark.network.util.JavaUtils",
+    "loader": "org.apache.spark.sql.api.r.SQLUtils",
+    "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
+    "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
+    "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
+    "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
+    "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
+    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
+    "decimal": "org.apache.spark.sql.catalyst.expressions.MakeDecimal",
+    "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
+    "named": "org.apache.spark.sql.catalyst.expressions.NamedExpression",
+    "shift": "org.apache.spark.sql.catalyst.expressions.ShiftRight",
+    "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
+    "unscaled": "org.apache.spark.sql.catalyst.expressions.UnscaledValue",
+    "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
+    "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
+    "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
+    "local limit": "org.apache.spark.sql.catalyst.plans.logical.LocalLimit",
+    "relation": "org.apache.spark.sql.catalyst.plans.logical.LocalRelation",
+    "offset": "org.apache.spark.sql.catalyst.plans.logical.Offset",
+    "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
+    "answer": "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer",
+    "sort": "org.apache.spark.sql.catalyst.plans.logical.Sort",
+    "bounds": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
+    "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
+    "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
+    "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
+    "attributes": "org.apache.spark.sql.catalyst.types.DataTypeUtils",
+    "dataset": "org.apache.spark.sql.classic.Dataset",
+    "sessions": "org.apache.spark.sql.classic.SparkSession",
+    "converter": "org.apache.spark.sql.connect.execution.SparkConnectPlanExecution",
+    "some": "org.apache.spark.sql.execution.LocalLimitExec",
+    "scan": "org.apache.spark.sql.execution.LogicalRDD",
+    "made": "org.apache.spark.sql.execution.ProjectExec",
+    "leaf": "org.apache.spark.sql.execution.RDDScanExec",
+    "with settings": "org.apache.spark.sql.execution.SQLExecutionRDD",
+    "sorted": "org.apache.spark.sql.execution.SortExec",
+    "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
+    "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
+    "types": "org.apache.spark.sql.types.DataTypes",
+    "metadata": "org.apache.spark.sql.types.Metadata",
+    "object": "org.apache.spark.sql.types.ObjectType",
+    "option": "scala.Option",
+    "array": "scala.collection.immutable.ArraySeq",
+    "scala": "scala.jdk.javaapi.CollectionConverters",
+}
 
 
 class Jvm:
-    def __init__(self, spark: SparkSession, classes: Mapping[str, str]) -> None:
-        """Look the classes up by their paths.
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a class by its short name."""
+        return _find(self._jvm, CLASSES[name])
+
+    def require_classes(self) -> None:
+        """Look all classes up.
 
         Raises:
             LookupError: this Spark does not have all of them.
         """
-        self._jvm: Any = spark._jvm
-        self._classes = {name: _find(self._jvm, path) for name, path in classes.items()}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._classes[name]
+        for path in CLASSES.values():
+            _find(self._jvm, path)
 
     def only(self, name: str) -> Any:
         """Return the Scala object of this path."""
@@ -37,13 +96,18 @@ class Jvm:
     def seq(self, items: Iterable[Any] = ()) -> Any:
         if not (elements := list(items)):
             return self.only("scala.collection.immutable.Nil")
-        java = _find(self._jvm, "java.util.ArrayList")()
+        java = self["list"]()
         for item in elements:
             java.add(item)
-        return self._scala.asScala(java).toSeq()
+        return self["scala"].asScala(java).toSeq()
 
     def items(self, seq: Any) -> list[Any]:
         return [seq.apply(at) for at in range(seq.size())]
+
+    def leaves(self, plan: Any) -> list[Any]:
+        """Return the leaves of a plan and of its subqueries."""
+        plans = [plan, *self.items(plan.subqueriesAll())]
+        return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
 
     def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
         """Return a Scala map.
@@ -51,30 +115,31 @@ class Jvm:
         Raises:
             Corrupt: two keys are equal, and their values are not.
         """
-        java = _find(self._jvm, "java.util.HashMap")()
+        java = self["alike"]()
         for key, value in items:
             before = java.put(key, value)
             if before is not None and not before.equals(value):
                 raise Corrupt("equal places of a plan are to be given different rows")
-        return self._scala.asScala(java)
+        return self["scala"].asScala(java)
 
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs without those whose key equals an earlier key."""
-        keys = _find(self._jvm, "java.util.HashMap")()
+        keys = self["alike"]()
         return [(key, value) for key, value in items if keys.putIfAbsent(key, True) is None]
 
     def java_map(self, mapping: Any) -> Any:
         """Return a Scala map as a Java map."""
-        return self._scala.asJava(mapping)
-
-    @cached_property
-    def _scala(self) -> Any:
-        return _find(self._jvm, "scala.jdk.javaapi.CollectionConverters")
+        return self["scala"].asJava(mapping)
 
 
 def name_of(thing: Any) -> str:
     """Return the simple name of the class of a JVM object."""
     return str(thing.getClass().getSimpleName())
+
+
+def schema_of(node: Any) -> StructType:
+    """Return the schema of a node of a plan."""
+    return StructType.fromJson(json.loads(node.schema().json()))
 
 
 def is_sparks(error: Exception) -> bool:

@@ -120,8 +120,8 @@ class Filled(Reader):
 
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
     """Yield the caches that a plan reads, each once."""
-    plans, builders = [logical, *jvm.items(logical.subqueriesAll())], jvm["same"]()
-    for leaf in (leaf for plan in plans for leaf in jvm.items(plan.collectLeaves())):
+    builders = jvm["same"]()
+    for leaf in jvm.leaves(logical):
         if name_of(leaf) == _RELATION and builders.putIfAbsent(leaf.cacheBuilder(), True) is None:
             yield Cache(leaf.cacheBuilder())
 

@@ -23,37 +23,13 @@ from pyspark.sql.types import DecimalType, StructType
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..types import has_maps, is_small
 from ..versions import Version, version_of
-from .bridge import Jvm, name_of
+from .bridge import CLASSES, Jvm, name_of
 
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString writes the id
-_CONVERTER = "org.apache.spark.sql.connect.execution.SparkConnectPlanExecution"
 _BATCH_BYTES = 16 << 20  # by Spark's estimate; off the heap they take about twice as much
-_CLASSES = {
-    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
-    "types": "org.apache.spark.sql.types.DataTypes",
-    "loader": "org.apache.spark.sql.api.r.SQLUtils",
-    "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
-    "named": "org.apache.spark.sql.catalyst.expressions.NamedExpression",
-    "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
-    "relation": "org.apache.spark.sql.catalyst.plans.logical.LocalRelation",
-    "dataset": "org.apache.spark.sql.classic.Dataset",
-    "scan": "org.apache.spark.sql.execution.LogicalRDD",
-    "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
-    "unscaled": "org.apache.spark.sql.catalyst.expressions.UnscaledValue",
-    "decimal": "org.apache.spark.sql.catalyst.expressions.MakeDecimal",
-    "attributes": "org.apache.spark.sql.catalyst.types.DataTypeUtils",
-    "metadata": "org.apache.spark.sql.types.Metadata",
-    "option": "scala.Option",
-    "sessions": "org.apache.spark.sql.classic.SparkSession",
-    "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
-    "weak": "java.lang.ref.WeakReference",
-    "class": "java.lang.Class",
-    "pairs": "org.apache.spark.api.java.JavaPairRDD",
-    "converter": _CONVERTER,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +62,10 @@ class ExchangePlan:
 
 class CatalystDoor:
     def __init__(self, spark: SparkSession, jvm: Jvm, version: Version) -> None:
+        self.jvm = jvm
         self.version = version
         self._spark = spark
         self._session = spark._jsparkSession
-        self._jvm = jvm
 
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
         """Return the rows under `df.repartition(n, *columns)` as columns c0, c1, …, then Spark's
@@ -100,7 +76,7 @@ class CatalystDoor:
         if has_maps(df.schema):
             partitioning, session = self._with_maps(query, partitioning)
         carried = self.carried(child.output(), self.number(partitioning))
-        rows = self.frame(self._jvm["project"](carried, child), session)
+        rows = self.frame(self.jvm["project"](carried, child), session)
         executed = rows._jdf.queryExecution().executedPlan()
         origin = rows._jdf.queryExecution().withCachedData()
         return ExchangePlan(executed, rows.schema, origin, child.output(), partitioning)
@@ -110,11 +86,11 @@ class CatalystDoor:
         row's partition."""
         small = self._small_decimals(output)
         carried = [
-            self.alias(self._jvm["unscaled"](column) if at in small else column, f"c{at}")
-            for at, column in enumerate(self._jvm.items(output))
+            self.alias(self.jvm["unscaled"](column) if at in small else column, f"c{at}")
+            for at, column in enumerate(self.jvm.items(output))
         ]
         carried.append(self.alias(number, SUBPARTITION))
-        return self._jvm.seq(carried)
+        return self.jvm.seq(carried)
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
         """Return the optimized partitioning, and a session that may hash maps. Spark's optimizer
@@ -129,7 +105,7 @@ class CatalystDoor:
     def number(self, partitioning: Any) -> Any:
         """Return the expression for the number of a row's partition: 0 where there is only one."""
         if partitioning.numPartitions() == 1:
-            return self._jvm["literal"](0, self._jvm["types"].IntegerType)
+            return self.jvm["literal"](0, self.jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, plan: Any, batch_rows: int, row_bytes: int) -> Any:
@@ -140,7 +116,7 @@ class CatalystDoor:
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
         with self.active(self._session):
             pairs = plan.execute().mapPartitions(convert, False, self._any)
-        return self._jvm["pairs"](pairs, self._any, self._any).keys()
+        return self.jvm["pairs"](pairs, self._any, self._any).keys()
 
     def try_converter(self) -> None:
         """Make a converter for no columns.
@@ -159,7 +135,7 @@ class CatalystDoor:
     def active(self, session: Any) -> Iterator[None]:
         """Make a session the active one of this thread inside. Spark's rules, nodes and expressions
         use the active session, and a Python thread has none."""
-        sessions = self._jvm["sessions"]
+        sessions = self.jvm["sessions"]
         before = sessions.getActiveSession()
         sessions.setActiveSession(session)
         try:
@@ -174,17 +150,17 @@ class CatalystDoor:
     def _converter(self) -> Any:
         """Return the object that makes batches for Spark Connect. No constructor is called, for it
         needs a query of Connect; making batches does not."""
-        unsafe = self._jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
+        unsafe = self.jvm["class"].forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
         unsafe.setAccessible(True)
-        return unsafe.get(None).allocateInstance(self._jvm["class"].forName(_CONVERTER))
+        return unsafe.get(None).allocateInstance(self.jvm["class"].forName(CLASSES["converter"]))
 
     @cached_property
     def _any(self) -> Any:
-        return self._jvm.only("scala.reflect.ClassTag").Any()
+        return self.jvm.only("scala.reflect.ClassTag").Any()
 
     def relation(self, attributes: Any) -> Any:
         """Return a logical leaf without rows."""
-        return self._jvm["relation"](attributes, self._jvm.seq(), False, self._jvm.nothing())
+        return self.jvm["relation"](attributes, self.jvm.seq(), False, self.jvm.nothing())
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the guarantees of a map stage; none where Spark gives no answer. The level of an
@@ -199,8 +175,7 @@ class CatalystDoor:
     def _scans(self, plan: Any) -> frozenset[int]:
         """Return the ids of the RDDs behind a plan's leaves, its subqueries and its caches."""
         rdds: set[int] = set()
-        plans = [plan, *self._jvm.items(plan.subqueriesAll())]
-        for leaf in (leaf for root in plans for leaf in self._jvm.items(root.collectLeaves())):
+        for leaf in self.jvm.leaves(plan):
             name = name_of(leaf)
             if name in _SCANS:
                 rdds.update(map(int, _RDD_ID.findall(leaf.rdd().toDebugString())))
@@ -218,7 +193,7 @@ class CatalystDoor:
 
     def weakly(self, thing: Any) -> Any:
         """Return a weak reference to an object of the JVM."""
-        return self._jvm["weak"](thing)
+        return self.jvm["weak"](thing)
 
     def scan(
         self, batches: RDD[Any], stored: StructType, attributes: Any, partitioning: Any
@@ -227,19 +202,19 @@ class CatalystDoor:
         assert batches.getNumPartitions() == partitioning.numPartitions(), "else rows go wrong"
         read, back = self.as_stored(attributes)
         scan = self.logical(read, self.rows_of(batches, stored), partitioning)
-        return self.frame(self._jvm["project"](back, scan) if back else scan)
+        return self.frame(self.jvm["project"](back, scan) if back else scan)
 
     def load(self, batches: RDD[Any], stored: StructType, schema: StructType) -> DataFrame:
         """Return a DataFrame over Arrow batches whose partitioning Spark does not know."""
-        attributes = self._jvm["attributes"].toAttributes(self._parsed(schema))
-        unknown = self._jvm["unknown"](batches.getNumPartitions())
+        attributes = self.jvm["attributes"].toAttributes(self._parsed(schema))
+        unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, unknown)
 
     def rows_of(self, batches: RDD[Any], stored: StructType) -> Any:
         """Return Arrow batches as an RDD of Spark's rows. `coalesce` to the same number of
         partitions makes reading lazy. A join whose other side is empty then starts no Python
         worker. Spark would end that worker, and a new worker takes a second to start."""
-        loader = self._jvm["loader"]
+        loader = self.jvm["loader"]
         loaded = loader.toDataFrame(batches._jrdd, self._parsed(stored), self._session)
         rows = loaded.queryExecution().analyzed().rdd().toJavaRDD()
         return rows.coalesce(batches.getNumPartitions()).rdd()
@@ -251,33 +226,33 @@ class CatalystDoor:
         if not small:
             return attributes, None
         read, back = [], []
-        for at, attribute in enumerate(self._jvm.items(attributes)):
+        for at, attribute in enumerate(self.jvm.items(attributes)):
             if at not in small:
                 read.append(attribute)
                 back.append(attribute)
                 continue
-            kind, empty = small[at], self._jvm.seq()
-            long, metadata = self._jvm["types"].LongType, self._jvm["metadata"].empty()
-            number = self._jvm["named"].newExprId()
-            stored = self._jvm["column"](
+            kind, empty = small[at], self.jvm.seq()
+            long, metadata = self.jvm["types"].LongType, self.jvm["metadata"].empty()
+            number = self.jvm["named"].newExprId()
+            stored = self.jvm["column"](
                 attribute.name(), long, attribute.nullable(), metadata, number, empty
             )
-            decimal = self._jvm["decimal"](stored, kind.precision, kind.scale, False)
-            restored = self._jvm["alias"](
+            decimal = self.jvm["decimal"](stored, kind.precision, kind.scale, False)
+            restored = self.jvm["alias"](
                 decimal,
                 attribute.name(),
                 attribute.exprId(),
                 attribute.qualifier(),
-                self._jvm["option"].apply(attribute.metadata()),
+                self.jvm["option"].apply(attribute.metadata()),
                 empty,
             )
             read.append(stored)
             back.append(restored)
-        return self._jvm.seq(read), self._jvm.seq(back)
+        return self.jvm.seq(read), self.jvm.seq(back)
 
     def _small_decimals(self, attributes: Any) -> dict[int, DecimalType]:
         """Return the places and types of the decimals that are stored as whole numbers."""
-        schema = self._jvm["attributes"].fromAttributes(attributes).json()
+        schema = self.jvm["attributes"].fromAttributes(attributes).json()
         kinds = enumerate(field.dataType for field in StructType.fromJson(json.loads(schema)))
         return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
 
@@ -291,12 +266,12 @@ class CatalystDoor:
     ) -> Any:
         """Return a logical leaf over rows with a partitioning, an ordering and, if given,
         statistics."""
-        nothing = self._jvm.nothing()
-        return self._jvm["scan"](
+        nothing = self.jvm.nothing()
+        return self.jvm["scan"](
             attributes,
             rows,
             partitioning,
-            ordering or self._jvm.seq(),
+            ordering or self.jvm.seq(),
             False,
             nothing,
             self._session,
@@ -306,13 +281,11 @@ class CatalystDoor:
         )
 
     def frame(self, logical: Any, session: Any = None) -> DataFrame:
-        return DataFrame(
-            self._jvm["dataset"].ofRows(session or self._session, logical), self._spark
-        )
+        return DataFrame(self.jvm["dataset"].ofRows(session or self._session, logical), self._spark)
 
     def alias(self, expression: Any, name: str) -> Any:
-        number, empty = self._jvm["named"].newExprId(), self._jvm.seq()
-        return self._jvm["alias"](expression, name, number, empty, self._jvm.nothing(), empty)
+        number, empty = self.jvm["named"].newExprId(), self.jvm.seq()
+        return self.jvm["alias"](expression, name, number, empty, self.jvm.nothing(), empty)
 
     def _parsed(self, schema: StructType) -> Any:
         return self._session.parseDataType(schema.json())
@@ -323,7 +296,8 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
     if (version := version_of(spark.version)) is None:
         return None
     try:
-        door = CatalystDoor(spark, Jvm(spark, _CLASSES), version)
+        door = CatalystDoor(spark, Jvm(spark), version)
+        door.jvm.require_classes()
         door.try_converter()
     except (LookupError, Py4JError):
         return None

@@ -21,7 +21,7 @@ class TaskSettings:
     def __init__(self, spark: SparkSession) -> None:
         self._context: Any = spark.sparkContext._jsc.sc()
         configured = spark._jsparkSession.sessionState().conf().getAllConfs()
-        self._settings = Jvm(spark, {}).java_map(configured)
+        self._settings = Jvm(spark).java_map(configured)
 
     @contextmanager
     def carried(self) -> Iterator[None]:

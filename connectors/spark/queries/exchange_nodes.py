@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructType
 
+from ..jvm.bridge import schema_of
 from ..tasks.exchange_tasks import Part
 from ..tasks.grouped.function import Call
 from ..tasks.partial_aggregates import Merging
@@ -57,8 +57,7 @@ class ExchangeNode:
     @property
     def given(self) -> StructType:
         """Return the schema of its rows in Spark's plan."""
-        schema: StructType = StructType.fromJson(json.loads(self.physical.schema().json()))
-        return schema
+        return schema_of(self.physical)
 
     @property
     def rows(self) -> StructType:

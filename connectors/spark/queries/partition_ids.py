@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ..jvm.bridge import Jvm
 from ..jvm.catalyst import CatalystDoor
 from .exchange_nodes import HASH, ROUND_ROBIN, ExchangeNode
 
-_CLASSES = {
-    "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
-    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
-    "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
-    "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
-    "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
-    "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
-    "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
-    "shift": "org.apache.spark.sql.catalyst.expressions.ShiftRight",
-    "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
-    "object": "org.apache.spark.sql.types.ObjectType",
-    "types": "org.apache.spark.sql.types.DataTypes",
-    "array": "scala.collection.immutable.ArraySeq",
-    "class": "java.lang.Class",
-}
 _NUMBERS = "scala.collection.immutable.Range"
 _TAGS = "scala.reflect.ClassTag"
 _SAMPLED = "spark.sql.execution.rangeExchange.sampleSizePerPartition"
@@ -37,10 +20,10 @@ _DEAL = (
 
 
 class PartitionIds:
-    def __init__(self, spark: SparkSession, door: CatalystDoor, session: Any) -> None:
+    def __init__(self, door: CatalystDoor, session: Any) -> None:
         self._door = door
         self._session = session
-        self._jvm = Jvm(spark, _CLASSES)
+        self._jvm = door.jvm
 
     def first(self) -> Any:
         """Return the expression that puts all rows into the first partition."""

@@ -7,7 +7,6 @@ which would hide the plan.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt, Invalid
-from ..jvm.bridge import Jvm, name_of
+from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
@@ -31,36 +30,6 @@ from .partition_ids import PartitionIds
 from .pushdown import plan_readings
 from .scan_places import Scan, ScanPlaces
 
-_CLASSES = {
-    "bytes": "org.apache.spark.network.util.JavaUtils",
-    "alike": "java.util.HashMap",
-    "same": "java.util.IdentityHashMap",
-    "option": "scala.Option",
-    "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
-    "dataset": "org.apache.spark.sql.classic.Dataset",
-    "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
-    "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
-    "local limit": "org.apache.spark.sql.catalyst.plans.logical.LocalLimit",
-    "offset": "org.apache.spark.sql.catalyst.plans.logical.Offset",
-    "sort": "org.apache.spark.sql.catalyst.plans.logical.Sort",
-    "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
-    "answer": "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer",
-    "leaf": "org.apache.spark.sql.execution.RDDScanExec",
-    "made": "org.apache.spark.sql.execution.ProjectExec",
-    "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
-    "some": "org.apache.spark.sql.execution.LocalLimitExec",
-    "sorted": "org.apache.spark.sql.execution.SortExec",
-    "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
-    "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
-    "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
-    "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
-    "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
-    "types": "org.apache.spark.sql.types.DataTypes",
-    "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",
-    "bounds": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
-    "with settings": "org.apache.spark.sql.execution.SQLExecutionRDD",
-    "ranges": "org.apache.spark.sql.catalyst.plans.physical.RangePartitioning",
-}
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
 _ASCENDING = "org.apache.spark.sql.catalyst.expressions.Ascending"
@@ -87,14 +56,14 @@ Query = DataFrame | Cache
 class Planner:
     """Plans one query; each query needs a planner of its own."""
 
-    def __init__(self, spark: SparkSession, door: CatalystDoor, jvm: Jvm) -> None:
+    def __init__(self, spark: SparkSession, door: CatalystDoor) -> None:
         self._spark = spark
         self._door = door
-        self._jvm = jvm
+        self._jvm = jvm = door.jvm
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
-        self._numbering = PartitionIds(spark, door, self._session)
+        self._numbering = PartitionIds(door, self._session)
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
@@ -186,8 +155,9 @@ class Planner:
                 child = self._jvm["made"](stored, child)
             carried = self._door.carried(child.output(), self._number(shuffle, self._stage(child)))
             executed = self._executed(self._jvm["made"](carried, child))
-            schema = StructType.fromJson(json.loads(executed.schema().json()))
-            return ExchangePlan(executed, schema, origin, output, exchange.partitioning)
+            return ExchangePlan(
+                executed, schema_of(executed), origin, output, exchange.partitioning
+            )
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
@@ -269,7 +239,7 @@ class Planner:
                 partitioning = self._partitioning(shuffle)
             else:
                 columns, back = output, None
-                stored = StructType.fromJson(json.loads(node.schema().json()))
+                stored = schema_of(node)
                 partitioning = self._jvm["unknown"](read)
             rows = self._door.rows_of(batches, stored)
             leaf = self._leaf(columns, rows, partitioning)
@@ -476,7 +446,3 @@ class Planner:
 
     def _active(self) -> AbstractContextManager[None]:
         return self._door.active(self._session)
-
-
-def open_plans(spark: SparkSession, door: CatalystDoor) -> Planner:
-    return Planner(spark, door, Jvm(spark, _CLASSES))

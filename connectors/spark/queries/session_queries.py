@@ -30,7 +30,7 @@ from ..jvm.catalyst import CatalystDoor
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
 from ..patches.runs import Runs
-from .planner import Planner, Query, open_plans
+from .planner import Planner, Query
 from .runner import FinishedQuery, QueryRunner
 
 _LOG = logging.getLogger("headgate")
@@ -60,7 +60,7 @@ class SessionQueries:
             Invalid: this Spark has no private door.
         """
         if self._runs is None:
-            self.plans()
+            self._door()
             self._unseen = SparkShuffleCounter(self._exchanger.spark)
             self._answers = Answers(self.forget)
             self._runs = Runs(self._running, self._asking, self._keeping)
@@ -257,10 +257,8 @@ class SessionQueries:
         return df, filled + reasons
 
     def query(self) -> QueryRunner:
-        return QueryRunner(self._exchanger, self.plans(), self.in_use.name)
-
-    def plans(self) -> Planner:
-        return open_plans(self._exchanger.spark, self._door())
+        planner = Planner(self._exchanger.spark, self._door())
+        return QueryRunner(self._exchanger, planner, self.in_use.name)
 
     def _door(self) -> CatalystDoor:
         self.require_open()
