@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from ...control import __version__
 from ...control.contract import ShuffleMasterContext
 from ...control.errors import Invalid
-from ...control.ids import JobId, ResultId, job_id
+from ...control.ids import job_id
 from .exchanges.exchange import Exchanger, JobContext
 from .exchanges.rerun import Reruns
-from .jvm.catalyst import CatalystDoor, open_door
+from .jvm.catalyst import open_door
 from .services import JobServices, StartLocal, open_services
 from .session import Headgate
 from .settings import Settings, is_true, read_settings
@@ -27,21 +27,6 @@ from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
-
-
-class _RerunStarter:
-    """Implements `JobShuffleContext`: logs fatal errors and starts reruns."""
-
-    def __init__(self, job: JobId, application: str, reruns: Reruns) -> None:
-        self.job_id = job
-        self.application = application
-        self._reruns = reruns
-
-    def on_fatal_error(self, error: BaseException) -> None:
-        _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
-
-    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
-        self._reruns.start(missing)
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -58,7 +43,8 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_headgate(spark)
     _hint_at_sockets(spark)
-    services = open_services(settings, job, local, str(context.master), context.defaultParallelism)
+    limits = replace(settings.limits, readers=context.defaultParallelism)
+    services = open_services(replace(settings, limits=limits), job, local, str(context.master))
     try:
         return _register(spark, settings, services)
     except BaseException:
@@ -83,28 +69,29 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
     name = f"driver {os.urandom(4).hex()}"
     context = ShuffleMasterContext(settings.master, name, __version__)
     master = services.factory.create_shuffle_master(context)
-    reruns = Reruns(spark.sparkContext, lambda result: master.state(worker.job).results.get(result))
+    reruns = Reruns(
+        spark.sparkContext,
+        worker.job,
+        str(spark.sparkContext.appName),
+        lambda result: master.state(worker.job).results.get(result),
+    )
     try:
         master.start()
-        master.register_job(_RerunStarter(worker.job, str(spark.sparkContext.appName), reruns))
+        master.register_job(reruns)
         epoch = master.state(worker.job).epoch
         exchanges = settings.exchanges
         job_context = JobContext(master, services.store, worker, exchanges, epoch, reruns)
-        door = None if exchanges.catalyst == "off" else _door(spark)
+        door = None
+        if exchanges.catalyst != "off" and (door := open_door(spark)) is None:
+            _LOG.warning(
+                "Headgate does not know Spark %s: rows are the same, but Spark does not know their "
+                "partitioning",
+                spark.version,
+            )
         return Headgate(Exchanger(spark, job_context, door), services)
     except BaseException:
         master.close()
         raise
-
-
-def _door(spark: SparkSession) -> CatalystDoor | None:
-    if (door := open_door(spark)) is None:
-        _LOG.warning(
-            "Headgate does not know Spark %s: rows are the same, but Spark does not know their "
-            "partitioning",
-            spark.version,
-        )
-    return door
 
 
 def _require_headgate(spark: SparkSession) -> None:

@@ -77,9 +77,7 @@ class JobServices:
         self.opened.close()
 
 
-def open_services(
-    settings: Settings, job: JobId, local: StartLocal, master: str, readers: int
-) -> JobServices:
+def open_services(settings: Settings, job: JobId, local: StartLocal, master: str) -> JobServices:
     """Open and check the broker and the store, within one deadline for both.
 
     Raises:
@@ -87,7 +85,7 @@ def open_services(
         Unavailable: the broker or the store cannot be reached.
     """
     with ExitStack() as opening:
-        worker = _describe(settings, job, local, master, readers, opening)
+        worker = _describe(settings, job, local, master, opening)
         deadline = Deadline.after(settings.attach_ms / 1000)
         log = KafkaEventLog(worker.kafka)
         opening.callback(log.close)
@@ -99,12 +97,7 @@ def open_services(
 
 
 def _describe(
-    settings: Settings,
-    job: JobId,
-    local: StartLocal,
-    master: str,
-    readers: int,
-    opening: ExitStack,
+    settings: Settings, job: JobId, local: StartLocal, master: str, opening: ExitStack
 ) -> WorkerSettings:
     kafka, url, s3 = settings.kafka, settings.store, dict(settings.s3)
     if url.startswith("memory:"):
@@ -112,7 +105,11 @@ def _describe(
             f"{PREFIX}store must be s3://bucket/root or file:///path: tasks cannot share {url}"
         )
     if not kafka.bootstrap and (not url or url.startswith("file:")):
-        _require_local(master)
+        if not master.startswith("local") or master.startswith("local-cluster"):
+            raise Invalid(
+                f"the embedded stack serves one machine only, and this session runs on {master}: "
+                f"set {PREFIX}broker and {PREFIX}store"
+            )
         if settings.master.mode == SESSION:
             raise Invalid(
                 f"the masters of a session need a broker: set {PREFIX}broker and {PREFIX}store"
@@ -128,14 +125,5 @@ def _describe(
         missing = "store" if kafka.bootstrap else "broker"
         raise Invalid(f"set {PREFIX}{missing} too, or neither for the embedded stack")
     key = f"{job} {os.urandom(4).hex()}"
-    limits = replace(settings.limits, readers=readers)
     wait_s = settings.master.wait_ms / 1000
-    return WorkerSettings(key, job, kafka, url, "", tuple(s3.items()), limits, wait_s)
-
-
-def _require_local(master: str) -> None:
-    if not master.startswith("local") or master.startswith("local-cluster"):
-        raise Invalid(
-            f"the embedded stack serves one machine only, and this session runs on {master}: "
-            f"set {PREFIX}broker and {PREFIX}store"
-        )
+    return WorkerSettings(key, job, kafka, url, "", tuple(s3.items()), settings.limits, wait_s)

@@ -51,7 +51,7 @@ class Master:
 
 def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
-    reruns = Reruns(context, lambda _: None)
+    reruns = Reruns(context, job_id("job"), "tests", lambda _: None)
     settings = read_settings({}).exchanges
     means: Any = SimpleNamespace(epoch=1, settings=settings, master=master, reruns=reruns)
     services: Any = SimpleNamespace(require_whole_log=lambda: None)

@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from headgate.connectors.spark.exchanges.rerun import Reruns, Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
 from headgate.control.events.types import ResultRegistered
-from headgate.control.ids import ResultId
+from headgate.control.ids import ResultId, job_id
 from headgate.control.model.persistent import PersistentSet
 from headgate.control.model.state import Reproduction, ResultState
 
@@ -29,7 +29,9 @@ class Driver:
         self.missing = frozenset({1})
         context = SimpleNamespace(setLocalProperty=lambda *_: None)
         pace = Pace(poll_s=0.001, retry_s=0.01)
-        self.repairs = Reruns(cast(SparkContext, context), lambda _: self.state(), pace)
+        self.repairs = Reruns(
+            cast(SparkContext, context), job_id("job"), "tests", lambda _: self.state(), pace
+        )
         self.repairs.keep(RESULT, cast(Writing, self))
 
     def again(self, partitions: list[int]) -> None:
@@ -48,7 +50,7 @@ class Driver:
         deadline = Deadline.after(3.0)
         idle = 0
         while idle < 20 and not deadline.passed:
-            self.repairs.start(MISSING)
+            self.repairs.reproduce(MISSING)
             SYSTEM_CLOCK.sleep_s(0.01)
             idle = 0 if self.repairs._running else idle + 1
         assert idle == 20, "the repair has ended"
@@ -80,12 +82,12 @@ def test_a_repair_that_does_not_help_is_given_up(
 def test_a_repair_that_helps_may_be_needed_again() -> None:
     """A partition that is lost again after a rerun is made again."""
     driver = Driver(mends)
-    driver.repairs.start(MISSING)
+    driver.repairs.reproduce(MISSING)
     deadline = Deadline.after(3.0)
     while driver.repairs._running and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.01)
     driver.missing = frozenset({1})
-    driver.repairs.start(MISSING)
+    driver.repairs.reproduce(MISSING)
     while driver.missing and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.01)
     assert (2, frozenset()) == (driver.runs, driver.missing)
@@ -95,5 +97,5 @@ def test_nothing_is_made_again_after_close() -> None:
     """A closed headgate starts no rerun."""
     driver: Any = Driver(mends)
     driver.repairs.close()
-    driver.repairs.start(MISSING)
+    driver.repairs.reproduce(MISSING)
     assert (0, {}) == (driver.runs, driver.repairs._running)

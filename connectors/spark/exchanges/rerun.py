@@ -16,7 +16,7 @@ from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 
 from ....control.clock import PACE, Pace
-from ....control.ids import ResultId
+from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
 from ..jvm.scheduler import kill_task, put_first
 from ..jvm.task_settings import TaskSettings
@@ -65,9 +65,12 @@ class Writing:
 
 @dataclass(slots=True)
 class Reruns:
-    """The map stages that may be rerun. One rerun of a result goes on at a time."""
+    """The map stages of a job that may be rerun. One rerun of a result goes on at a time. The job's
+    master calls this object: it implements `JobShuffleContext`."""
 
     context: SparkContext
+    job_id: JobId
+    application: str
     state_of: StateOf
     pace: Pace = PACE
     _stages: dict[ResultId, Writing] = field(default_factory=dict)
@@ -83,7 +86,10 @@ class Reruns:
         with self._lock:
             self._stages.pop(result, None)
 
-    def start(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
+    def on_fatal_error(self, error: BaseException) -> None:
+        _LOG.error("the shuffle master of job %s cannot go on: %s", self.job_id, error)
+
+    def reproduce(self, missing: Mapping[ResultId, frozenset[int]]) -> None:
         """Start a rerun of each result with missing partitions, unless one goes on; do not wait."""
         with self._lock:
             for result in missing.keys() & self._stages.keys() - self._running.keys():
