@@ -109,6 +109,11 @@ class Jvm:
         plans = [plan, *self.items(plan.subqueriesAll())]
         return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
 
+    def alias(self, expression: Any, column: Any, metadata: Any) -> Any:
+        """Return an expression under the name and the id of a column."""
+        named = column.name(), column.exprId(), column.qualifier()
+        return self["alias"](expression, *named, self["option"].apply(metadata), self.seq())
+
     def mapping(self, items: Iterable[tuple[Any, Any]]) -> Any:
         """Return a Scala map.
 

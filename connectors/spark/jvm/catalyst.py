@@ -231,23 +231,15 @@ class CatalystDoor:
                 read.append(attribute)
                 back.append(attribute)
                 continue
-            kind, empty = small[at], self.jvm.seq()
+            kind = small[at]
             long, metadata = self.jvm["types"].LongType, self.jvm["metadata"].empty()
             number = self.jvm["named"].newExprId()
             stored = self.jvm["column"](
-                attribute.name(), long, attribute.nullable(), metadata, number, empty
+                attribute.name(), long, attribute.nullable(), metadata, number, self.jvm.seq()
             )
             decimal = self.jvm["decimal"](stored, kind.precision, kind.scale, False)
-            restored = self.jvm["alias"](
-                decimal,
-                attribute.name(),
-                attribute.exprId(),
-                attribute.qualifier(),
-                self.jvm["option"].apply(attribute.metadata()),
-                empty,
-            )
             read.append(stored)
-            back.append(restored)
+            back.append(self.jvm.alias(decimal, attribute, attribute.metadata()))
         return self.jvm.seq(read), self.jvm.seq(back)
 
     def _small_decimals(self, attributes: Any) -> dict[int, DecimalType]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ..jvm.bridge import Jvm, name_of
 from .exchange_nodes import ExchangeNode, Group, Mark, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
-_LEAF, _JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
+_LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
 _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
@@ -39,15 +39,16 @@ class ExchangeFinder:
         for subquery in self._jvm.items(node.subqueries()) if self._nested else ():
             inputs += self._walk(subquery, Group(), ())
         name = name_of(node)
-        if name == _SHUFFLE:
-            below = self._walk(node.child(), inner := Group(), ())
-            shuffle = Shuffle(self._exchange(node, above), below, inner, group)
-            return [*inputs, self._add(shuffle)]
+        mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
+        if name == _SHUFFLE or mark:
+            stage = Group()
+            below = [] if mark else self._walk(node.child(), stage, ())
+            shuffle = Shuffle(self._exchange(node, above, mark), below, stage, group, mark)
+            group.shuffles.append(shuffle)
+            self.shuffles.append(shuffle)
+            return [*inputs, shuffle]
         if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
             group.filters += 1
-        if name == _LEAF and (mark := self._marks.get(node.rdd().id())):
-            shuffle = Shuffle(self._exchange(node, above, mark), [], Group(), group, mark)
-            return [*inputs, self._add(shuffle)]
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
         children = self._jvm.items(node.children())
@@ -62,20 +63,13 @@ class ExchangeFinder:
             if apart:
                 group.others |= child_group.others
                 group.filters += child_group.filters
-        if name in _JOINS:
+        if name in JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
                 for exchange in side:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
 
-    def _add(self, shuffle: Shuffle) -> Shuffle:
-        shuffle.group.shuffles.append(shuffle)
-        self.shuffles.append(shuffle)
-        return shuffle
-
-    def _exchange(
-        self, node: Any, above: tuple[Any, ...], mark: Mark | None = None
-    ) -> ExchangeNode:
+    def _exchange(self, node: Any, above: tuple[Any, ...], mark: Mark | None) -> ExchangeNode:
         partitioning = node.outputPartitioning()
         return ExchangeNode(
             node,
@@ -98,12 +92,13 @@ class ExchangeFinder:
         return tuple(places[number] for number in numbers)
 
 
-def joined(above: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the nodes from a stage's root down to the join right above an exchange, or above its
-    sort. Return an empty tuple if there is no such join."""
+def over(shuffle: Shuffle, names: Container[str]) -> tuple[Any, ...]:
+    """Return the nodes from a stage's root down to the node right above an exchange, or above its
+    sort. Return an empty tuple if that node has none of these names."""
+    above = shuffle.node.above
     if above and name_of(above[-1]) == _SORT:
         above = above[:-1]
-    return above if above and name_of(above[-1]) in _JOINS else ()
+    return above if above and name_of(above[-1]) in names else ()
 
 
 def link(node: Any) -> Any:

@@ -61,10 +61,7 @@ class OutputColumns:
     def _projected(self, asked: Any, column: Any) -> Any:
         if name_of(column) != "Alias":
             return self._column(asked, column)
-        metadata, nothing = self._jvm["option"].apply(asked.metadata()), self._jvm.seq()
-        return self._jvm["alias"](
-            column.child(), column.name(), column.exprId(), column.qualifier(), metadata, nothing
-        )
+        return self._jvm.alias(column.child(), column, asked.metadata())
 
     def _column(self, asked: Any, column: Any) -> Any:
         kind, nulls, metadata = asked.dataType(), asked.nullable(), asked.metadata()

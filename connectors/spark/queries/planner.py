@@ -23,7 +23,7 @@ from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
 from .adaptive import AdaptiveSettings
-from .exchange_finder import TOP, ExchangeFinder, is_grouped, joined, link
+from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over
 from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
@@ -32,8 +32,10 @@ from .scan_places import Scan, ScanPlaces
 
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
-_ASCENDING = "org.apache.spark.sql.catalyst.expressions.Ascending"
-_NULLS_FIRST = "org.apache.spark.sql.catalyst.expressions.NullsFirst"
+_ASCENDING = (
+    "org.apache.spark.sql.catalyst.expressions.Ascending",
+    "org.apache.spark.sql.catalyst.expressions.NullsFirst",
+)
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
@@ -108,15 +110,12 @@ class Planner:
     def plan_again(self, plan: Plan) -> Plan:
         """Plan the rest of a query again, with the sizes of the exchanges that are done."""
         with self._active():
-            begun = [
-                (shuffle, self._made_of(shuffle.node))
-                for shuffle in plan.shuffles
-                if shuffle.mark is not None and name_of(shuffle.node.physical) == _SHUFFLE
-            ]
             places = [
-                self._place(exchange, physical)
-                for exchange, physical in begun
-                if physical is not None
+                self._place(shuffle, physical)
+                for shuffle in plan.shuffles
+                if shuffle.mark is not None
+                and name_of(shuffle.node.physical) == _SHUFFLE
+                and (physical := self._made_of(shuffle.node)) is not None
             ]
             places = self._jvm.first_of_each(places)  # equal nodes have the same rows
             logical = self._places.replace(plan.logical, places)
@@ -148,8 +147,9 @@ class Planner:
             output = exchange.physical.output()
             origin = child = self._fill(exchange.physical.child(), scans)
             if in_order:
-                hashed = self._jvm["hash"](child.output(), _SEED)
-                by = self._jvm.seq([self._ascending(hashed)])
+                hashed, empty = self._jvm["hash"](child.output(), _SEED), self._jvm.seq()
+                order = self._jvm["order"](hashed, *map(self._jvm.only, _ASCENDING), empty)
+                by = self._jvm.seq([order])
                 child = self._jvm["sorted"](by, False, child, 0)
             if (stored := self._once(exchange, output)) is not output:
                 child = self._jvm["made"](stored, child)
@@ -203,7 +203,7 @@ class Planner:
         """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
         stage must read two exchanges and join them, the type of the join must allow it, and no
         node above the join may rely on where rows are."""
-        joins = [joined(shuffle.node.above) for shuffle in group.shuffles]
+        joins = [over(shuffle, JOINS) for shuffle in group.shuffles]
         if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
             return [False] * len(joins)
         left, right = (shuffle.node.physical for shuffle in group.shuffles)
@@ -416,7 +416,7 @@ class Planner:
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
         places = [(shuffle.place, scan) for shuffle, scan in scans.items()]
-        cut = {joined(shuffle.node.above)[-1]: None for shuffle in scans if shuffle.reading.is_cut}
+        cut = {over(shuffle, JOINS)[-1]: None for shuffle in scans if shuffle.reading.is_cut}
         return self._places.fill(plan, places, list(cut))
 
     def alike(self, shuffles: Iterable[Shuffle]) -> list[list[Shuffle]]:
@@ -429,10 +429,6 @@ class Planner:
                 first = places.putIfAbsent(shuffle.place, at)
                 by_place.setdefault(at if first is None else first, []).append(shuffle)
         return list(by_place.values())
-
-    def _ascending(self, expression: Any) -> Any:
-        directions = self._jvm.only(_ASCENDING), self._jvm.only(_NULLS_FIRST)
-        return self._jvm["order"](expression, *directions, self._jvm.seq())
 
     @contextmanager
     def _setting(self, key: str, value: str) -> Iterator[None]:

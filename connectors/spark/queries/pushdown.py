@@ -3,7 +3,7 @@ group, and merge partial aggregates."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import types as T
@@ -15,6 +15,7 @@ from ..settings import is_true
 from ..tasks.grouped.function import Call, FunctionSettings
 from ..tasks.partial_aggregates import Merging
 from ..types import TIMES, may_be_given, may_be_key
+from .exchange_finder import over
 from .exchange_nodes import Caller, Reading, Shuffle
 
 _CALLERS = {
@@ -45,7 +46,6 @@ _KERNELS = {
 _UNMERGED = (T.NullType, T.ArrayType, T.StructType)  # Arrow does not group by these
 _SUMMED = (T.LongType, T.DoubleType)
 _COMPARED = (T.IntegralType, T.DecimalType, T.StringType, *TIMES)
-_SORT = "SortExec"
 _SQL = "spark.sql."
 _PROFILED = f"{_SQL}pyspark.udf.profiler"
 _LARGE = f"{_SQL}execution.arrow.useLargeVarTypes"
@@ -74,8 +74,8 @@ def _callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Calle
     projection, so such a node is left out."""
     under: dict[int, tuple[Any, list[Shuffle]]] = {}
     for shuffle in shuffles:
-        if (node := _over(shuffle, _CALLERS)) is not None:
-            under.setdefault(id(node), (node, []))[1].append(shuffle)
+        if above := over(shuffle, _CALLERS):
+            under.setdefault(id(above[-1]), (above[-1], []))[1].append(shuffle)
     for node, inputs in under.values():
         if len(inputs) == node.children().size() and (call := _call(jvm, node, inputs, conf)):
             yield Caller(node, call, tuple(inputs))
@@ -84,8 +84,9 @@ def _callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Calle
 def _merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
     """Return the way to merge an exchange's rows for the aggregate right above it, None if they
     cannot be merged."""
-    if (node := _over(shuffle, _AGGREGATES)) is None:
+    if not (above := over(shuffle, _AGGREGATES)):
         return None
+    node = above[-1]
     kernels: list[str] = []
     for aggregate in jvm.items(node.aggregateExpressions()):
         function = aggregate.aggregateFunction()
@@ -106,14 +107,6 @@ def _merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
 def _has(kind: T.DataType, kernel: str) -> bool:
     """Return True if Arrow's kernel for a type gives the same as Spark."""
     return isinstance(kind, _SUMMED if kernel == "sum" else _COMPARED) and may_be_key(kind)
-
-
-def _over(shuffle: Shuffle, names: Container[str]) -> Any:
-    """Return the node above an exchange and its sort if it has one of these names, else None."""
-    above = shuffle.node.above
-    if above and name_of(above[-1]) == _SORT:
-        above = above[:-1]
-    return above[-1] if above and name_of(above[-1]) in names else None
 
 
 def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call | None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
@@ -99,7 +98,11 @@ class QueryRunner:
 
     def refusal(self, shuffle: Shuffle) -> str:
         """Return the reason known so far why an exchange is left to Spark, empty when it is not."""
-        return shuffle.refusal or self._too_small(shuffle)
+        if shuffle.refusal:
+            return shuffle.refusal
+        least = self._exchanger.job_context.settings.sql_from_bytes
+        is_small = least < 0 or (least and self._plans.estimate_bytes(shuffle) < least)
+        return f"{PREFIX}sql.from.bytes = {least}" if is_small else ""
 
     def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         """Run all exchanges of a query, and return its rows and a report."""
@@ -158,14 +161,8 @@ class QueryRunner:
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:
             if shuffle.mark is None:
-                shuffle.refusal = _refusal(plan, shuffle, shuffle.node.rows)
+                shuffle.refusal = _refusal(plan, shuffle)
         return plan
-
-    def _too_small(self, shuffle: Shuffle) -> str:
-        least = self._exchanger.job_context.settings.sql_from_bytes
-        if least < 0 or (least and self._plans.estimate_bytes(shuffle) < least):
-            return f"{PREFIX}sql.from.bytes = {least}"
-        return ""
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Return the exchanges that can begin. An exchange waits for a smaller one on the other
@@ -205,24 +202,21 @@ class QueryRunner:
         return again
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
+        begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         with self._settings.carried():
-            return self._write(shuffle)
-
-    def _write(self, shuffle: Shuffle) -> FinishedExchange:
-        begun_s = SYSTEM_CLOCK.monotonic_s()
-        node, scans = shuffle.node, self._scans(shuffle.inputs)
-        known = self._exchanger.job_context.known
-        transport = self._transport(shuffle, scans)
-        if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
-            transport = self._transport(shuffle, scans, in_order=True)
-        counted = any(refused(shuffle.inputs))
-        with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
-            written = self._exchanger.write(
-                transport, node.rows, node.count, node.public_label, self._name(), self._settings
-            )
-        return FinishedExchange(
-            transport, written, node.label, SYSTEM_CLOCK.monotonic_s() - begun_s
-        )
+            scans = self._scans(shuffle.inputs)
+            transport = self._transport(shuffle, scans)
+            known = self._exchanger.job_context.known
+            if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
+                transport = self._transport(shuffle, scans, in_order=True)
+            counted = any(refused(shuffle.inputs))
+            with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
+                label, result = node.public_label, self._name()
+                written = self._exchanger.write(
+                    transport, node.rows, node.count, label, result, self._settings
+                )
+        took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
+        return FinishedExchange(transport, written, node.label, took_s)
 
     def _transport(
         self, shuffle: Shuffle, scans: dict[Shuffle, Scan], in_order: bool = False
@@ -330,13 +324,13 @@ def _read_by(shuffle: Shuffle, done: Container[Shuffle]) -> Sequence[Shuffle]:
     return (shuffle,)
 
 
-def _refusal(plan: Plan, shuffle: Shuffle, schema: StructType) -> str:
+def _refusal(plan: Plan, shuffle: Shuffle) -> str:
     if plan.refusal:
         return plan.refusal
     if shuffle.node.kind not in KINDS:
         return f"{shuffle.node.kind} is not known"
     try:
-        check(schema)
+        check(shuffle.node.rows)
     except Invalid as exc:
         return str(exc)
     return ""

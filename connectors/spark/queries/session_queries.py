@@ -43,8 +43,7 @@ class SessionQueries:
         self._exchanger = exchanger
         self._require_whole_log = require_whole_log
         self.in_use = InUse(exchanger.job_context.epoch)
-        self.finished: weakref.WeakKeyDictionary[DataFrame, FinishedQuery]
-        self.finished = weakref.WeakKeyDictionary()
+        self.finished = weakref.WeakKeyDictionary[DataFrame, FinishedQuery]()
         self.native: Counter[str] = Counter()
         self.lifetimes = Lifetimes(self.release_all)
         self.closed = False
@@ -179,7 +178,8 @@ class SessionQueries:
         released with the DataFrame, or with the job."""
         assert self._answers is not None
         answer = self._answers.get(df, collected)
-        read = self._results_of(answer)
+        done = None if answer is None else self.finished.get(answer)
+        read = [descriptor.result for descriptor in done.results] if done else []
         with self.in_use.query(read):
             if answer is not None and answer in self.finished and self._can_be_read(read):
                 yield answer
@@ -192,10 +192,6 @@ class SessionQueries:
                 raise
             if (done := self.finished.get(out)) is not None:
                 self._answers.add(df, out, collected if done.is_limited else None)
-
-    def _results_of(self, out: DataFrame | None) -> list[ResultId]:
-        done = None if out is None else self.finished.get(out)
-        return [descriptor.result for descriptor in done.results] if done else []
 
     def _can_be_read(self, results: Iterable[ResultId]) -> bool:
         state = self._exchanger.job_context.master.state(self._exchanger.job_context.worker.job)
