@@ -32,16 +32,10 @@ from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..settings import ExchangeSettings
 from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
+from ..tasks.grouped.stored_columns import GivenTask
 from ..types import check, given_schema
 from .rerun import Reruns, Writing
-from .transport import (
-    Batches,
-    JvmTransport,
-    MapInArrowTransport,
-    StoredReader,
-    Transport,
-    map_frame,
-)
+from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
 _DESCRIPTION = "spark.job.description"
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
@@ -204,8 +198,8 @@ class Exchanger:
     ) -> DataFrame:
         """Return a DataFrame of `function`'s output for each partition of an exchange. The tasks
         that read the partitions call the function."""
-        passed_schema = given_schema(rows, str(self.spark.conf.get(_ZONE)))
-        frame = map_frame(self.spark, written.read, passed_schema, function, schema)
+        task = GivenTask(written.read, given_schema(rows, str(self.spark.conf.get(_ZONE))))
+        frame = map_rows(self.spark, task, function, schema)
         self._note(frame, written)
         return frame
 

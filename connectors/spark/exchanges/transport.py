@@ -18,19 +18,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
 from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReaderTask, ReadTask
-from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
-from ..types import (
-    back_from_carried,
-    carried_schema,
-    check_public,
-    check_public_keys,
-    least_bytes,
-    stored_schema,
-    to_carried,
-)
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -58,13 +49,13 @@ class JvmTransport:
         self._plan = plan
         self._batch_rows = batch_rows
         self.rows = StructType(plan.schema.fields[:-1])
-        self.schema = carried_schema(self.rows)
+        self.schema = types.carried_schema(self.rows)
 
     @cached_property
     def _batches(self) -> Any:
         """Return the map stage as an RDD of Arrow batches. With adaptive execution, planning it
         runs the stages before it."""
-        row_bytes = least_bytes(self.schema)
+        row_bytes = types.least_bytes(self.schema)
         return self._door.arrow_batches(self._plan.executed, self._batch_rows, row_bytes)
 
     def lineage(self) -> Lineage:
@@ -86,14 +77,14 @@ class MapInArrowTransport:
     ) -> None:
         self._spark = spark
         self._rows = df.schema
-        check_public(df.schema)
-        check_public_keys(df.select(*columns).schema)
+        types.check_public(df.schema)
+        types.check_public_keys(df.select(*columns).schema)
         number = F.pmod(F.hash(*columns), F.lit(n)).alias(SUBPARTITION)
         numbered = df.select("*", number)
         renamed = numbered.toDF(*[f"c{at}" for at in range(len(df.columns))], SUBPARTITION)
-        self._carried = renamed.select(*to_carried(df.schema), SUBPARTITION)
+        self._carried = renamed.select(*types.to_carried(df.schema), SUBPARTITION)
         self._stored = StructType(self._carried.schema.fields[:-1])
-        self.schema = carried_schema(self._stored)
+        self.schema = types.carried_schema(self._stored)
 
     def lineage(self) -> Lineage:
         """Return a lineage that promises nothing: public PySpark does not tell."""
@@ -108,7 +99,7 @@ class MapInArrowTransport:
         return self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+        return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
 class StoredReader:
@@ -119,15 +110,15 @@ class StoredReader:
         self._door = door
         self._rows = rows
         if door is None:
-            check_public(rows)
-        self._stored = stored_schema(rows)
-        self.schema = carried_schema(self._stored)
+            types.check_public(rows)
+        self._stored = types.stored_schema(rows)
+        self.schema = types.carried_schema(self._stored)
 
     def reads(self, task: ReadTask) -> DataFrame:
         if self._door is not None:
             batches = read_frames(self._spark, task)
             return self._door.load(batches, self._stored, self._rows)
-        return _mapped(self._spark, task, self._stored).select(*back_from_carried(self._rows))
+        return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
 def read_frames(spark: SparkSession, task: ReaderTask) -> RDD[Any]:
@@ -137,19 +128,15 @@ def read_frames(spark: SparkSession, task: ReaderTask) -> RDD[Any]:
     return messages
 
 
-def map_frame(
-    spark: SparkSession,
-    task: ReadTask,
-    schema: pa.Schema,
-    function: Batches,
-    returned: StructType | str,
+def map_rows(
+    spark: SparkSession, task: ReaderTask, function: Batches, schema: StructType | str
 ) -> DataFrame:
-    """Return a DataFrame of `function`'s output for the batches of each task, which get this
-    schema. The rows of the batches do not go through the JVM."""
-    read = ship(GivenTask(task, schema).batches)
+    """Return a DataFrame of `function`'s output for the batches of each task. The rows of the
+    batches do not go through the JVM."""
+    read = ship(task.batches)
     numbers = spark.sparkContext.parallelize([(at,) for at in range(task.count)], task.count)
     return spark.createDataFrame(numbers, "number long").mapInArrow(
-        lambda numbers: function(read(0, numbers)), returned
+        lambda numbers: function(read(0, numbers)), schema
     )
 
 

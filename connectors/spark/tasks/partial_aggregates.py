@@ -95,11 +95,9 @@ def _is_exact(column: pa.ChunkedArray, kernel: str) -> bool:
     numbers and no partial sum exceeds the whole numbers that the type holds."""
     if kernel != "sum":
         return True
-    if pa.types.is_floating(column.type) and not _are_whole(column):
-        return False
+    if pa.types.is_floating(column.type):
+        are_whole = pc.all(pc.equal(pc.floor(column), column)).as_py()
+        if are_whole is False:  # None without values
+            return False
     most = max(abs(end or 0) for end in pc.min_max(column).as_py().values())
     return bool(most * len(column) < _WHOLE_BELOW[column.type])
-
-
-def _are_whole(column: pa.ChunkedArray) -> bool:
-    return pc.all(pc.equal(pc.floor(column), column)).as_py() is not False

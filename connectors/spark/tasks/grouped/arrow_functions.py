@@ -24,7 +24,11 @@ def results(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
     schema = pa.schema(list(to_arrow_type(function.returned, timezone="UTC")))
     called = _of_batches(function, groups) if function.by_batch else _of_tables(function, groups)
     for table in _written(called):
-        yield _checked(table, schema, function.settings.by_name)
+        enforced = ArrowBatchTransformer.enforce_schema(
+            table, schema, arrow_cast=False, reorder_by_name=function.settings.by_name
+        )
+        columns = enforced.columns if enforced.num_columns else schema.empty_table().columns
+        yield pa.Table.from_arrays(columns, schema=schema)
 
 
 def _of_tables(function: Function, groups: Iterable[Groups]) -> Iterator[pa.Table]:
@@ -59,15 +63,6 @@ def _tables(side: Sorted) -> Iterator[pa.Table]:
 
 def _keys(groups: Groups) -> Iterable[tuple[pa.Scalar, ...]]:
     return zip(*groups.keys, strict=True) if groups.keys else [()]
-
-
-def _checked(result: pa.Table, schema: pa.Schema, by_name: bool) -> pa.Table:
-    """Return results in the declared schema, by PySpark's own rules and errors."""
-    enforced = ArrowBatchTransformer.enforce_schema(
-        result, schema, arrow_cast=False, reorder_by_name=by_name
-    )
-    columns = enforced.columns if enforced.num_columns else schema.empty_table().columns
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _written(results: Iterator[pa.Table]) -> Iterator[pa.Table]:

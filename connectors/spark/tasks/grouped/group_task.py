@@ -3,14 +3,14 @@ through the JVM first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ..exchange_tasks import ReaderTask, ReadTask
 from .external_groups import Groups, Side, Sorted, gathered
-from .function import Call, Function, load_function
+from .function import Call, load_function
 from .key_order import as_one
 from .stored_columns import given
 
@@ -37,20 +37,12 @@ class GroupTask(ReaderTask):
             for read, columns in zip(self.reads, call.columns, strict=True)
         ]
         groups = map(_Given(call).groups, gathered(sides, limits.group_bytes, call.by_batch))
-        for table in _results_of(call)(load_function(call), groups):
+        if call.in_pandas:  # to import pandas takes a second
+            from .pandas_functions import results
+        else:
+            from .arrow_functions import results
+        for table in results(load_function(call), groups):
             yield from table.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
-
-
-def _results_of(call: Call) -> Callable[[Function, Iterator[Groups]], Iterator[pa.Table]]:
-    """Return the module's function that calls this kind of functions. To import pandas takes a
-    second, so it is imported only where it is needed."""
-    if call.in_pandas:
-        from . import pandas_functions
-
-        return pandas_functions.results
-    from . import arrow_functions
-
-    return arrow_functions.results
 
 
 class _Given:
