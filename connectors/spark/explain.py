@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 from pyspark.sql import DataFrame
@@ -63,13 +63,5 @@ def _skew(rows: Longs) -> str:
 
 
 def _page(plan: str, lines: list[str]) -> str:
-    return "\n".join(_numbered(plan.rstrip(), lines))
-
-
-def _numbered(plan: str, lines: list[str]) -> Iterator[str]:
-    yield plan
-    yield ""
-    for number, line in enumerate(lines, 1):
-        yield f"({number}) {line}"
-    if not lines:
-        yield "no exchange"
+    numbered = [f"({number}) {line}" for number, line in enumerate(lines, 1)]
+    return "\n".join([plan.rstrip(), "", *(numbered or ["no exchange"])])

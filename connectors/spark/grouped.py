@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 Offloads = Callable[[DataFrame], DataFrame]
 
 
-class Grouped:
-    """Groups a DataFrame like `df.groupBy`; each method runs the exchanges of its query here."""
+class _Groups:
+    """Calls functions for groups; each method runs the exchanges of its query here."""
 
-    def __init__(self, offload: Offloads, df: DataFrame, *columns: str | Column) -> None:
+    def __init__(self, offload: Offloads, groups: Any) -> None:
         self._offload = offload
-        self._groups: GroupedData = df.groupBy(*columns)
+        self._groups = groups
 
     def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         return self._offload(self._groups.applyInArrow(func, schema))
@@ -28,23 +28,17 @@ class Grouped:
     def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
         return self._offload(self._groups.applyInPandas(func, schema))
 
+
+class Cogrouped(_Groups):
+    """Pairs the groups of two DataFrames that have the same key."""
+
+
+class Grouped(_Groups):
+    """Groups a DataFrame like `df.groupBy`."""
+
     def agg(self, *exprs: Column | dict[str, str]) -> DataFrame:
-        return self._offload(self._groups.agg(*exprs))  # type: ignore[arg-type]
+        return self._offload(self._groups.agg(*exprs))
 
     def cogroup(self, other: Grouped | GroupedData) -> Cogrouped:
         theirs = other._groups if isinstance(other, Grouped) else other
-        return Cogrouped(self._offload, self._groups, theirs)
-
-
-class Cogrouped:
-    """Pairs the groups of two DataFrames that have the same key."""
-
-    def __init__(self, offload: Offloads, left: GroupedData, right: GroupedData) -> None:
-        self._offload = offload
-        self._groups = left.cogroup(right)
-
-    def applyInArrow(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
-        return self._offload(self._groups.applyInArrow(func, schema))
-
-    def applyInPandas(self, func: Callable[..., Any], schema: StructType | str) -> DataFrame:
-        return self._offload(self._groups.applyInPandas(func, schema))
+        return Cogrouped(self._offload, self._groups.cogroup(theirs))

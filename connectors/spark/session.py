@@ -11,7 +11,6 @@ from typing import ParamSpec, Self, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
-from ...control.contract import ShuffleDescriptor
 from ...control.errors import Invalid, Retryable
 from ...control.ids import JobId, ResultId
 from ...control.inquiry.history import Made
@@ -35,8 +34,7 @@ class Headgate:
         self._exchanger = exchanger
         self._services = services
         self._queries = SessionQueries(exchanger, services.require_whole_log)
-        self._written: weakref.WeakKeyDictionary[DataFrame, StoredExchange]
-        self._written = weakref.WeakKeyDictionary()
+        self._written = weakref.WeakKeyDictionary[DataFrame, StoredExchange]()
         self._ended = False
         if exchanger.job_context.settings.sql_enabled:
             self._queries.enter()
@@ -85,7 +83,7 @@ class Headgate:
 
     def group_by(self, df: DataFrame, *columns: str | Column) -> Grouped:
         """Return the groups of `df` for grouped functions: `df.groupBy`, with its exchange here."""
-        return Grouped(self.offload, df, *columns)
+        return Grouped(self.offload, df.groupBy(*columns))
 
     def map_partitions_in_arrow(
         self, df: DataFrame, func: Batches, schema: StructType | str
@@ -144,7 +142,7 @@ class Headgate:
         self._queries.require_open()
         if df in self._queries.finished:
             return self._queries.release(df)
-        self._queries.release_all([self._descriptor_of(df)])
+        self._queries.release_all([self._written_of(df).descriptor])
         self._written.pop(df, None)
 
     def promote(self, df: DataFrame, expires_ms: int = 0) -> ResultId:
@@ -155,7 +153,7 @@ class Headgate:
         Raises:
             Invalid: neither `repartition` nor `read` returned the DataFrame, or it was released.
         """
-        descriptor = self._descriptor_of(df)
+        descriptor = self._written_of(df).descriptor
         self._exchanger.job_context.master.promote_partitions(descriptor, expires_ms)
         return descriptor.result
 
@@ -165,7 +163,7 @@ class Headgate:
         Raises:
             Invalid: as for `promote`.
         """
-        descriptor = self._descriptor_of(df)
+        descriptor = self._written_of(df).descriptor
         self._exchanger.job_context.master.stop_tracking_partitions(descriptor, reason)
         return descriptor.result
 
@@ -181,7 +179,7 @@ class Headgate:
         """
         self._queries.require_open()
         needed = self._queries.lifetimes.results | self._queries.in_use.results
-        needed |= {self._descriptor_of(df).result for df in in_use}
+        needed |= {self._written_of(df).descriptor.result for df in in_use}
         return self._exchanger.job_context.master.remove_unused(self.job, needed)
 
     def is_available(self, result: str, partition: int | None = None) -> bool:
@@ -245,9 +243,6 @@ class Headgate:
 
     def _report(self, native: Mapping[str, int]) -> JobReport:
         return job_report(self._exchanger.job_context.master.state(self.job), dict(native))
-
-    def _descriptor_of(self, df: DataFrame) -> ShuffleDescriptor:
-        return self._written_of(df).descriptor
 
     def _written_of(self, df: DataFrame) -> StoredExchange:
         self._queries.require_open()
