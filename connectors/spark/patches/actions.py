@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial, wraps
-from operator import attrgetter
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,7 @@ from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from ..jvm.scheduler import session_name
 from .runs import Runs
-from .writers import SAVES, save
+from .writers import SAVES, frame_of, save
 
 Original = Callable[..., Any]
 Action = Callable[..., Any]  # takes `Runs`, the original, and the arguments of the original
@@ -71,7 +70,7 @@ def _methods() -> dict[tuple[type, str], Any]:
     return {
         **{(Classic, name): _replacement(Classic.__dict__[name], acts[name]) for name in acts},
         **{
-            (kind, name): _replacement(kind.__dict__[name], save, attrgetter("_df"))
+            (kind, name): _replacement(kind.__dict__[name], save, frame_of)
             for kind, names in SAVES.items()
             for name in names
         },

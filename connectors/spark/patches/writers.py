@@ -30,14 +30,20 @@ SAVES: dict[type, tuple[str, ...]] = {
 }
 
 
+def frame_of(writer: Any) -> DataFrame:
+    """Return the DataFrame that a writer saves."""
+    df: DataFrame = writer._df
+    return df
+
+
 def save(runs: Runs, original: Callable[..., Any], writer: Any, *args: Any, **more: Any) -> Any:
     """Save the rows of a writer's DataFrame, by the original method."""
-    df: DataFrame = writer._df
+    df, name = frame_of(writer), original.__name__
     arguments = signature(original).bind(writer, *args, **more).arguments
-    if _is_settled(writer, original.__name__, arguments):
+    if _is_settled(writer, name, arguments):
         return original(writer, *args, **more)
     query = df.select("*")  # Spark plans each save anew
-    with runs.once(query, False, _refusal(writer, original.__name__, arguments)) as out:
+    with runs.once(query, False, _refusal(writer, name, arguments)) as out:
         if out is query:
             return original(writer, *args, **more)
         with written_from(writer, out.union(df.where(F.lit(False)))):
