@@ -11,7 +11,7 @@ from headgate.storage.writing import writer
 
 from .spans import trace, trace_waits
 
-trace_waits(MapTask, "write_frames", "worker", "write")
+trace_waits(MapTask, "write", "worker", "write")
 trace_waits(Frames, "load_stream", "worker", "rows from the JVM")
 trace(writer, "sort", "worker", "sort")
 trace(writer, "encode", "worker", "encode")

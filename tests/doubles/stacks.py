@@ -36,7 +36,7 @@ from headgate.storage.upkeep.object_deletion import ObjectDeleter
 from .jobs import HURRIED, JOB, RESULT, Job, audited
 from .logs import STEP_EVENTS_MAX, FaultyLog
 
-WAIT_MS = 400
+WAIT_MS = 1_000
 SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX, pace=HURRIED)
 SCHEMA = pa.schema([("n", pa.int64())])
 PARTITIONS, SUBPARTITIONS, ROWS = 2, 3, 20
