@@ -77,24 +77,19 @@ class Manifest:
 
 
 def build(
-    descriptor: ShuffleDescriptor, state: ResultState, layout: Layout, store: BlobStore
-) -> Manifest:
-    """Return the manifest of a complete result. Fetch an index that was too large for its event."""
-    assert state.complete, "only a complete result has a manifest"
-    return gather(descriptor, state, range(descriptor.partitions), layout, store)
-
-
-def gather(
     descriptor: ShuffleDescriptor,
     state: ResultState,
-    partitions: Iterable[int],
     layout: Layout,
     store: BlobStore,
+    partitions: Iterable[int] | None = None,
 ) -> Manifest:
-    """Return the manifest of some partitions, all of which are whole."""
+    """Return the manifest of a complete result, or of some partitions that are whole. Fetch an
+    index that was too large for its event."""
+    assert state.complete or partitions is not None, "only a complete result has a manifest"
+    wanted = range(descriptor.partitions) if partitions is None else partitions
     segments = [
         (produced.attempt, segment)
-        for produced in map(state.produced, partitions)
+        for produced in map(state.produced, wanted)
         for segment in produced.segments
     ]
 

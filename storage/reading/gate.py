@@ -112,16 +112,28 @@ class SegmentGate:
         return not self._ready or self._ready[0][0].part == piece.part
 
     def _take(self, piece: Slice, window: Future[memoryview]) -> None:
-        """Wait for a slice and make it ready. Copy it if neighbours are most of its window."""
+        """Wait for a slice, or for one that replaced it, and make it ready. Do nothing if its part
+        is read from another attempt. Copy the slice if neighbours are most of its window."""
         self._held_bytes -= piece.window.length
-        checked = self._checked(piece, window)
-        if checked is not None:
-            if 2 * checked[0].span.length < checked[0].window.length:
-                checked = checked[0], memoryview(bytes(checked[1]))
-            self._ready.append(checked)
-            self._held_bytes += checked[0].span.length
-            self._rows += checked[0].rows
-            self._read_bytes += checked[0].span.length
+        attempt = piece.source.attempt
+        if self._instead.get(piece.part, attempt) != attempt:
+            return
+        while True:
+            try:
+                body = self._sound(piece, window)
+                break
+            except (Lost, Corrupt) as failure:
+                came = self._replacement.replace(piece, failure)
+                same = next((other for other in came if _stands_for(other, piece)), None)
+                if same is None:
+                    return self._begin_again(piece, came, failure)
+                piece, window = same, self._fetch(same)
+        if 2 * piece.span.length < piece.window.length:
+            body = memoryview(bytes(body))
+        self._ready.append((piece, body))
+        self._held_bytes += piece.span.length
+        self._rows += piece.rows
+        self._read_bytes += piece.span.length
 
     def _end(self, requests: int) -> Receipt | None:
         """Announce `Consumed`, since no slice is left to take.
@@ -143,23 +155,6 @@ class SegmentGate:
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
         return self._range_cache.fetch(piece.source.name, piece.window)
-
-    def _checked(self, piece: Slice, window: Future[memoryview]) -> tuple[Slice, memoryview] | None:
-        """Return the slice and its bytes, or the slice that replaced it; None if its part is read
-        from another attempt."""
-        attempt = piece.source.attempt
-        if self._instead.get(piece.part, attempt) != attempt:
-            return None
-        while True:
-            try:
-                return piece, self._sound(piece, window)
-            except (Lost, Corrupt) as failure:
-                came = self._replacement.replace(piece, failure)
-                same = next((other for other in came if _stands_for(other, piece)), None)
-                if same is None:
-                    self._begin_again(piece, came, failure)
-                    return None
-                piece, window = same, self._fetch(same)
 
     def _begin_again(self, piece: Slice, came: list[Slice], failure: Lost | Corrupt) -> None:
         """Read a part from another attempt, as if nothing of the part had been fetched.

@@ -19,7 +19,7 @@ from ...control.log import Follower
 from ...control.model.state import ResultState
 from ..contract import InputGateDeployment, PartitionInfo
 from ..format.layout import Layout
-from ..format.manifest import Manifest, gather
+from ..format.manifest import Manifest, build
 from ..runtime import JobClients
 from ..stores.port import BlobStore
 
@@ -56,7 +56,7 @@ def known(
         for name in winners.values()
         if attempts[name] is None
     )
-    return KnownPartitions(gather(descriptor, state, sorted(whole), layout, store), unknown, news)
+    return KnownPartitions(build(descriptor, state, layout, store, sorted(whole)), unknown, news)
 
 
 class LogUpdates:
