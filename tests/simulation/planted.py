@@ -99,20 +99,18 @@ def take_unknown_for_empty(patch: pytest.MonkeyPatch) -> None:
 
 def take_missing_for_empty(patch: pytest.MonkeyPatch) -> None:
     """A missing object counts as one without rows."""
-    checked, decode = SegmentGate._checked, segment.decode
+    sound, decode = SegmentGate._sound, segment.decode
 
-    def forgiving(
-        self: SegmentGate, piece: Slice, window: Future[memoryview]
-    ) -> tuple[Slice, memoryview] | None:
+    def forgiving(self: SegmentGate, piece: Slice, window: Future[memoryview]) -> memoryview:
         try:
-            return checked(self, piece, window)
+            return sound(self, piece, window)
         except Lost:
-            return piece, memoryview(b"")
+            return memoryview(b"")
 
     def of_nothing(body: memoryview, schema: bytes, rows: int) -> object:
         return decode(body, schema, rows) if len(body) else iter(())
 
-    patch.setattr(SegmentGate, "_checked", forgiving)
+    patch.setattr(SegmentGate, "_sound", forgiving)
     patch.setattr(gate, "decode", of_nothing)
 
 

@@ -392,3 +392,17 @@ def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
     assert not [one for one in described if secret in one]
+
+
+def test_the_jvm_forgets_what_python_has_dropped(spark: SparkSession, hg: Headgate) -> None:
+    """Objects of the JVM that Python no longer uses are released soon, and no others."""
+    gateway: Any = spark.sparkContext._gateway
+    bound = gateway.java_gateway_server.getGateway().getBindings()
+    objects = [gateway.jvm.java.lang.Object() for _ in range(50)]
+    used, dropped = objects[:5], {each._target_id for each in objects[5:]}
+    objects.clear()
+    deadline = Deadline.after(10.0)
+    while any(map(bound.containsKey, dropped)) and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(0.1)
+    assert not any(map(bound.containsKey, dropped))
+    assert all(bound.containsKey(each._target_id) for each in used)

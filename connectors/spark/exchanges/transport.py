@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -63,12 +62,11 @@ class JvmTransport:
 
     def writes(self, task: MapTask) -> RDD[int]:
         sent = Frames(self.schema.append(pa.field(SUBPARTITION, pa.int32())))
-        rdd: RDD[Any] = RDD(self._batches, self._spark.sparkContext, sent)
-        return rdd.mapPartitionsWithIndex(ship(task.write))
+        return self._door.tasks.over(self._batches, ship(task.write), sent)
 
     def reads(self, task: ReadTask) -> DataFrame:
-        plan, batches = self._plan, read_frames(self._spark, task)
-        return self._door.scan(batches, self.rows, plan.attributes, plan.partitioning)
+        plan, batches = self._plan, read_frames(self._door, task)
+        return self._door.scan(batches, self.rows, plan.attributes, plan.given, plan.partitioning)
 
 
 class MapInArrowTransport:
@@ -116,16 +114,14 @@ class StoredReader:
 
     def reads(self, task: ReadTask) -> DataFrame:
         if self._door is not None:
-            batches = read_frames(self._spark, task)
+            batches = read_frames(self._door, task)
             return self._door.load(batches, self._stored, self._rows)
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
-def read_frames(spark: SparkSession, task: ReaderTask) -> RDD[Any]:
-    numbers: RDD[Any] = spark.sparkContext.parallelize([], task.count)
-    messages = numbers.mapPartitionsWithIndex(ship(task.frames))
-    messages._jrdd_deserializer = NoOpSerializer()
-    return messages
+def read_frames(door: CatalystDoor, task: ReaderTask) -> Any:
+    """Return a JavaRDD of the batches of each task, as the messages that the JVM loads."""
+    return door.tasks.without_input(task.count, ship(task.frames))
 
 
 def map_rows(

@@ -21,6 +21,8 @@ CLASSES = {
     "alike": "java.util.HashMap",
     "same": "java.util.IdentityHashMap",
     "pairs": "org.apache.spark.api.java.JavaPairRDD",
+    "python": "org.apache.spark.api.python.PythonRDD",
+    "function": "org.apache.spark.api.python.SimplePythonFunction",
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "loader": "org.apache.spark.sql.api.r.SQLUtils",
     "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
@@ -65,6 +67,7 @@ CLASSES = {
     "object": "org.apache.spark.sql.types.ObjectType",
     "option": "scala.Option",
     "array": "scala.collection.immutable.ArraySeq",
+    "map of one": "scala.collection.immutable.Map$Map1",
     "scala": "scala.jdk.javaapi.CollectionConverters",
 }
 
@@ -94,12 +97,10 @@ class Jvm:
         return self.only("scala.None")
 
     def seq(self, items: Iterable[Any] = ()) -> Any:
-        if not (elements := list(items)):
-            return self.only("scala.collection.immutable.Nil")
-        java = self["list"]()
-        for item in elements:
-            java.add(item)
-        return self["scala"].asScala(java).toSeq()
+        seq = self.only("scala.collection.immutable.Nil")
+        for item in reversed(list(items)):
+            seq = seq.prepended(item)
+        return seq
 
     def items(self, seq: Any) -> list[Any]:
         return [seq.apply(at) for at in range(seq.size())]
@@ -120,8 +121,11 @@ class Jvm:
         Raises:
             Corrupt: two keys are equal, and their values are not.
         """
+        pairs = list(items)
+        if len(pairs) == 1:
+            return self["map of one"](*pairs[0])
         java = self["alike"]()
-        for key, value in items:
+        for key, value in pairs:
             before = java.put(key, value)
             if before is not None and not before.equals(value):
                 raise Corrupt("equal places of a plan are to be given different rows")
@@ -137,9 +141,10 @@ class Jvm:
         return self["scala"].asJava(mapping)
 
 
-def name_of(thing: Any) -> str:
-    """Return the simple name of the class of a JVM object."""
-    return str(thing.getClass().getSimpleName())
+def name_of(node: Any) -> str:
+    """Return the name of the class of a Scala case class or case object, as plans are made of. It
+    is asked for without its class, which would be one more object and one more call."""
+    return str(node.productPrefix())
 
 
 def schema_of(node: Any) -> StructType:

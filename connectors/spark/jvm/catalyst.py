@@ -7,8 +7,8 @@ caller then uses public PySpark only.
 
 from __future__ import annotations
 
-import json
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
@@ -24,6 +23,8 @@ from ..tasks.exchange_tasks import SUBPARTITION
 from ..types import has_maps, is_small
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
+from .dropped_objects import release_together
+from .task_rdds import TaskRdds
 
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
@@ -56,6 +57,8 @@ class ExchangePlan:
     """The plan that `lineage` examines for its scans and for what is not deterministic."""
     attributes: Any
     """The columns of the rows that come out."""
+    given: StructType
+    """The schema of these columns."""
     partitioning: Any
     """The partitioning of the rows that come out."""
 
@@ -66,6 +69,12 @@ class CatalystDoor:
         self.version = version
         self._spark = spark
         self._session = spark._jsparkSession
+        self._thread = threading.local()
+        """Its `session` is the one that `active` has made active."""
+
+    @cached_property
+    def tasks(self) -> TaskRdds:
+        return TaskRdds(self._spark, self.jvm)
 
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
         """Return the rows under `df.repartition(n, *columns)` as columns c0, c1, …, then Spark's
@@ -75,19 +84,19 @@ class CatalystDoor:
         partitioning, child, session = node.partitioning(), node.child(), self._session
         if has_maps(df.schema):
             partitioning, session = self._with_maps(query, partitioning)
-        carried = self.carried(child.output(), self.number(partitioning))
+        carried = self.carried(child.output(), df.schema, self.number(partitioning))
         rows = self.frame(self.jvm["project"](carried, child), session)
         executed = rows._jdf.queryExecution().executedPlan()
         origin = rows._jdf.queryExecution().withCachedData()
-        return ExchangePlan(executed, rows.schema, origin, child.output(), partitioning)
+        return ExchangePlan(executed, rows.schema, origin, child.output(), df.schema, partitioning)
 
-    def carried(self, output: Any, number: Any) -> Any:
+    def carried(self, output: Any, schema: StructType, number: Any) -> Any:
         """Return columns as c0, c1, …, in the form in which they are stored, then the number of a
         row's partition."""
-        small = self._small_decimals(output)
+        small = _small_decimals(schema)
         carried = [
             self.alias(self.jvm["unscaled"](column) if at in small else column, f"c{at}")
-            for at, column in enumerate(self.jvm.items(output))
+            for at, column in enumerate(output.apply(at) for at in range(len(schema)))
         ]
         carried.append(self.alias(number, SUBPARTITION))
         return self.jvm.seq(carried)
@@ -114,7 +123,7 @@ class CatalystDoor:
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
-        with self.active(self._session):
+        with self.active(getattr(self._thread, "session", None) or self._session):
             pairs = plan.execute().mapPartitions(convert, False, self._any)
         return self.jvm["pairs"](pairs, self._any, self._any).keys()
 
@@ -135,16 +144,21 @@ class CatalystDoor:
     def active(self, session: Any) -> Iterator[None]:
         """Make a session the active one of this thread inside. Spark's rules, nodes and expressions
         use the active session, and a Python thread has none."""
+        if (before := getattr(self._thread, "session", None)) is session:
+            yield
+            return
         sessions = self.jvm["sessions"]
-        before = sessions.getActiveSession()
+        outside: Any = sessions.getActiveSession() if before is None else None
         sessions.setActiveSession(session)
+        self._thread.session = session
         try:
             yield
         finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
+            self._thread.session = before
+            if before is None and outside.isEmpty():
                 sessions.clearActiveSession()
+            else:
+                sessions.setActiveSession(before or outside.get())
 
     @cached_property
     def _converter(self) -> Any:
@@ -196,33 +210,41 @@ class CatalystDoor:
         return self.jvm["weak"](thing)
 
     def scan(
-        self, batches: RDD[Any], stored: StructType, attributes: Any, partitioning: Any
+        self,
+        batches: Any,
+        stored: StructType,
+        attributes: Any,
+        schema: StructType,
+        partitioning: Any,
     ) -> DataFrame:
-        """Return a DataFrame over Arrow batches whose attributes and partitioning Spark knows."""
-        assert batches.getNumPartitions() == partitioning.numPartitions(), "else rows go wrong"
-        read, back = self.as_stored(attributes)
-        scan = self.logical(read, self.rows_of(batches, stored), partitioning)
+        """Return a DataFrame over a JavaRDD of Arrow batches. Spark knows its attributes, which
+        have this schema, and its partitioning."""
+        count = int(batches.getNumPartitions())
+        assert count == partitioning.numPartitions(), "else rows go wrong"
+        read, back = self.as_stored(attributes, schema)
+        scan = self.logical(read, self.rows_of(batches, count, stored), partitioning)
         return self.frame(self.jvm["project"](back, scan) if back else scan)
 
-    def load(self, batches: RDD[Any], stored: StructType, schema: StructType) -> DataFrame:
-        """Return a DataFrame over Arrow batches whose partitioning Spark does not know."""
+    def load(self, batches: Any, stored: StructType, schema: StructType) -> DataFrame:
+        """Return a DataFrame over a JavaRDD of Arrow batches whose partitioning Spark does not
+        know."""
         attributes = self.jvm["attributes"].toAttributes(self._parsed(schema))
         unknown = self.jvm["unknown"](batches.getNumPartitions())
-        return self.scan(batches, stored, attributes, unknown)
+        return self.scan(batches, stored, attributes, schema, unknown)
 
-    def rows_of(self, batches: RDD[Any], stored: StructType) -> Any:
-        """Return Arrow batches as an RDD of Spark's rows. `coalesce` to the same number of
-        partitions makes reading lazy. A join whose other side is empty then starts no Python
-        worker. Spark would end that worker, and a new worker takes a second to start."""
+    def rows_of(self, batches: Any, count: int, stored: StructType) -> Any:
+        """Return a JavaRDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
+        `coalesce` to the same number makes reading lazy. A join whose other side is empty then
+        starts no Python worker. Spark would end it, and a new worker takes a second to start."""
         loader = self.jvm["loader"]
-        loaded = loader.toDataFrame(batches._jrdd, self._parsed(stored), self._session)
-        rows = loaded.queryExecution().analyzed().rdd().toJavaRDD()
-        return rows.coalesce(batches.getNumPartitions()).rdd()
+        loaded = loader.toDataFrame(batches, self._parsed(stored), self._session)
+        rows = loaded.queryExecution().analyzed().rdd()
+        return rows.coalesce(count, False, self.jvm.nothing(), None)
 
-    def as_stored(self, attributes: Any) -> tuple[Any, Any]:
+    def as_stored(self, attributes: Any, schema: StructType) -> tuple[Any, Any]:
         """Return the attributes as they are stored, and the expressions that make the attributes
         of them. The expressions are None where both are the same."""
-        small = self._small_decimals(attributes)
+        small = _small_decimals(schema)
         if not small:
             return attributes, None
         read, back = [], []
@@ -241,12 +263,6 @@ class CatalystDoor:
             read.append(stored)
             back.append(self.jvm.alias(decimal, attribute, attribute.metadata()))
         return self.jvm.seq(read), self.jvm.seq(back)
-
-    def _small_decimals(self, attributes: Any) -> dict[int, DecimalType]:
-        """Return the places and types of the decimals that are stored as whole numbers."""
-        schema = self.jvm["attributes"].fromAttributes(attributes).json()
-        kinds = enumerate(field.dataType for field in StructType.fromJson(json.loads(schema)))
-        return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
 
     def logical(
         self,
@@ -283,6 +299,12 @@ class CatalystDoor:
         return self._session.parseDataType(schema.json())
 
 
+def _small_decimals(schema: StructType) -> dict[int, DecimalType]:
+    """Return the places and types of the decimals that are stored as whole numbers."""
+    kinds = enumerate(field.dataType for field in schema)
+    return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
+
+
 def open_door(spark: SparkSession) -> CatalystDoor | None:
     """Return the door into this session's JVM, None where this Spark is not supported."""
     if (version := version_of(spark.version)) is None:
@@ -291,6 +313,7 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
         door = CatalystDoor(spark, Jvm(spark), version)
         door.jvm.require_classes()
         door.try_converter()
+        release_together(spark)
     except (LookupError, Py4JError):
         return None
     return door

@@ -11,8 +11,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from .bridge import name_of
-
 
 @dataclass(frozen=True, slots=True)
 class NativeJob:
@@ -82,5 +80,8 @@ def put_first(context: SparkContext, stages: Collection[int]) -> None:
     jobs first. Under FAIR scheduling their pool has its share anyway."""
     waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
     for schedulable in waiting:
-        if name_of(schedulable) == "TaskSetManager" and schedulable.stageId() in stages:
+        if (
+            schedulable.getClass().getSimpleName() == "TaskSetManager"
+            and schedulable.stageId() in stages
+        ):
             getattr(schedulable, "priority_$eq")(-1)

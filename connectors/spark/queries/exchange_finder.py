@@ -6,8 +6,8 @@ import re
 from collections.abc import Container, Mapping
 from typing import Any
 
-from ..jvm.bridge import Jvm, name_of
-from .exchange_nodes import ExchangeNode, Group, Mark, Shuffle
+from ..jvm.bridge import Jvm, name_of, schema_of
+from .exchange_nodes import ExchangeNode, Group, Mark, PlanNode, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
@@ -15,8 +15,16 @@ _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER = "FilterExec"
+_UNARY = (  # the nodes of most plans: their child is found by one call
+    _FILTER,
+    _SORT,
+    TOP,
+    _BROADCAST,
+    "ProjectExec",
+    "HashAggregateExec",
+)
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
-_WANTED = ("REPARTITION_BY_NUM$", "REQUIRED_BY_STATEFUL_OPERATOR$")
+_WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
 
 
 class ExchangeFinder:
@@ -32,7 +40,7 @@ class ExchangeFinder:
         self.tops: list[Any] = []
         self.inputs = self._walk(root, Group(), ())
 
-    def _walk(self, node: Any, group: Group, above: tuple[Any, ...]) -> list[Shuffle]:
+    def _walk(self, node: Any, group: Group, above: tuple[PlanNode, ...]) -> list[Shuffle]:
         """Return the exchanges that the stage of this node reads, from this node down. Add every
         exchange on the way to `shuffles`."""
         inputs: list[Shuffle] = []
@@ -51,15 +59,15 @@ class ExchangeFinder:
             group.filters += 1
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
-        children = self._jvm.items(node.children())
+        children = [node.child()] if name in _UNARY else self._jvm.items(node.children())
         if not children:
             group.others = True
         sent = name == _BROADCAST
         apart = name == _UNION and name_of(node.outputPartitioning()) == _UNKNOWN
-        sides = []
+        sides, here = [], PlanNode(node, name)
         for child in children:
             child_group = Group() if apart or sent else group
-            sides.append(self._walk(child, child_group, () if sent else (*above, node)))
+            sides.append(self._walk(child, child_group, () if sent else (*above, here)))
             if apart:
                 group.others |= child_group.others
                 group.filters += child_group.filters
@@ -69,25 +77,25 @@ class ExchangeFinder:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
 
-    def _exchange(self, node: Any, above: tuple[Any, ...], mark: Mark | None) -> ExchangeNode:
-        partitioning = node.outputPartitioning()
+    def _exchange(self, node: Any, above: tuple[PlanNode, ...], mark: Mark | None) -> ExchangeNode:
+        partitioning, given = node.outputPartitioning(), schema_of(node)
         return ExchangeNode(
             node,
             None if mark else _origin(node),
+            given,
             above,
-            self._columns(node),
+            self._columns(node, len(given)),
             partitioning,
             name_of(partitioning),
             int(partitioning.numPartitions()),
             mark.first.node.wanted if mark else name_of(node.shuffleOrigin()) in _WANTED,
         )
 
-    def _columns(self, node: Any) -> tuple[int, ...]:
-        """Return for each column of a node its place among the distinct columns."""
-        output = node.output()
-        if node.outputSet().size() == output.size():
-            return tuple(range(output.size()))
-        numbers = [column.exprId().id() for column in self._jvm.items(output)]
+    def _columns(self, node: Any, count: int) -> tuple[int, ...]:
+        """Return for each of a node's columns its place among the distinct columns."""
+        if node.outputSet().size() == count:
+            return tuple(range(count))
+        numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)
 
@@ -96,9 +104,9 @@ def over(shuffle: Shuffle, names: Container[str]) -> tuple[Any, ...]:
     """Return the nodes from a stage's root down to the node right above an exchange, or above its
     sort. Return an empty tuple if that node has none of these names."""
     above = shuffle.node.above
-    if above and name_of(above[-1]) == _SORT:
+    if above and above[-1].name == _SORT:
         above = above[:-1]
-    return above if above and name_of(above[-1]) in names else ()
+    return tuple(each.node for each in above) if above and above[-1].name in names else ()
 
 
 def link(node: Any) -> Any:

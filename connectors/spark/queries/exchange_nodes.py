@@ -8,7 +8,6 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from ..jvm.bridge import schema_of
 from ..tasks.exchange_tasks import Part
 from ..tasks.grouped.function import Call
 from ..tasks.partial_aggregates import Merging
@@ -17,7 +16,7 @@ HASH, RANGE, ROUND_ROBIN, SINGLE = (
     "HashPartitioning",
     "RangePartitioning",
     "RoundRobinPartitioning",
-    "SinglePartition$",
+    "SinglePartition",
 )
 KINDS = (HASH, RANGE, ROUND_ROBIN, SINGLE)
 
@@ -35,6 +34,14 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class PlanNode:
+    """A node of Spark's plan with its name: to ask for that again would call the JVM."""
+
+    node: Any
+    name: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class ExchangeNode:
     """An exchange as Spark's plan has it."""
 
@@ -42,7 +49,9 @@ class ExchangeNode:
     """Spark's own node, or the leaf in its place once the exchange has begun."""
     logical: Any
     """The logical node whose rows go through it, None for such a leaf."""
-    above: tuple[Any, ...]
+    given: StructType
+    """The schema of its rows in Spark's plan."""
+    above: tuple[PlanNode, ...]
     """The nodes from the root of the stage that reads it down to its parent."""
     columns: tuple[int, ...]
     """For each column of the node the place of the stored column: repeated columns share one."""
@@ -55,15 +64,9 @@ class ExchangeNode:
     """True when the query requires this number of partitions, as a repartition by number does."""
 
     @property
-    def given(self) -> StructType:
-        """Return the schema of its rows in Spark's plan."""
-        return schema_of(self.physical)
-
-    @property
     def rows(self) -> StructType:
         """Return the schema of its rows as they are stored: each column once."""
-        schema = self.given
-        return StructType([schema[at] for at in self.firsts])
+        return StructType([self.given[at] for at in self.firsts])
 
     @property
     def firsts(self) -> list[int]:

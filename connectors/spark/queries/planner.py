@@ -8,12 +8,11 @@ which would hide the plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
-from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -43,7 +42,7 @@ _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
-_ANYWHERE = {"UnspecifiedDistribution$", "BroadcastDistribution"}
+_ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
@@ -76,13 +75,13 @@ class Planner:
 
     def caches(self, asked: Query) -> list[Cache]:
         """Return the caches that a query reads."""
-        with self._active():
+        with self.active():
             return list(caches(self._jvm, self._optimized(asked)))
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
         """Return the plan of a query, without running anything. A limit at its root needs no
         exchange where the driver collects the rows: the driver then applies the limit."""
-        with self._active():
+        with self.active():
             logical = self._optimized(asked)
             plan = self._plan(logical)
             self.is_limited = plan.top is not None
@@ -109,7 +108,7 @@ class Planner:
 
     def plan_again(self, plan: Plan) -> Plan:
         """Plan the rest of a query again, with the sizes of the exchanges that are done."""
-        with self._active():
+        with self.active():
             places = [
                 self._place(shuffle, physical)
                 for shuffle in plan.shuffles
@@ -126,7 +125,7 @@ class Planner:
     def begin(self, shuffle: Shuffle) -> bool:
         """Mark an exchange as begun. Return False if an exchange with the same rows in the same
         partitions has begun before: they share its mark."""
-        with self._active():
+        with self.active():
             physical = shuffle.node.physical
             child = self._marked(physical.child(), shuffle.inputs)
             same = physical.withNewChildren(self._jvm.seq([child])).canonicalized()
@@ -142,7 +141,7 @@ class Planner:
         """Return the plan of the rows that go into an exchange, with a row's partition as the last
         column. With `in_order` the rows are sorted by a hash first: round robin then sends them to
         the same partitions each time they are made."""
-        with self._active():
+        with self.active():
             exchange = shuffle.node
             output = exchange.physical.output()
             origin = child = self._fill(exchange.physical.child(), scans)
@@ -153,11 +152,11 @@ class Planner:
                 child = self._jvm["sorted"](by, False, child, 0)
             if (stored := self._once(exchange, output)) is not output:
                 child = self._jvm["made"](stored, child)
-            carried = self._door.carried(child.output(), self._number(shuffle, self._stage(child)))
+            number = self._number(shuffle, self._stage(child))
+            carried = self._door.carried(child.output(), exchange.rows, number)
             executed = self._executed(self._jvm["made"](carried, child))
-            return ExchangePlan(
-                executed, schema_of(executed), origin, output, exchange.partitioning
-            )
+            schema, partitioning = schema_of(executed), exchange.partitioning
+            return ExchangePlan(executed, schema, origin, output, exchange.given, partitioning)
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
@@ -220,7 +219,7 @@ class Planner:
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
-    def scan(self, shuffle: Shuffle, batches: RDD[Any], stored: StructType) -> tuple[Scan, int]:
+    def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
         """Return the scan that reads an exchange's parts in its place, and the id of the RDD that
         the scan reads, as lineages have it.
 
@@ -228,20 +227,20 @@ class Planner:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.
         """
         exchange, reading = shuffle.node, shuffle.reading
-        read, declared = batches.getNumPartitions(), len(reading.parts) or exchange.count
+        read, declared = int(batches.getNumPartitions()), len(reading.parts) or exchange.count
         if read != declared:
             raise Corrupt(f"{exchange.label} is read in {read} partitions, not in {declared}")
         node = shuffle.place
-        with self._active():
+        with self.active():
             output = node.output()
             if reading.caller is None:
-                columns, back = self._door.as_stored(self._once(exchange, output))
+                columns, back = self._door.as_stored(self._once(exchange, output), exchange.rows)
                 partitioning = self._partitioning(shuffle)
             else:
                 columns, back = output, None
                 stored = schema_of(node)
                 partitioning = self._jvm["unknown"](read)
-            rows = self._door.rows_of(batches, stored)
+            rows = self._door.rows_of(batches, read, stored)
             leaf = self._leaf(columns, rows, partitioning)
             if columns is output:
                 return Scan(leaf, node), rows.id()
@@ -259,7 +258,7 @@ class Planner:
     def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str]:
         """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as
         text."""
-        with self._active():
+        with self.active():
             root = self._fill(plan.root, scans)
             rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
@@ -279,34 +278,28 @@ class Planner:
     def _executed(self, plan: Any) -> Any:
         """Return a stage as Spark executes it. Only the last two rules run again: the others could
         add exchanges."""
-        return self._prepared(plan, self._rules[-2:])
-
-    def _prepared(self, plan: Any, rules: Iterable[Any]) -> Any:
-        for rule in rules:
-            plan = rule.apply(plan)
-        return plan
+        return self._jvm.only(_QUERY).prepareForExecution(self._rules[1], plan)
 
     @cached_property
-    def _rules(self) -> list[Any]:
-        """Return the rules by which Spark prepares a physical plan. The last two fuse operators and
-        merge equal exchanges, which would hide them.
+    def _rules(self) -> tuple[Any, Any]:
+        """Return the rules by which Spark prepares a physical plan, and apart the last two: they
+        fuse operators and merge equal exchanges, which would hide them.
 
         Raises:
             Invalid: this Spark has other rules at the end.
         """
-        rules = self._jvm.items(
-            self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
-        )
-        names = [rule.ruleName().rpartition(".")[2] for rule in rules[-2:]]
+        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
+        first, last = rules.dropRight(2), rules.takeRight(2)
+        names = [rule.ruleName().rpartition(".")[2] for rule in self._jvm.items(last)]
         if names != _LAST_RULES:
             raise Invalid(f"this Spark prepares plans by other rules: {', '.join(names)} come last")
-        return rules
+        return first, last
 
     def _plan(self, logical: Any) -> Plan:
         with self._setting(_FUSED, "false"):  # else Spark fuses subqueries at once
             planner = self._session.sessionState().planner()
             planned = planner.plan(self._jvm["answer"](logical)).next()
-            root = self._prepared(planned, self._rules[:-2])
+            root = self._jvm.only(_QUERY).prepareForExecution(self._rules[0], planned)
         top = None
         if name_of(root) in _COLLECTED:
             top, root = root, root.child()
@@ -330,10 +323,10 @@ class Planner:
         or the exchange itself. Return None where its columns are not those of the logical node:
         the exchange then has to be found again."""
         physical = exchange.physical
-        for node in reversed(exchange.above):
-            made_of = link(node)
+        for above in reversed(exchange.above):
+            made_of = link(above.node)
             if made_of == exchange.logical:
-                physical = node
+                physical = above.node
             elif made_of is not None:
                 break
         same = physical.outputSet().equals(exchange.logical.outputSet())
@@ -419,11 +412,13 @@ class Planner:
         cut = {over(shuffle, JOINS)[-1]: None for shuffle in scans if shuffle.reading.is_cut}
         return self._places.fill(plan, places, list(cut))
 
-    def alike(self, shuffles: Iterable[Shuffle]) -> list[list[Shuffle]]:
+    def alike(self, shuffles: Collection[Shuffle]) -> list[list[Shuffle]]:
         """Return the exchanges of a stage, grouped by equal places in its plan. Equal places cannot
         be told apart: Spark's optimizer has copied them."""
         by_place: dict[int, list[Shuffle]] = {}
-        with self._active():
+        if len(shuffles) < 2:
+            return [[shuffle] for shuffle in shuffles]
+        with self.active():
             places = self._jvm["alike"]()
             for at, shuffle in enumerate(shuffles):
                 first = places.putIfAbsent(shuffle.place, at)
@@ -440,5 +435,6 @@ class Planner:
         finally:
             conf.set(key, before)
 
-    def _active(self) -> AbstractContextManager[None]:
+    def active(self) -> AbstractContextManager[None]:
+        """Make the session of this planner the active one of this thread inside."""
         return self._door.active(self._session)

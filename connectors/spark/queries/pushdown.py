@@ -35,7 +35,7 @@ def _kinds(*names: str) -> frozenset[int]:
 _ARROW = _kinds("GROUPED_MAP_ARROW", "GROUPED_MAP_ARROW_ITER", "COGROUPED_MAP_ARROW")
 _PANDAS = _kinds("GROUPED_MAP_PANDAS", "GROUPED_MAP_PANDAS_ITER", "COGROUPED_MAP_PANDAS")
 _BY_BATCH = _kinds("GROUPED_MAP_ARROW_ITER", "GROUPED_MAP_PANDAS_ITER")
-_AGGREGATES, _MERGES = {"HashAggregateExec", "SortAggregateExec"}, {"Final$", "PartialMerge$"}
+_AGGREGATES, _MERGES = {"HashAggregateExec", "SortAggregateExec"}, {"Final", "PartialMerge"}
 _KERNELS = {
     "Count": ("sum",),
     "Sum": ("sum",),

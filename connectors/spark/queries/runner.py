@@ -110,7 +110,11 @@ class QueryRunner:
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
-            with ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
+            with (
+                self._plans.active(),
+                self._settings.carried(),  # the threads of the pool inherit them
+                ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool,
+            ):
                 try:
                     plan = self._run_all(first, pool)
                     if self._runs or not isinstance(asked, DataFrame):
@@ -203,7 +207,7 @@ class QueryRunner:
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
-        with self._settings.carried():
+        with self._plans.active():
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
@@ -277,7 +281,8 @@ class QueryRunner:
         first = shuffles[0]
         reads = [replace(done[each].written.read, parts=each.reading.parts) for each in shuffles]
         task = _task(first, reads, done[first].written)
-        batches = read_frames(self._exchanger.spark, task)
+        assert self._exchanger.door is not None
+        batches = read_frames(self._exchanger.door, task)
         scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
