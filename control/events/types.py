@@ -301,6 +301,10 @@ Fact: TypeAlias = (
     | Deleted
     | JobUnregistered
 )
+# Facts that masters state while a job goes on. Every other fact counts as a sign of life of the
+# driver: a fact of masters that is missing here would keep the lease of a dead driver from ending.
+# `LeaseExpired` may count, because it closes the job.
+NO_SIGNS_OF_LIFE = (Tick, Deleted)
 Decision: TypeAlias = (
     JobAccepted
     | PartitionAccepted

@@ -50,7 +50,7 @@ class Snapshot:
     registered: ev.JobRegistered | None = None
     """The job's newest registration."""
     heard_ms: int = 0
-    """The time of the newest fact that is no `Tick` or `Deleted`."""
+    """The time of the newest fact that is none of `NO_SIGNS_OF_LIFE`."""
     needed: int = 0
     """No session job of the partition needs an event before this offset."""
     log: str = ""
@@ -84,7 +84,7 @@ class Replay:
         return self.start is not None and recorded.offset < self.start.position
 
     def snapshot(self, position: int) -> Snapshot:
-        """Return a snapshot at `position`, behind all that was observed, at which another replay
+        """Return a snapshot at `position`, after all that was observed, at which another replay
         may start."""
         first = position if self.first is None else self.first
         due = tuple(self.due)
@@ -103,7 +103,7 @@ class Replay:
             self._match(recorded)
             return ()
         body = recorded.event.body
-        if not isinstance(body, (ev.Tick, ev.Deleted)):
+        if not isinstance(body, ev.NO_SIGNS_OF_LIFE):
             self.heard_ms = max(self.heard_ms, recorded.at_ms or recorded.event.time_ms)
         if not isinstance(body, ev.Fact):
             raise Corrupt(
