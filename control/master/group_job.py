@@ -1,5 +1,5 @@
-"""One job of a group of masters: besides what every master has of a job, the silence of its driver,
-the store of its objects, and what a driver that is gone has left.
+"""One job of a group of masters: a `JobDecider` that also measures the silence of the job's driver,
+checks the store of its objects, and clears what a driver that is gone has left.
 
 A job whose log does not explain itself is left alone: the master neither decides for it nor writes
 its snapshots.
@@ -134,8 +134,8 @@ class GroupJob(JobDecider):
         return self._timer.is_due(self._lease_ms, now_ms)
 
     def silent_ms(self, heard_ms: int, now_ms: int) -> int:
-        """Return for how long the driver was silent, by the log's clock; 0 while its lease
-        lasts."""
+        """Return the driver's silence by the log's clock once its lease and half a lease more are
+        over, else 0."""
         self._timer.hear(max(heard_ms, self.ledger.heard_ms))
         return self._timer.silent_ms(self._lease_ms, now_ms)
 

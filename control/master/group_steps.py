@@ -53,13 +53,13 @@ class _Held:
     oldest: int
     """The oldest offset of the partition's log, when last asked for."""
     standings: dict[JobId, Standing]
-    """The snapshot records of jobs that have no decider yet."""
+    """The snapshot records of jobs that are not in `jobs` yet."""
     outdated: tuple[JobId, ...] = ()
     """Session jobs of another log; their records are to be deleted."""
     jobs: dict[JobId, GroupJob] = field(default_factory=dict)
     """The session jobs."""
     ignored: dict[JobId, int] = field(default_factory=dict)
-    """Jobs for which no session master decides, each with the position behind its newest event."""
+    """Jobs for which no session master decides, each with the position after its newest event."""
     touched: dict[JobId, GroupJob] = field(default_factory=dict)
     """The jobs that the next commit looks at; none before the partition is recovered."""
     recovered: bool = False
@@ -68,16 +68,16 @@ class _Held:
     def needed(self, position: int, but: Collection[JobId]) -> int:
         """Return the offset from which the partition must be read: that of the oldest event that no
         snapshot has, or `position`. Jobs in `but` do not count."""
-        others = (decider.schedule.unsaved for job, decider in self.jobs.items() if job not in but)
+        others = (job.schedule.unsaved for name, job in self.jobs.items() if name not in but)
         return min((at for at in others if at is not None), default=position)
 
     def alive(self) -> dict[JobId, GroupJob]:
         """Return the jobs for which there may be work as time goes by. A job that has ended is
         among them only when the log has forgotten it."""
         return {
-            job: decider
-            for job, decider in self.jobs.items()
-            if not decider.is_over or decider.is_forgotten(self.oldest)
+            name: job
+            for name, job in self.jobs.items()
+            if not job.is_over or job.is_forgotten(self.oldest)
         }
 
 
@@ -119,12 +119,12 @@ class GroupSteps:
         resumption = take_up_partition(grant, self._identity)
         partition = _Held(grant.offsets.start, dict(resumption.standings), resumption.outdated)
         self._held[grant.partition] = partition
-        for job, snapshot in resumption.snapshots.items():
+        for name, snapshot in resumption.snapshots.items():
             if snapshot.mode == SESSION:
-                partition.jobs[job] = self._decider(partition, job, snapshot, snapshot.position)
+                partition.jobs[name] = self._job(partition, name, snapshot, snapshot.position)
             elif snapshot.mode is not None:
-                partition.ignored[job] = snapshot.position
-                del partition.standings[job]
+                partition.ignored[name] = snapshot.position
+                del partition.standings[name]
         _LOG.info(
             "slot %s holds partition %d, from offset %d on, and snapshots of %d jobs",
             self._me.slot,
@@ -141,8 +141,8 @@ class GroupSteps:
     @property
     def states(self) -> Mapping[JobId, JobState]:
         """Return the committed states of the session jobs in the partitions that are held."""
-        jobs = (job for partition in self._held.values() for job in partition.jobs.items())
-        return MappingProxyType({name: decider.state for name, decider in jobs})
+        jobs = (entry for partition in self._held.values() for entry in partition.jobs.items())
+        return MappingProxyType({name: job.state for name, job in jobs})
 
     def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
         """Read the next events, commit what follows from them, and return the deletions to run now.
@@ -170,9 +170,9 @@ class GroupSteps:
         for partition in self._recovered():
             alive = partition.alive()
             partition.touched.update(alive)
-            for decider in alive.values():
-                due |= decider.seems_silent(now_ms) or decider.waits_for(now_ms)
-                due |= late and decider.minds_time
+            for job in alive.values():
+                due |= job.seems_silent(now_ms) or job.waits_for(now_ms)
+                due |= late and job.minds_time
         return due
 
     def hear(self, beats: Mapping[JobId, int]) -> None:
@@ -182,12 +182,12 @@ class GroupSteps:
         if now_ms:
             self._time.hear(now_ms)
         for partition in self._recovered():
-            for job, decider in partition.alive().items():
-                if decider.waits_for(now_ms):
-                    self._say(decider, Tick(now_ms))
-                if silent_ms := decider.silent_ms(beats.get(job, 0), now_ms):
+            for name, job in partition.alive().items():
+                if job.waits_for(now_ms):
+                    self._say(job, Tick(now_ms))
+                if silent_ms := job.silent_ms(beats.get(name, 0), now_ms):
                     reason = f"its driver was silent for {silent_ms // 1000} s"
-                    self._say(decider, LeaseExpired(reason, decider.state.epoch))
+                    self._say(job, LeaseExpired(reason, job.state.epoch))
 
     def _ask_oldest(self) -> None:
         """Ask the log for the oldest offset of each partition, every `refresh_s`. A job that has
@@ -196,9 +196,9 @@ class GroupSteps:
             return
         self._next_oldest = Deadline.after(self._settings.pace.refresh_s, self._me.clock)
         for number, partition in self._held.items():
-            job = next((job for job, decider in partition.jobs.items() if decider.is_over), None)
+            over = next((name for name, job in partition.jobs.items() if job.is_over), None)
             try:
-                partition.oldest = partition.oldest if job is None else self._log.oldest(job)
+                partition.oldest = partition.oldest if over is None else self._log.oldest(over)
             except Unavailable as exc:
                 _LOG.warning("could not ask for the oldest offset of partition %d: %s", number, exc)
 
@@ -208,35 +208,35 @@ class GroupSteps:
 
     def _observe(self, placed: Placed) -> None:
         partition, event = self._held[placed.partition], placed.recorded.event
-        decider = partition.jobs.get(event.job)
-        if decider is None:
+        job = partition.jobs.get(event.job)
+        if job is None:
             if not self._begins(partition, placed.recorded):
                 return
-            decider = self._decider(partition, event.job, None, placed.recorded.offset)
-            partition.jobs[event.job] = decider
-        if decider.is_new(placed.recorded):
-            decider.observe(placed.recorded)
-            partition.touched[event.job] = decider
+            job = self._job(partition, event.job, None, placed.recorded.offset)
+            partition.jobs[event.job] = job
+        if job.is_new(placed.recorded):
+            job.observe(placed.recorded)
+            partition.touched[event.job] = job
 
     def _begins(self, partition: _Held, recorded: Recorded) -> bool:
         """Return True if a session job begins with the event. The name of a job of another mode is
         free once the log has none of that job's events."""
-        job, body = recorded.event.job, recorded.event.body
-        behind = partition.ignored.get(job)
+        name, body = recorded.event.job, recorded.event.body
+        position = partition.ignored.get(name)
         is_session = isinstance(body, JobRegistered) and body.mode == SESSION
-        if is_session and (behind is None or self._log.oldest(job) >= behind):
-            partition.ignored.pop(job, None)
+        if is_session and (position is None or self._log.oldest(name) >= position):
+            partition.ignored.pop(name, None)
             return True
-        if behind is not None or isinstance(body, JobRegistered):
-            partition.ignored[job] = recorded.offset + 1
+        if position is not None or isinstance(body, JobRegistered):
+            partition.ignored[name] = recorded.offset + 1
         return False
 
-    def _decider(
-        self, partition: _Held, job: JobId, snapshot: Snapshot | None, position: int
+    def _job(
+        self, partition: _Held, name: JobId, snapshot: Snapshot | None, position: int
     ) -> GroupJob:
         me = self._me
-        announcer = Announcer(job, me.name, me.clock, me.numbers)
-        standing = partition.standings.pop(job, Standing())
+        announcer = Announcer(name, me.name, me.clock, me.numbers)
+        standing = partition.standings.pop(name, Standing())
         now_ms = announcer.clock.now_ms()
         schedule = SnapshotSchedule(self._settings, self._identity, standing, position, now_ms)
         return GroupJob(announcer, snapshot, schedule, self._failed, me.store)
@@ -244,35 +244,35 @@ class GroupSteps:
     def _recovered(self) -> Iterator[_Held]:
         return (partition for partition in self._held.values() if partition.recovered)
 
-    def _say(self, decider: GroupJob, fact: Fact) -> None:
+    def _say(self, job: GroupJob, fact: Fact) -> None:
         """Append a fact without waiting for it. If it is lost, a later look states it again."""
         try:
-            self._log.append(decider.announcer.fact(fact))
+            self._log.append(job.announcer.fact(fact))
         except Unavailable as exc:
-            _LOG.warning("could not announce %s of job %s: %s", fact, decider.announcer.job, exc)
+            _LOG.warning("could not announce %s of job %s: %s", fact, job.announcer.job, exc)
 
     def _take_back(self) -> None:
         for _ in range(len(self._failed)):
             failed = self._failed.popleft()
             failed.orders.take_back(failed)
             for partition in self._held.values():
-                decider = partition.jobs.get(failed.announcer.job)
-                if decider is not None and decider.orders is failed.orders:
-                    partition.touched[failed.announcer.job] = decider
+                job = partition.jobs.get(failed.announcer.job)
+                if job is not None and job.orders is failed.orders:
+                    partition.touched[failed.announcer.job] = job
         for _ in range(len(self._cleared)):
             cleared = self._cleared.popleft()
             for partition in self._held.values():
-                decider = partition.jobs.get(cleared.closed.job)
-                if decider is not None and decider.take_back(cleared):
-                    partition.touched[cleared.closed.job] = decider
+                job = partition.jobs.get(cleared.closed.job)
+                if job is not None and job.take_back(cleared):
+                    partition.touched[cleared.closed.job] = job
 
     def _recover(self, number: int, partition: _Held) -> None:
         """Start to decide in a partition once it is read to its end: decisions that a former holder
         left open are due then."""
         end = self._membership.end(number)
         if end is None or self._membership.position(number) < end:
-            for decider in partition.touched.values():
-                decider.ledger.settle()
+            for job in partition.touched.values():
+                job.ledger.settle()
             partition.touched.clear()
             return
         partition.recovered = True
@@ -293,9 +293,9 @@ class GroupSteps:
 
     def _due(self) -> Iterator[tuple[int, GroupJob, Derived]]:
         for number, partition in self._held.items():
-            for decider in partition.touched.values():
-                for derived in decider.unwritten(self._settings.step_events_max):
-                    yield number, decider, derived
+            for job in partition.touched.values():
+                for derived in job.unwritten(self._settings.step_events_max):
+                    yield number, job, derived
 
     def _write(self, due: tuple[tuple[int, GroupJob, Derived], ...]) -> None:
         """Commit decisions in one transaction.
@@ -304,22 +304,22 @@ class GroupSteps:
         jobs are tried one by one, and a job that is refused alone is given up.
         """
         positions = {number: self._membership.position(number) for number, *_ in due}
-        deciders = dict.fromkeys(decider for _, decider, _ in due)
+        jobs = dict.fromkeys(job for _, job, _ in due)
         self._membership.begin()
         try:
-            for _, decider, derived in due:
-                self._membership.write(decider.announcer.decision(derived))
+            for _, job, derived in due:
+                self._membership.write(job.announcer.decision(derived))
             self._membership.commit(positions)
         except Invalid as exc:
             self._membership.abort()
-            for decider in deciders:
-                if len(deciders) == 1:
-                    decider.give_up(exc)
+            for job in jobs:
+                if len(jobs) == 1:
+                    job.give_up(exc)
                 else:
-                    self._insist(self._write, tuple(entry for entry in due if entry[1] is decider))
+                    self._insist(self._write, tuple(entry for entry in due if entry[1] is job))
             return
-        for _, decider, _ in due:
-            decider.ledger.wrote(1)
+        for _, job, _ in due:
+            job.ledger.wrote(1)
 
     def _insist(self, write: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run a transaction, and run it again if it is dropped. Kafka's client drops one more step
@@ -333,9 +333,9 @@ class GroupSteps:
 
     def _keep_all(self, partition: _Held, position: int, number: int) -> None:
         kept = (
-            (job, snapshot)
-            for job, decider in partition.touched.items()
-            if (snapshot := decider.snapshot(position)) is not None
+            (name, snapshot)
+            for name, job in partition.touched.items()
+            if (snapshot := job.snapshot(position)) is not None
         )
         for batch in _batches(kept, _weight):
             self._keep_batch(partition, batch, position, number)
@@ -343,10 +343,10 @@ class GroupSteps:
             written = {schedule: schedule.end() for schedule in ended.values()}
             if self._keep(written, {number: position}) is not None:
                 return
-            for job in ended:
-                partition.standings.pop(job, None)
-                partition.touched.pop(job, None)
-                partition.jobs.pop(job, None)
+            for name in ended:
+                partition.standings.pop(name, None)
+                partition.touched.pop(name, None)
+                partition.jobs.pop(name, None)
         partition.outdated = ()
 
     def _ended(self, partition: _Held) -> list[tuple[JobId, SnapshotSchedule]]:
@@ -354,14 +354,15 @@ class GroupSteps:
         left in the log, and those of another log. A job of another log that has begun in this one
         is left out: its snapshots replace these records."""
         ended = [
-            (job, decider.schedule)
-            for job, decider in partition.touched.items()
-            if decider.is_forgotten(partition.oldest)
+            (name, job.schedule)
+            for name, job in partition.touched.items()
+            if job.is_forgotten(partition.oldest)
         ]
+        standings = partition.standings
         foreign = [
-            (job, SnapshotSchedule(self._settings, self._identity, partition.standings[job], 0, 0))
-            for job in partition.outdated
-            if job in partition.standings
+            (name, SnapshotSchedule(self._settings, self._identity, standings[name], 0, 0))
+            for name in partition.outdated
+            if name in standings
         ]
         return ended + foreign
 
@@ -376,21 +377,21 @@ class GroupSteps:
         """
         needed, now_ms = partition.needed(position, batch), self._me.clock.now_ms()
         written: dict[SnapshotSchedule, tuple[StateRecord, ...]] = {}
-        for job, snapshot in batch.items():
-            decider = partition.jobs[job]
+        for name, snapshot in batch.items():
+            job = partition.jobs[name]
             try:
-                written[decider.schedule] = decider.schedule.records(
+                written[job.schedule] = job.schedule.records(
                     replace(snapshot, needed=needed), now_ms
                 )
             except Exception as exc:  # the next master would fail in the same way
-                decider.give_up(exc)
+                job.give_up(exc)
                 return
         refusal = self._keep(written, {number: position})
         if refusal is not None and len(batch) == 1:
             partition.jobs[next(iter(batch))].give_up(refusal)
         elif refusal is not None:
-            for job, snapshot in batch.items():
-                self._insist(self._keep_batch, partition, {job: snapshot}, position, number)
+            for name, snapshot in batch.items():
+                self._insist(self._keep_batch, partition, {name: snapshot}, position, number)
 
     def _keep(
         self,
@@ -417,12 +418,10 @@ class GroupSteps:
 
     def _settle(self, partition: _Held) -> list[Deletion | Clearing]:
         deletions = [
-            deletion
-            for decider in partition.touched.values()
-            for deletion in decider.settle(self._cleared)
+            deletion for job in partition.touched.values() for deletion in job.settle(self._cleared)
         ]
         partition.touched = {
-            job: decider for job, decider in partition.touched.items() if decider.unwritten(1)
+            name: job for name, job in partition.touched.items() if job.unwritten(1)
         }
         return deletions
 
@@ -431,12 +430,12 @@ def _batches(due: Iterable[tuple[JobId, T]], weigh: Callable[[T], int]) -> Itera
     """Yield the items of each transaction: many small jobs, or a large one alone."""
     batch: dict[JobId, T] = {}
     weight = 0
-    for job, item in due:
+    for name, item in due:
         more = weigh(item)
         if batch and weight + more > _KEPT_MAX:
             yield batch
             batch, weight = {}, 0
-        batch[job] = item
+        batch[name] = item
         weight += more
     if batch:
         yield batch

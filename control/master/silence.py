@@ -59,7 +59,8 @@ class SilenceTimer:
         return lease_ms > 0 and since_ms < now_ms
 
     def silent_ms(self, lease_ms: int, now_ms: int) -> int:
-        """Return for how long the driver was silent; 0 while it has time left."""
+        """Return the driver's silence once its lease and half a lease more are over, else 0. The
+        first call that finds the lease over starts the half."""
         silent_ms = now_ms - self._heard_ms
         if not 0 < lease_ms < silent_ms:
             return 0
