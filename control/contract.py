@@ -138,7 +138,8 @@ class ShuffleMasterContext:
 
 
 class JobShuffleContext(Protocol):
-    """The part of a job that its master may call."""
+    """The callbacks of a job's driver, which its master calls after a fatal error and for lost
+    partitions."""
 
     job_id: JobId
     application: str
@@ -226,7 +227,7 @@ class PartitionStorage(Protocol):
         """
 
     def sweep(self, closed: JobState) -> int:
-        """Delete the objects that a closed job left behind, and return their number.
+        """Delete the objects that a closed job has left, and return their number.
 
         A later driver of the job may be at work meanwhile. Its objects stay, and so do the results
         that outlive the job.

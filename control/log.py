@@ -6,7 +6,7 @@ Guarantees of every implementation:
 - The decisions of a step and the position they were derived from become visible together, or never.
 - Offsets grow from record to record, with gaps: other jobs' records, dropped decisions and the
   markers that end a step take offsets too.
-- A follower sees only committed events, in the order of their offsets, and no event behind a step
+- A follower sees only committed events, in the order of their offsets, and no event after a step
   that is still open.
 - State records have keys. The record of a committed step stands until a later step replaces it. A
   reader sees all keys as they were after the same step.
@@ -111,10 +111,10 @@ class Follower(Protocol):
         """
 
     def position(self) -> int:
-        """Return the offset behind the records that `poll` has passed; `end` if none is left."""
+        """Return the offset after the records that `poll` has passed; `end` if none is left."""
 
     def end(self) -> int:
-        """Return where a reader stalls now: behind the newest record, or at the oldest open step.
+        """Return where a reader stalls now: after the newest record, or at the oldest open step.
 
         Raises:
             Unavailable: the log does not answer.
@@ -246,7 +246,7 @@ class Membership(Transactions, Protocol):
         """
 
     def position(self, partition: int) -> int:
-        """Return the offset behind the records that `poll` has passed in a partition held."""
+        """Return the offset after the records that `poll` has passed in a partition held."""
 
     def end(self, partition: int) -> int | None:
         """Return the position from which on the member may decide for a partition that it holds.
@@ -314,7 +314,7 @@ class EventLog(Protocol):
         """
 
     def written(self, job: JobId) -> int:
-        """Return a position behind every committed event of a job.
+        """Return a position after every committed event of a job.
 
         That includes events that an open step of another job still hides. The process that has
         opened the job's decisions may decide from there on.
@@ -370,7 +370,7 @@ class EventLog(Protocol):
         """Return the state records of a job by key, or of all jobs if `job` is None. A partition's
         `coverage_of` stands for a job.
 
-        An open step of another job may hide records that were committed behind it. With `whole`,
+        An open step of another job may hide records that were committed after it. With `whole`,
         wait until that step ends.
 
         Raises:

@@ -1,7 +1,7 @@
 """`headgate demo`: run one exchange on the embedded stack, and show what its log tells.
 
-The demo uses Headgate as a user does, and the log and the bucket through their ports. It leaves
-nothing behind: the broker and the bucket end with it.
+The demo uses Headgate as a user does, and the log and the bucket through their ports. Nothing
+stays: the broker and the bucket end with it.
 """
 
 from __future__ import annotations

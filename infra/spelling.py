@@ -14,7 +14,8 @@ _IN_ONE_LINE = re.compile(f"[{_ODD}\n]")
 
 
 def spelled(text: str, lines: bool = False) -> str:
-    """Spell out the invisible characters of a text, and its line ends unless `lines` keeps them."""
+    """Return a text with its invisible characters written as escapes. Line ends are invisible too,
+    unless `lines` is True."""
     return (_WITH_LINES if lines else _IN_ONE_LINE).sub(lambda odd: repr(odd[0])[1:-1], text)
 
 

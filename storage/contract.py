@@ -85,8 +85,11 @@ class InputGate(Protocol):
         Wait for partitions that are not known yet. A gate can be read only once.
 
         Raises:
-            Lost: an announced object is gone, or an attempt that was half read has failed.
-            Corrupt: the bytes are not those that were announced.
+            Lost: announced bytes are gone or wrong and were not made again in time, or with their
+                rows in another order after some were handed out; or an attempt that was half read
+                has failed.
+            Corrupt: bytes do not match their checksum and nothing can replace them, or bytes match
+                and cannot be decoded, or announcements contradict each other.
             Unavailable: no news came in time of the partitions that the message names.
         """
 

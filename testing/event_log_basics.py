@@ -142,7 +142,7 @@ class EventLogBasics:
             assert offsets[2] + 1 == follower.position()
 
     def test_poll_respects_its_limit(self, log: EventLog, job: JobId) -> None:
-        """`poll` gives at most `limit` events, and the next call continues behind them."""
+        """`poll` gives at most `limit` events, and the next call continues after them."""
         offsets = [append(log, fact(job, f"f{n}")) for n in range(5)]
         with closing(log.follow(job, None)) as follower:
             assert names(read(follower, 2)) == ["f0", "f1"]
@@ -233,11 +233,12 @@ class EventLogBasics:
         log.prepare(Deadline.after(LIMIT_S))
 
     def test_the_log_says_how_long_it_keeps_events(self, log: EventLog) -> None:
+        """The log's retention is the one that the subclass names."""
         assert log.retention_ms(Deadline.after(LIMIT_S)) == self.RETENTION_MS
 
     def test_the_log_has_one_identity(self, log: EventLog, job: JobId) -> None:
-        """The log's identity does not change when events are written; snapshots are compared by
-        it."""
+        """The log's identity does not change when events are written. A snapshot names the log that
+        it is of by this identity."""
         before = log.identity(Deadline.after(LIMIT_S))
         log.append(fact(job, "f")).offset(Deadline.after(LIMIT_S))
         assert before == log.identity(Deadline.after(LIMIT_S))
@@ -265,8 +266,8 @@ class EventLogBasics:
         assert {each: each.encode() for each in (job, *others)}.items() <= everything.items()
 
     def test_a_job_begins_behind_what_others_did(self, log: EventLog, job: JobId) -> None:
-        """The first driver of a job stores a start position behind other jobs' events, once, and
-        the job's log is read from there."""
+        """`begin` stores a start position after other jobs' events, once, and the job's log is read
+        from there."""
         other = same_partition(job, self.PARTITIONS)
         last = [append(log, fact(other, f"fact {n}")) for n in range(20)][-1]
         begin(log, job, Deadline.after(LIMIT_S))
@@ -305,7 +306,7 @@ class EventLogBasics:
 
     @staticmethod
     def heard(log: EventLog, job: JobId, after_ms: int) -> int:
-        """Return the time at which the job was last heard, once that is after `after_ms`."""
+        """Wait for a heartbeat of the job after `after_ms`, and return its time."""
         deadline = Deadline.after(LIMIT_S)
         while (beats := log.read_beats(job, deadline)).get(job, 0) <= after_ms:
             assert beats.keys() <= {job}

@@ -54,7 +54,7 @@ class EventLogSuite(EventLogBasics):
             assert follower.end() == follower.position()
 
     def test_an_open_step_stalls_readers(self, log: EventLog, job: JobId) -> None:
-        """A fact behind an open step is invisible until the step ends, and `end` stays before
+        """A fact after an open step is invisible until the step ends, and `end` stays before
         it."""
         append(log, fact(job, "before"))
         with (
@@ -151,7 +151,7 @@ class EventLogSuite(EventLogBasics):
         holder.commit(1)
 
     def test_a_successor_ends_the_dead_step_at_once(self, log: EventLog, job: JobId) -> None:
-        """A fact behind a dead holder's step is visible as soon as a successor opens the
+        """A fact after a dead holder's step is visible as soon as a successor opens the
         decisions."""
         append(log, fact(job, "before"))
         former = log.open_decisions(job)
@@ -182,8 +182,8 @@ class EventLogSuite(EventLogBasics):
     def test_a_successor_is_told_of_decisions_behind_an_open_step(
         self, log: EventLog, job: JobId
     ) -> None:
-        """A successor's `end` lies behind the decisions of a former holder, even while another
-        job's open step makes them unreadable."""
+        """`written` counts the decisions of a former holder, even while another job's open step
+        hides them from readers."""
         at = append(log, fact(job, "fact"))
         with closing(log.open_decisions(same_partition(job, self.PARTITIONS))) as theirs:
             theirs.begin()

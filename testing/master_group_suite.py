@@ -121,7 +121,7 @@ class MasterGroupSuite:
         raise NotImplementedError
 
     def await_written(self, log: EventLog, job: JobId, beyond: int) -> None:
-        """Wait until the log holds records of an open step behind an offset."""
+        """Wait until the log holds records of an open step after an offset."""
 
     def test_a_member_reads_every_job(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack

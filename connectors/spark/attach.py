@@ -95,8 +95,8 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
 
 
 def _require_headgate(spark: SparkSession) -> None:
-    """Run a probe in every slot, to check that the present executors can run our tasks. Executors
-    that join later are checked by their first task."""
+    """Run a probe in every task slot, to check that the present executors can run our tasks.
+    Executors that join later are checked by their first task."""
     context = spark.sparkContext
     slots = max(1, context.defaultParallelism)
     try:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from ..errors import Corrupt
 from .values import maker
 
-Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # the value, and the offset behind it
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # the value, and the offset after it
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _LONG_BYTES_MAX = 10

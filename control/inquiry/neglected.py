@@ -38,7 +38,7 @@ class Neglected:
 class _Seen:
     replay: Replay
     position: int = 0
-    """The offset behind the newest event."""
+    """The offset after the newest event."""
     broken: bool = False
     """True if the job's log does not explain itself."""
 

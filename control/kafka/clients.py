@@ -141,12 +141,12 @@ class KafkaClients:
     def end_offset(self, place: Place) -> int:
         """Return the offset at which a reader of committed records stalls.
 
-        The admin client asks, because a consumer's own request would wait behind its long poll.
+        The admin client asks, because a consumer's own request would wait until its long poll ends.
         """
         return self._offset(place, _LATEST)
 
     def written_offset(self, place: Place) -> int:
-        """Return the offset behind the newest record, even if an open step still hides it."""
+        """Return the offset after the newest record, even if an open step still hides it."""
         return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def prepare(self, deadline: Deadline) -> None:

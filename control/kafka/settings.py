@@ -219,7 +219,7 @@ class KafkaSettings:
     def reading(self, group: str) -> dict[str, object]:
         """Return the options of a consumer for a follower.
 
-        The consumer reports the end of a partition: only that gives the offset behind records which
+        The consumer reports the end of a partition: only that gives the offset after records which
         no reader is shown.
         """
         defaults = {

@@ -1,6 +1,6 @@
 """State records and drivers' heartbeats: topics that are read from their beginning, by key.
 
-Assumes that the broker compacts no record at or behind an open step. A reader of committed records
+Assumes that the broker compacts no record at or after an open step. A reader of committed records
 therefore sees the state as it was after one step, up to the offset at which it stalls.
 """
 

@@ -112,7 +112,7 @@ class JobSteps:
         """Follow the decisions of others, from the newest snapshot on.
 
         A snapshot newer than the offset `known` is not used if the log still has the job's first
-        event: then the log is read from there, and the facts behind `known` are answered.
+        event: then the log is read from there, and the facts after `known` are answered.
 
         Raises:
             Unavailable: the log cannot be reached.

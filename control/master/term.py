@@ -36,10 +36,12 @@ class Term:
     """True once a later driver speaks for the job, or the driver's lease has ended."""
 
     def observe(self, recorded: Recorded, recovered: bool) -> None:
-        """Take in the next event. `recovered` says that this master decides now.
+        """Take in the next event. A registration of another driver after this driver's own fences.
+        So does a decision of another master, at `position` or later, and anywhere once this master
+        decides itself (`recovered`).
 
         Raises:
-            Fenced: somebody else decides for the job, or speaks for it.
+            Fenced: another driver has attached to the job, or another master decides for it.
         """
         event, at = recorded.event, recorded.offset
         registers = isinstance(event.body, JobRegistered)
@@ -88,8 +90,8 @@ class Term:
             )
 
     def check(self, log: EventLog, job: JobId, limit: int, deadline: Deadline) -> None:
-        """Read the events written since `position`, `limit` at a time, also behind steps that are
-        still open. Where the log has lost some of them, start at the newest snapshot.
+        """Read the events written since `position`, `limit` at a time, also those after steps that
+        are still open. Where the log has lost some of them, start at the newest snapshot.
 
         Raises:
             Fenced: somebody else decides for the job, or speaks for it.

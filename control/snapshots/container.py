@@ -249,7 +249,7 @@ def _builder(kind: Any) -> _Maker:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Return the type behind a `NewType`."""
+    """Return the type under a `NewType`."""
     return getattr(kind, "__supertype__", kind)
 
 

@@ -30,7 +30,7 @@ class Start:
     """The place at which a job's log is resumed."""
 
     follower: Follower
-    """Stands behind all events that `snapshot` has."""
+    """Stands after all events that `snapshot` has."""
     snapshot: Snapshot | None
     standing: Standing
     """The snapshot records that the log has of the job."""
@@ -47,7 +47,7 @@ class Resumption:
     standings: Mapping[JobId, Standing]
     """The snapshot records that the log has of each job."""
     position: int
-    """Every event that the snapshots do not have is at this offset or behind it."""
+    """Every event that the snapshots do not have is at this offset or after it."""
     outdated: tuple[JobId, ...]
     """The session jobs whose snapshots are of another log."""
 
@@ -144,7 +144,7 @@ def _has_spoken(follower: Follower, end: int, deadline: Deadline) -> bool:
 def take_up(log: EventLog, job: JobId, deadline: Deadline, known: int | None = None) -> Start:
     """Read a job's snapshot, and follow its log from there on.
 
-    With `known`, the caller has to see all events behind that offset. If the snapshot is newer, the
+    With `known`, the caller has to see all events after that offset. If the snapshot is newer, the
     log is followed from the job's first event without a snapshot, unless the log has lost that
     event.
 

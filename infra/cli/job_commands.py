@@ -1,4 +1,9 @@
-"""Commands about jobs and their stored results: questions, and the few that change something."""
+"""Commands that look after jobs and their stored results.
+
+They answer the question that somebody asks before an action (`available`, `may-release`: these only
+read the log), or act: they state facts, or delete objects. `fsck` and `remove-unused` act only when
+they are told to.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +142,7 @@ def run_lost(
 def run_sweep(target: Target, job: JobOrAll = "") -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
-    Also deletes what ended jobs left behind. Results that outlive their job stay. Exit code 1 when
+    Also deletes what ended jobs have left. Results that outlive their job stay. Exit code 1 when
     a job could not be swept; the others are swept."""
     failed = False
     store, root = target.open_bucket()

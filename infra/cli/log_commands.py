@@ -1,4 +1,7 @@
-"""Commands that only read the log: its events, states, attempts, and the audit of its decisions."""
+"""Commands that show and check what is in the log: events, states, attempts, decisions.
+
+None of them opens the store or writes to the log.
+"""
 
 from __future__ import annotations
 
@@ -77,16 +80,16 @@ def state(
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
         records = list(read(log, job, snapshots))
-    behind = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
+    starts = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
     if at is not None:
-        for name, snapshot in behind.items():
+        for name, snapshot in starts.items():
             if at < snapshot.position - 1:
                 raise Invalid(
                     f"the first events of job {name} are gone: its state is known from the "
                     f"snapshot at offset {snapshot.position} on, not at {at}"
                 )
         records = [recorded for recorded in records if recorded.offset <= at]
-    for folded in fold(records, behind):
+    for folded in fold(records, starts):
         out.print(views.state_table(folded))
     out.print(views.timeline(records), views.legend(), sep="\n")
 

@@ -158,7 +158,7 @@ class Life:
     """The time of the first event of each kind, in milliseconds."""
 
     def phase(self, at_ms: float) -> int:
-        """Return how many steps of its life the partition had behind it."""
+        """Return how many steps of its life the partition had taken."""
         return sum(step in self.times and self.times[step] <= at_ms for step in _STEPS)
 
 

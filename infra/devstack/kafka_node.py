@@ -93,7 +93,7 @@ _THREE_NODES = {"replicas": 3, "in_sync": 2, "session_ms": 4_000}
 
 @dataclass(frozen=True, slots=True)
 class KafkaHome:
-    """The folders of one node, and its memory."""
+    """The folders of one Kafka node, and the size of its heap."""
 
     directory: Path
     """The node's settings, log and data."""

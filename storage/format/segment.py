@@ -108,7 +108,7 @@ class SegmentIndex:
             )
         if start > _START_MAX or not (packed["rows"].all() and packed["size"].all()):
             raise Corrupt(
-                "an index names an empty subpartition, or starts behind the end of any segment"
+                "an index names an empty subpartition, or starts after the end of any segment"
             )
         if (where[1:] <= where[:-1]).any():
             raise Corrupt("an index does not name its subpartitions in order, each once")
@@ -217,7 +217,7 @@ def read_index(
 
 def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches in a slice's bytes, whose checksum was verified, one at a time. Few bytes
-    are copied behind the schema, because that costs less than reading them piece by piece.
+    are copied after the schema, because that costs less than reading them piece by piece.
 
     Raises:
         Corrupt: the bytes are no batches of this schema, or have another number of rows.

@@ -4,8 +4,8 @@ uses this yet.
 Guarantees: slices of a partition are handed out from one attempt only, each once. The channels end
 only when every partition is announced as whole. An attempt that fails before any of its bytes were
 handed out is forgotten. An attempt that fails later is an error, because its rows may have been
-read already. In a pipelined result this holds even for an attempt that was handed out whole,
-because the other partitions start anew with it.
+read already. An attempt that was handed out whole may fail without an error, except in a pipelined
+result: all its readers must begin again together.
 
 Any thread may bring news. Only the gate's reader takes slices.
 """

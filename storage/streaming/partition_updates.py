@@ -111,7 +111,7 @@ class Fold:
         self._whole: dict[AttemptId, tuple[int, PartitionInfo]] = {}  # offset of `Produced`
 
     def observe(self, recorded: ev.Recorded) -> tuple[PartitionInfo, ...]:
-        """Return the news that follows for readers from the next event.
+        """Take in the next event, and return the news that readers get of it.
 
         Raises:
             Lost: nothing more of the result can be read.

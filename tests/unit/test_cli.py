@@ -75,7 +75,7 @@ def test_follow_needs_a_job(log: KeptLog) -> None:
 
 
 def test_state_is_what_was_true_at_the_offset(log: KeptLog, objects: Objects) -> None:
-    """`state --at` ignores facts behind the offset."""
+    """`state --at` ignores facts after the offset."""
     exchange(log, objects, close=False)
     _, lines, _ = ran("events", "--job", JOB)
     first = next(line.split()[0] for line in lines if "Produced" in line)

@@ -1,7 +1,8 @@
 """Rerun map tasks for lost partitions while the action that needs them waits.
 
-Readers wait inside their tasks. If they leave no slot for the rerun, its stages are scheduled first
-and some readers are killed. Spark does not count that as a failure, and starts them again later.
+Readers wait inside their tasks. If they leave no task slot for the rerun, its stages are scheduled
+first and some readers are killed. Spark does not count that as a failure, and starts them again
+later.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ class CatalystDoor:
         return self.jvm["relation"](attributes, self.jvm.seq(), False, self.jvm.nothing())
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
-        """Return the guarantees of a map stage; none where Spark gives no answer. The level of an
-        RDD ignores its expressions, so the plan must be deterministic too."""
+        """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The
+        level of an RDD says nothing of the expressions in its plan: both must be deterministic."""
         try:
             level = batches.rdd().outputDeterministicLevel().toString()
             repeatable = level in _REPEATABLE and plan.deterministic()
@@ -187,7 +187,7 @@ class CatalystDoor:
             return Lineage()
 
     def _scans(self, plan: Any) -> frozenset[int]:
-        """Return the ids of the RDDs behind a plan's leaves, its subqueries and its caches."""
+        """Return the ids of the RDDs under a plan's leaves, its subqueries and its caches."""
         rdds: set[int] = set()
         for leaf in self.jvm.leaves(plan):
             name = name_of(leaf)

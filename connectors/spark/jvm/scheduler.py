@@ -32,7 +32,7 @@ def session_name(spark: SparkSession) -> str:
 
 
 def ended_jobs(spark: SparkSession) -> Iterator[Any]:
-    """Yield the jobs that have ended, from the store behind Spark's web pages."""
+    """Yield the jobs that have ended, from the store that Spark's web pages show."""
     core = spark.sparkContext._jsc.sc()
     core.listenerBus().waitUntilEmpty()
     jobs = core.statusStore().jobsList(None)
@@ -76,8 +76,8 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
 
 
 def put_first(context: SparkContext, stages: Collection[int]) -> None:
-    """Give these stages the next slots under Spark's FIFO scheduling, which otherwise serves older
-    jobs first. Under FAIR scheduling their pool has its share anyway."""
+    """Give these stages the next free task slots under Spark's FIFO scheduling, which otherwise
+    serves older jobs first. Under FAIR scheduling their pool has its share anyway."""
     waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
     for schedulable in waiting:
         if (

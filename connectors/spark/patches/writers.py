@@ -51,7 +51,7 @@ def save(runs: Runs, original: Callable[..., Any], writer: Any, *args: Any, **mo
 
 
 def _is_settled(writer: Any, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Return True if Spark needs no row: the target exists, and the mode does not write to it."""
+    """Return True if no row is needed: the target exists, and the mode then refuses or skips."""
     if name not in ONCE:
         return False
     if _mode(writer, arguments) not in KEEPS:
@@ -63,8 +63,8 @@ def _is_settled(writer: Any, name: str, arguments: Mapping[str, Any]) -> bool:
 
 def _refusal(writer: Any, name: str, arguments: Mapping[str, Any]) -> str:
     """Return why the query is left to Spark, empty if it is not. A query that reads the files that
-    it overwrites is left: its last stage would read them after they are deleted. Spark has no rule
-    about that, but its plan has more exchanges than ours."""
+    it overwrites is left: our last stage may read them after they are deleted, where in Spark's
+    plan an exchange above them has run before. No rule of Spark's forbids such a query."""
     if name not in ("save", *FILES) or _mode(writer, arguments) != "overwrite":
         return ""
     folder, exists = target(writer, arguments.get("path"))
@@ -78,5 +78,5 @@ def _mode(writer: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def _plain(uri: str) -> str:
-    """Return a URI with one slash behind its scheme: Java writes one or three."""
+    """Return a URI with one slash after its scheme: Java writes one or three."""
     return re.sub("^([^:]*):/+", r"\1:/", uri)

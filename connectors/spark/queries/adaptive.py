@@ -27,7 +27,7 @@ class AdaptiveSettings:
     least_bytes: int
     """The size to aim for is not lowered below this."""
     least_parts: int
-    """The number of parts to aim for, so that all slots have work."""
+    """The number of parts to aim for, so that all task slots have work."""
     skewed_bytes: float
     """A skewed subpartition is larger than this; infinite for none."""
     skewed_times: float

@@ -28,9 +28,9 @@ _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
 
 
 class ExchangeFinder:
-    """Finds the exchanges under a root. `shuffles` are all exchanges, each behind the exchanges
+    """Finds the exchanges under a root. `shuffles` are all exchanges, each after the exchanges
     that it reads. `inputs` are the exchanges that the root's stage reads. `tops` are the nodes
-    whose top rows come together without an exchange."""
+    that take the top rows of several partitions: Spark shows no exchange for these."""
 
     def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
         self._jvm = jvm

@@ -177,7 +177,7 @@ class Plan:
     root: Any
     """The root of the physical plan, below `top`."""
     shuffles: tuple[Shuffle, ...]
-    """All exchanges, each behind the exchanges that it reads."""
+    """All exchanges, each after the exchanges that it reads."""
     inputs: tuple[Shuffle, ...]
     """The exchanges that the last stage reads."""
     refusal: str

@@ -220,8 +220,8 @@ class Planner:
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
     def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
-        """Return the scan that reads an exchange's parts in its place, and the id of the RDD that
-        the scan reads, as lineages have it.
+        """Return the scan that takes the place of an exchange and reads its parts, and the id of
+        the scan's RDD, by which a `Lineage` names the scan.
 
         Raises:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.

@@ -26,7 +26,7 @@ class Merging:
     keys: int
     """Number of key columns, which come first."""
     kernels: tuple[str, ...]
-    """The Arrow kernel for each column behind the keys."""
+    """The Arrow kernel for each column after the keys."""
 
 
 def may_gain(rows: int, tasks: int, partitions: int) -> bool:

@@ -1,4 +1,4 @@
-"""Ship tasks to executors, each behind a check that the executor can run it.
+"""Ship tasks to executors, each after a check that the executor can run it.
 
 The check is an inner function, which is pickled as code. So an executor without headgate, or with
 another version, can run the check and report the mismatch.

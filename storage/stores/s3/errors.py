@@ -121,7 +121,7 @@ _TLS = re.compile(r"certificate|tls handshake|InvalidContentType", re.IGNORECASE
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Return the fault behind an error of either vendor."""
+    """Return the fault that an error of either vendor reports."""
     module = type(error).__module__
     if module.startswith(("botocore", "boto3", "s3transfer")):
         return _botocore_fault(error)

@@ -135,7 +135,7 @@ class S3BlobStore:
         while True:
             page = self._page("list_multipart_uploads", named | place)
             if named and not page.get("Uploads") and not _is_amazon(page):
-                named = {}  # MinIO, perhaps behind a proxy, lists no uploads by prefix
+                named = {}  # MinIO, perhaps through a proxy, lists no uploads by prefix
                 continue
             for entry in page.get("Uploads", ()):
                 if entry["Key"].startswith(prefix):

@@ -65,7 +65,7 @@ class _Run:
     held: pa.Table
     """The next rows, in memory."""
     waiting: Iterator[pa.RecordBatch]
-    """The rows behind `held`."""
+    """The rows after `held`."""
     whole: bool
     """True when no rows wait any more."""
 

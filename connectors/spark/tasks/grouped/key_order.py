@@ -1,7 +1,7 @@
 """Group rows by keys, in the order in which Spark sorts the groups of a partition.
 
 Each key column becomes lanes: columns of integers in the order of the keys. Spark sorts nulls
-first, strings by their bytes, NaN behind every number, and nested values by the first value that
+first, strings by their bytes, NaN after every number, and nested values by the first value that
 differs. It takes -0.0 for 0.0.
 """
 
