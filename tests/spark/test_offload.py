@@ -6,9 +6,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
@@ -20,6 +24,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.window import Window
 
 from headgate import Headgate, Invalid
+from headgate.connectors.spark.jvm import task_rdds
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
@@ -392,6 +397,35 @@ def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
     assert not [one for one in described if secret in one]
+
+
+def test_code_that_is_added_later_reaches_the_tasks(
+    spark: SparkSession, hg: Headgate, tmp_path: Path
+) -> None:
+    """Tasks import from a file that the user adds after other tasks have run."""
+    rows = spark.range(60).selectExpr("id % 3 as k", "id as v")
+    assert hg.repartition(rows, 2, "k").count() == 60
+    archive = tmp_path / "added_later.zip"
+    with ZipFile(archive, "w") as file:
+        file.writestr("added_later.py", "def same(table):\n    return table\n")
+    spark.sparkContext.addPyFile(str(archive))
+
+    def same(table: pa.Table) -> pa.Table:
+        added: Any = import_module("added_later")
+        result: pa.Table = added.same(table)
+        return result
+
+    asked = rows.groupBy("k").applyInArrow(same, "k long, v long")
+    assert sorted(hg.offload(asked).collect()) == sorted(rows.collect())
+
+
+def test_a_task_may_be_larger_than_a_message(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that are too large to be sent with each task travel as PySpark's own do."""
+    monkeypatch.setattr(task_rdds, "_COMMAND_BYTES_MAX", 0)
+    rows = spark.range(60).selectExpr("id % 3 as k", "id as v")
+    assert sorted(hg.repartition(rows, 2, "k").collect()) == sorted(rows.collect())
 
 
 def test_the_jvm_forgets_what_python_has_dropped(spark: SparkSession, hg: Headgate) -> None:

@@ -214,14 +214,14 @@ class CatalystDoor:
         batches: Any,
         stored: StructType,
         attributes: Any,
-        schema: StructType,
+        given: StructType,
         partitioning: Any,
     ) -> DataFrame:
         """Return a DataFrame over a JavaRDD of Arrow batches. Spark knows its attributes, which
-        have this schema, and its partitioning."""
+        have the schema `given`, and its partitioning."""
         count = int(batches.getNumPartitions())
         assert count == partitioning.numPartitions(), "else rows go wrong"
-        read, back = self.as_stored(attributes, schema)
+        read, back = self.as_stored(attributes, given)
         scan = self.logical(read, self.rows_of(batches, count, stored), partitioning)
         return self.frame(self.jvm["project"](back, scan) if back else scan)
 

@@ -54,13 +54,7 @@ class TaskRdds:
 
     def _environment(self) -> tuple[Any, Any]:
         """Return the environment of the workers and their files of code, as the JVM's objects."""
-        context = self._context
-        now = dict(context.environment), list(context._python_includes)
-        if self._passed[0] != now:
-            environment, files = self._jvm["alike"](), self._jvm["list"]()
-            for name, value in context.environment.items():
-                environment.put(name, value)
-            for file in context._python_includes:
-                files.add(file)
-            self._passed = now, environment, files
-        return self._passed[1:]
+        now = dict(self._context.environment), list(self._context._python_includes)
+        if (passed := self._passed)[0] != now:
+            passed = self._passed = now, self._jvm["alike"](now[0]), self._jvm["list"](now[1])
+        return passed[1:]
