@@ -59,6 +59,7 @@ _DRIVER = (
     (Planner, "scan", "scan"),
     (Planner, "finish", "finish"),
     (Exchanger, "_register", "register"),
+    (Exchanger, "_await_registered", "await"),
     (Exchanger, "_stored", "manifest"),
     (Writing, "run", "map stage"),
     (DriverMaster, "await_complete", "await"),

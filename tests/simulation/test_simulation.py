@@ -57,7 +57,7 @@ def fail_each(seed: int, first: int, every: int) -> None:
 
 
 @pytest.mark.parametrize("chained", [False, True])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
     """A job with many exchanges goes on as long as its driver, even if each exchange reads the one
     before."""

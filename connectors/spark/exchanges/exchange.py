@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -157,8 +158,9 @@ class Exchanger:
             )
             descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
             try:
-                self._register(partition)
+                registered = self._register(partition)
                 rows = writing.run()
+                self._await_registered(registered, result)
                 state = context.master.await_complete(descriptor)
                 check_rows(state, rows)
                 context.reruns.keep(result, writing)
@@ -217,17 +219,21 @@ class Exchanger:
         if self.door is not None:
             self.job_context.known.add(self.door.rows_behind(frame).id(), [written])
 
-    def _register(self, partition: PartitionDescriptor) -> None:
-        worker = self.job_context.worker
-        future = self.job_context.master.register_partition_with_producer(
-            worker.job, partition, ProducerDescriptor(0, partition.partitions)
+    def _register(self, partition: PartitionDescriptor) -> Future[ShuffleDescriptor]:
+        """Register a result. The log has the registration when this returns: whatever tasks state
+        about the result comes after it. So they may begin before it is decided."""
+        return self.job_context.master.register_partition_with_producer(
+            self.job_context.worker.job, partition, ProducerDescriptor(0, partition.partitions)
         )
+
+    def _await_registered(self, registered: Future[ShuffleDescriptor], result: ResultId) -> None:
+        worker = self.job_context.worker
         try:
-            future.result(worker.wait_s)
+            registered.result(worker.wait_s)
         except TimeoutError as exc:
             raise Unavailable(
-                f"no master has answered the registration of result {partition.result} of job "
-                f"{worker.job} within {worker.wait_s:g} s"
+                f"no master has answered the registration of result {result} of job {worker.job} "
+                f"within {worker.wait_s:g} s"
             ) from exc
 
     def _stored(

@@ -1,0 +1,95 @@
+"""Tasks of an exchange begin when the log has its registration, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from headgate.connectors.spark.exchanges.exchange import Exchanger, JobContext
+from headgate.connectors.spark.exchanges.transport import Transport
+from headgate.connectors.spark.jvm.catalyst import Lineage
+from headgate.connectors.spark.jvm.task_settings import TaskSettings
+from headgate.control.contract import ShuffleDescriptor
+from headgate.control.errors import HeadgateError, Invalid, OutcomeUnknown, Unavailable
+from headgate.control.ids import JobId, ResultId
+
+RESULT = ResultId("r")
+Register = Callable[..., Future[ShuffleDescriptor]]
+
+
+def written(register: Register) -> tuple[list[str], HeadgateError]:
+    """Write an exchange of no partitions; return what happened, and the error that ended it."""
+    seen: list[str] = []
+
+    def run() -> list[int]:
+        seen.append("tasks")
+        return []
+
+    def complete(descriptor: ShuffleDescriptor) -> None:
+        seen.append("complete")
+        raise Unavailable("enough seen")
+
+    worker = SimpleNamespace(job=JobId("j"), wait_s=0.2)
+    master = SimpleNamespace(
+        register_partition_with_producer=register,
+        await_complete=complete,
+        release_partition_externally=lambda descriptor: seen.append("released"),
+    )
+    context = SimpleNamespace(
+        master=master,
+        worker=worker,
+        epoch=1,
+        settings=SimpleNamespace(codec="none"),
+        reruns=SimpleNamespace(forget=lambda result: None),
+        known=SimpleNamespace(inputs=lambda lineage: ((), True)),
+    )
+    properties = SimpleNamespace(
+        getLocalProperty=lambda key: None, setLocalProperty=lambda key, value: None
+    )
+    spark: Any = SimpleNamespace(
+        conf=SimpleNamespace(get=lambda key, default: default), sparkContext=properties
+    )
+    stage = SimpleNamespace(getNumPartitions=lambda: 0, collect=run)
+    transport = SimpleNamespace(
+        schema=pa.schema([]), lineage=lambda: Lineage(True, True), writes=lambda task: stage
+    )
+    exchanger = Exchanger(spark, cast(JobContext, context), None)
+    settings = cast(TaskSettings, None)
+    with pytest.raises(HeadgateError) as caught:
+        exchanger.write(cast(Transport, transport), StructType(), 1, "", RESULT, settings)
+    return seen, caught.value
+
+
+def test_tasks_begin_before_the_decision() -> None:
+    """Tasks begin while a registration that the log has is still undecided. What they made is read
+    only after the decision."""
+    undecided: Future[ShuffleDescriptor] = Future()
+    seen, error = written(lambda *_: undecided)
+    assert ["tasks", "released"] == seen
+    assert "no master has answered the registration of result r" in str(error)
+    undecided.set_result(ShuffleDescriptor(JobId("j"), RESULT, 0, 1, 1))
+    assert ["tasks", "complete", "released"] == written(lambda *_: undecided)[0]
+
+
+def test_no_task_begins_before_the_log_has_the_registration() -> None:
+    """A registration that the log has not confirmed starts nothing."""
+
+    def unconfirmed(*_: object) -> Future[ShuffleDescriptor]:
+        raise OutcomeUnknown("no confirmation")
+
+    seen, error = written(unconfirmed)
+    assert (["released"], OutcomeUnknown) == (seen, type(error))
+
+
+def test_a_refused_registration_ends_the_exchange() -> None:
+    """Rows that tasks made for a refused registration are not read."""
+    refused: Future[ShuffleDescriptor] = Future()
+    refused.set_exception(Invalid("the name is taken"))
+    seen, error = written(lambda *_: refused)
+    assert (["tasks", "released"], Invalid) == (seen, type(error))
