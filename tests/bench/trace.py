@@ -58,10 +58,10 @@ _DRIVER = (
     (Planner, "rows", "stage of rows"),
     (Planner, "scan", "scan"),
     (Planner, "finish", "finish"),
-    (Exchanger, "_register", "register"),
     (Exchanger, "_await_registered", "await"),
     (Exchanger, "_stored", "manifest"),
     (Writing, "run", "map stage"),
+    (DriverMaster, "register_partition_with_producer", "register"),
     (DriverMaster, "await_complete", "await"),
     (KafkaDecisions, "commit", "decide"),
 )

@@ -158,7 +158,10 @@ class Exchanger:
             )
             descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
             try:
-                registered = self._register(partition)
+                # the log has the registration when this returns, so tasks may begin
+                registered = context.master.register_partition_with_producer(
+                    worker.job, partition, ProducerDescriptor(0, partitions)
+                )
                 rows = writing.run()
                 self._await_registered(registered, result)
                 state = context.master.await_complete(descriptor)
@@ -218,13 +221,6 @@ class Exchanger:
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
             self.job_context.known.add(self.door.rows_behind(frame).id(), [written])
-
-    def _register(self, partition: PartitionDescriptor) -> Future[ShuffleDescriptor]:
-        """Register a result. The log has the registration when this returns: whatever tasks state
-        about the result comes after it. So they may begin before it is decided."""
-        return self.job_context.master.register_partition_with_producer(
-            self.job_context.worker.job, partition, ProducerDescriptor(0, partition.partitions)
-        )
 
     def _await_registered(self, registered: Future[ShuffleDescriptor], result: ResultId) -> None:
         worker = self.job_context.worker
