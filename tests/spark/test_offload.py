@@ -25,6 +25,7 @@ from pyspark.sql.window import Window
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.jvm import task_rdds
+from headgate.connectors.spark.jvm.scheduler import ended_jobs
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import findings, recorded
@@ -397,6 +398,23 @@ def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
     assert not [one for one in described if secret in one]
+
+
+def test_each_map_stage_is_described_by_its_result(
+    spark: SparkSession, views: None, hg: Headgate
+) -> None:
+    """Map stages that run side by side have descriptions of their own in Spark's pages."""
+    before = {job.jobId() for job in ended_jobs(spark)}
+    out = hg.offload(
+        spark.sql(
+            "select * from (select k, sum(v) from orders group by k) a "
+            "join (select v % 97 k, count(*) from orders group by 1) b using (k)"
+        )
+    )
+    jobs = [job for job in ended_jobs(spark) if job.jobId() not in before]
+    named = [str(job.description().get()).split(",")[0] for job in jobs]
+    results = [each.result for each in hg._queries.finished[out].results]
+    assert sorted(named) == sorted(f"headgate: write {result}" for result in results)
 
 
 def test_code_that_is_added_later_reaches_the_tasks(

@@ -110,11 +110,7 @@ class QueryRunner:
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
-            with (
-                self._plans.active(),
-                self._settings.carried(),  # the threads of the pool inherit them
-                ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool,
-            ):
+            with self._plans.active(), ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
                 try:
                     plan = self._run_all(first, pool)
                     if self._runs or not isinstance(asked, DataFrame):
@@ -207,7 +203,7 @@ class QueryRunner:
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
-        with self._plans.active():
+        with self._plans.active(), self._settings.carried():
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
