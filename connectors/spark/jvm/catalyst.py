@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
@@ -144,7 +145,9 @@ class CatalystDoor:
     def active(self, session: Any) -> Iterator[None]:
         """Make a session the active one of this thread inside. Spark's rules, nodes and expressions
         use the active session, and a Python thread has none."""
-        if (before := getattr(self._thread, "session", None)) is session:
+        before = getattr(self._thread, "session", None)
+        # by default, each thread has a thread of the JVM to itself
+        if before is session and isinstance(self._spark.sparkContext._gateway, ClientServer):
             yield
             return
         sessions = self.jvm["sessions"]
@@ -313,7 +316,7 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
         door = CatalystDoor(spark, Jvm(spark), version)
         door.jvm.require_classes()
         door.try_converter()
-        release_together(spark)
     except (LookupError, Py4JError):
         return None
+    release_together(spark)
     return door

@@ -55,5 +55,6 @@ def release_together(spark: SparkSession) -> None:
     client = gateway._gateway_client
     queue = getattr(client, "finalizer_deque", None)
     if isinstance(queue, deque):
-        bound = gateway.java_gateway_server.getGateway().getBindings().keySet()
-        client.finalizer_deque = DroppedObjects(queue, bound, gateway.jvm.java.util)
+        with suppress(Py4JError):  # then py4j goes on as before
+            bound = gateway.java_gateway_server.getGateway().getBindings().keySet()
+            client.finalizer_deque = DroppedObjects(queue, bound, gateway.jvm.java.util)
