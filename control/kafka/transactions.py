@@ -45,7 +45,7 @@ class KafkaTransactions:
         self._begun = False
         self._aborting = False
         self._producer = producer
-        self._ended: HeadgateError | None = None  # the error that ended the producer
+        self._ended: tuple[type[HeadgateError], str] | None = None  # the producer, by this error
         self._refusal: KafkaError | None = None  # the error of the step's first refused record
         with clients.translated(f"opening the decisions of {what}"):
             self._persist(self._producer.init_transactions, self._deadline())
@@ -53,7 +53,8 @@ class KafkaTransactions:
     def begin(self) -> None:
         assert not self._begun, "the former step is still open"
         if self._ended is not None:
-            raise self._ended
+            kind, text = self._ended
+            raise kind(text)
         self._finish_abort()
         with self._translated("begin"):
             self._producer.begin_transaction()
@@ -174,7 +175,8 @@ class KafkaTransactions:
         return self._end_with(Unavailable(f"{meaning}: open the decisions again"))
 
     def _end_with(self, error: HeadgateError) -> HeadgateError:
-        self._begun, self._ended = False, error
+        # an error that is kept keeps the frames that it went through, and all that they know
+        self._begun, self._ended = False, (type(error), str(error))
         return error
 
     def _finish_abort(self) -> None:

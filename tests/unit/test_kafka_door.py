@@ -6,10 +6,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Event
 from types import SimpleNamespace
 from typing import cast
+from weakref import ReferenceType, ref
 
 import pytest
 from confluent_kafka import (
@@ -335,6 +336,34 @@ def test_a_fenced_step_is_not_aborted() -> None:
         held.begin()
     held.close()
     assert ["begin"] == calls
+
+
+def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
+    """The error that ended a producer does not keep the frames that it went through: a master that
+    joins again would keep all that it knew before."""
+
+    def commit(_: float) -> None:
+        old = KafkaError(CODES["INVALID_PRODUCER_EPOCH"], "old", txn_requires_abort=True)
+        raise KafkaException(old)
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=lambda: None,
+        send_offsets_to_transaction=lambda *_: None,
+        commit_transaction=commit,
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+
+    def step() -> ReferenceType[Event]:
+        known = Event()
+        held.begin()
+        with suppress(Fenced):
+            held._commit([], None)
+        return ref(known)
+
+    assert step()() is None
+    assert held._ended
 
 
 @pytest.mark.parametrize("call", ["begin", "produce", "commit", "abort"])
