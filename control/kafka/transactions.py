@@ -146,19 +146,23 @@ class KafkaTransactions:
         """Abort the step after an error, and return the error to raise.
 
         The client's calls may only report that an earlier error failed the step, so the error of
-        the first refused record comes first. The step of a fenced producer has ended already, and
-        its abort could get a new epoch, which is the successor's. Access rights may change at any
-        time, so every refusal but one for size may be retried.
+        the first refused record comes first. An abort waits for the reports of all records. The
+        step of a fenced producer has ended already, and its abort could get a new epoch, which is
+        the successor's. Access rights may change at any time, so every refusal but one for size may
+        be retried.
         """
         error = exc.args[0]
         if _is_fatal(error):
             return self._over(error, doing)
+        if self._refusal is None:
+            self._producer.poll(PACE.pause_s)  # the report follows the call that fails by it
+        if not isinstance(self._translate(self._refusal or error, doing), Fenced):
+            with suppress(Unavailable):  # then the next step begins with the abort
+                self.abort()
         refusal = self._refusal or error
         meaning = self._translate(refusal, doing)
         if isinstance(meaning, Fenced):
             return self._end_with(meaning)
-        with suppress(Unavailable):  # then the next step begins with the abort
-            self.abort()
         if error.name() in _LEFT_BEHIND:
             return Fenced(f"the group went on without {self._what}: {error.str()}")
         return meaning if refusal.name() in _TOO_LARGE else Unavailable(f"{meaning}: dropped")

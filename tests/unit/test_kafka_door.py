@@ -40,7 +40,7 @@ from headgate.control.ids import JobId
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
-from headgate.control.kafka.records import Place
+from headgate.control.kafka.records import Place, produce
 from headgate.control.kafka.settings import OWNED
 from headgate.control.kafka.transactions import KafkaTransactions
 from headgate.control.master.announcer import Announcer
@@ -272,6 +272,7 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     producer = SimpleNamespace(
         init_transactions=lambda _: calls.append("init"),
         begin_transaction=lambda: calls.append("begin"),
+        poll=lambda _: None,
         send_offsets_to_transaction=lambda *_: never.wait(30),
         abort_transaction=lambda _: calls.append("abort"),
     )
@@ -301,6 +302,7 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
     producer = SimpleNamespace(
         init_transactions=lambda _: None,
         begin_transaction=lambda: None,
+        poll=lambda _: None,
         send_offsets_to_transaction=lambda *_: None,
         commit_transaction=commit,
         abort_transaction=lambda _: None,
@@ -323,6 +325,7 @@ def test_a_fenced_step_is_not_aborted() -> None:
     producer = SimpleNamespace(
         init_transactions=lambda _: None,
         begin_transaction=lambda: calls.append("begin"),
+        poll=lambda _: None,
         send_offsets_to_transaction=lambda *_: None,
         commit_transaction=commit,
         abort_transaction=lambda _: calls.append("abort"),
@@ -338,6 +341,47 @@ def test_a_fenced_step_is_not_aborted() -> None:
     assert ["begin"] == calls
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "reports", "ends"),
+    [
+        ("MSG_SIZE_TOO_LARGE", Invalid, "poll", True),
+        ("MSG_SIZE_TOO_LARGE", Invalid, "abort", True),
+        ("INVALID_PRODUCER_EPOCH", Fenced, "poll", False),
+        ("INVALID_PRODUCER_EPOCH", Fenced, "abort", True),
+    ],
+)
+def test_a_refused_record_is_reported_after_the_call_that_fails_by_it(
+    name: str, kind: type[HeadgateError], reports: str, ends: bool
+) -> None:
+    """A step fails by the error of its refused record, though the report of it comes late."""
+    settled: list[Callable[..., None]] = []
+    calls: list[str] = []
+
+    def call(calling: str) -> None:
+        calls.append(calling)
+        if calling == reports:
+            settled.pop()(KafkaError(CODES[name], "of the record"), None)
+
+    def hand_over(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE, "wrong state", txn_requires_abort=True))
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=lambda: None,
+        produce=lambda *_, on_delivery, **__: settled.append(on_delivery),
+        poll=lambda wait_s: call("poll") if wait_s else None,
+        send_offsets_to_transaction=hand_over,
+        abort_transaction=lambda _: call("abort"),
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    held.begin()
+    produce(held._producer, Place("state", 0), "job-1", b"", held._settle)
+    with pytest.raises(kind, match="of the record"):
+        held._commit([], None)
+    assert ["poll", "abort"][: 1 + ends] == calls
+
+
 def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
     """The error that ended a producer does not keep the frames that it went through: a master that
     joins again would keep all that it knew before."""
@@ -349,6 +393,7 @@ def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
     producer = SimpleNamespace(
         init_transactions=lambda _: None,
         begin_transaction=lambda: None,
+        poll=lambda _: None,
         send_offsets_to_transaction=lambda *_: None,
         commit_transaction=commit,
     )
