@@ -6,11 +6,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, suppress
-from threading import Event
+from contextlib import closing
 from types import SimpleNamespace
 from typing import cast
-from weakref import ReferenceType, ref
 
 import pytest
 from confluent_kafka import (
@@ -18,7 +16,6 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Producer,
     TopicPartition,
 )
 from hypothesis import example, given
@@ -40,9 +37,8 @@ from headgate.control.ids import JobId
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
-from headgate.control.kafka.records import Place, produce
+from headgate.control.kafka.records import Place
 from headgate.control.kafka.settings import OWNED
-from headgate.control.kafka.transactions import KafkaTransactions
 from headgate.control.master.announcer import Announcer
 from headgate.storage.stores.s3.settings import s3_settings
 
@@ -262,195 +258,6 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
     monkeypatch.setattr(clients, "admin", lambda: admin)
     clients._make_sure_of(topic, Deadline.after(5))
     assert [] == answers
-
-
-def test_a_call_that_never_comes_back_is_left_behind() -> None:
-    """A step is given up in time when the client waits without limit for a coordinator that is
-    away. Its holder opens the decisions again, and closing does not touch the client."""
-    never = Event()
-    calls: list[str] = []
-    producer = SimpleNamespace(
-        init_transactions=lambda _: calls.append("init"),
-        begin_transaction=lambda: calls.append("begin"),
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: never.wait(30),
-        abort_transaction=lambda _: calls.append("abort"),
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
-    before = SYSTEM_CLOCK.monotonic_s()
-    with pytest.raises(Unavailable, match="slot a did not answer during a step"):
-        held._commit([TopicPartition("events", 0, 7)], None)
-    held.close()
-    never.set()
-    assert SYSTEM_CLOCK.monotonic_s() - before < 5
-    assert ["init", "begin"] == calls
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("MSG_SIZE_TOO_LARGE", Invalid), ("TOPIC_AUTHORIZATION_FAILED", Unavailable)],
-)
-def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[HeadgateError]) -> None:
-    """A commit that is refused for its size is `Invalid`; one that lacks rights may be retried."""
-    refused = KafkaError(CODES[name], "refused", txn_requires_abort=True)
-
-    def commit(left_s: float) -> None:
-        raise KafkaException(refused)
-
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
-        commit_transaction=commit,
-        abort_transaction=lambda _: None,
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
-    with pytest.raises(kind, match=name):
-        held._commit([TopicPartition("events", 0, 7)], None)
-
-
-def test_a_fenced_step_is_not_aborted() -> None:
-    """A holder whose record has an old epoch takes no new one, and stays fenced."""
-    fenced = KafkaError(CODES["INVALID_PRODUCER_EPOCH"], "old epoch", txn_requires_abort=True)
-    calls: list[str] = []
-
-    def commit(_: float) -> None:
-        raise KafkaException(fenced)
-
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: calls.append("begin"),
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
-        commit_transaction=commit,
-        abort_transaction=lambda _: calls.append("abort"),
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
-    with pytest.raises(Fenced, match="old epoch"):
-        held._commit([], None)
-    with pytest.raises(Fenced, match="old epoch"):
-        held.begin()
-    held.close()
-    assert ["begin"] == calls
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "reports", "ends"),
-    [
-        ("MSG_SIZE_TOO_LARGE", Invalid, "poll", True),
-        ("MSG_SIZE_TOO_LARGE", Invalid, "abort", True),
-        ("INVALID_PRODUCER_EPOCH", Fenced, "poll", False),
-        ("INVALID_PRODUCER_EPOCH", Fenced, "abort", True),
-    ],
-)
-def test_a_refused_record_is_reported_after_the_call_that_fails_by_it(
-    name: str, kind: type[HeadgateError], reports: str, ends: bool
-) -> None:
-    """A step fails by the error of its refused record, though the report of it comes late."""
-    settled: list[Callable[..., None]] = []
-    calls: list[str] = []
-
-    def call(calling: str) -> None:
-        calls.append(calling)
-        if calling == reports:
-            settled.pop()(KafkaError(CODES[name], "of the record"), None)
-
-    def hand_over(*_: object) -> None:
-        raise KafkaException(KafkaError(KafkaError._STATE, "wrong state", txn_requires_abort=True))
-
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
-        produce=lambda *_, on_delivery, **__: settled.append(on_delivery),
-        poll=lambda wait_s: call("poll") if wait_s else None,
-        send_offsets_to_transaction=hand_over,
-        abort_transaction=lambda _: call("abort"),
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
-    produce(held._producer, Place("state", 0), "job-1", b"", held._settle)
-    with pytest.raises(kind, match="of the record"):
-        held._commit([], None)
-    assert ["poll", "abort"][: 1 + ends] == calls
-
-
-def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
-    """The error that ended a producer does not keep the frames that it went through: a master that
-    joins again would keep all that it knew before."""
-
-    def commit(_: float) -> None:
-        old = KafkaError(CODES["INVALID_PRODUCER_EPOCH"], "old", txn_requires_abort=True)
-        raise KafkaException(old)
-
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
-        commit_transaction=commit,
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-
-    def step() -> ReferenceType[Event]:
-        known = Event()
-        held.begin()
-        with suppress(Fenced):
-            held._commit([], None)
-        return ref(known)
-
-    assert step()() is None
-    assert held._ended
-
-
-@pytest.mark.parametrize("call", ["begin", "produce", "commit", "abort"])
-@pytest.mark.parametrize(
-    ("name", "kind"), [("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Unavailable), ("_FENCED", Fenced)]
-)
-def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], call: str) -> None:
-    """After an error that is fatal to a producer, another producer may continue, unless it was
-    fenced."""
-    over = False
-
-    def fails(at: str) -> Callable[..., None]:
-        def answer(*_: object, **__: object) -> None:
-            nonlocal over
-            over = over or at == call
-            if over:
-                raise KafkaException(KafkaError(CODES[name], "over", fatal=True))
-
-        return answer
-
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=fails("begin"),
-        produce=fails("produce"),
-        poll=lambda _: 0,
-        send_offsets_to_transaction=lambda *_: None,
-        commit_transaction=fails("commit"),
-        abort_transaction=fails("abort"),
-    )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    event = Announcer(JobId("job"), "tests").fact(JobUnregistered("closed"))
-
-    def step() -> None:
-        held.begin()
-        held._send("write", Place("events", 0), event.job, b"", {})
-        held.abort() if call == "abort" else held._commit([], None)
-
-    with pytest.raises(kind, match=name):
-        step()
-    assert held._ended
-    held.close()
 
 
 def test_a_reader_is_refused_for_good_at_first_only() -> None:
