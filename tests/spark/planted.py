@@ -62,7 +62,7 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
         return shuffle.node.partitioning.copy(expressions, len(shuffle.reading.parts))
 
     def prepared(self: Planner, plan: Any) -> Any:
-        return self._query(self._stage(plan)).executedPlan()
+        return self._query(self._door.stage(plan)).executedPlan()
 
     partitioning = Planner._partitioning
     patch.setattr(runner, "_cut_as_one", apart)

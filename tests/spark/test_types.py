@@ -223,5 +223,5 @@ def test_null_structs_come_in_small_batches(spark: SparkSession, hg: Headgate) -
     df = spark.range(0, 20_000, 1, 1).selectExpr("id", f"cast(null as {struct}) s")
     transport = transport_of(hg, df, "id")
     sent = Frames(transport.schema.append(pa.field("to", pa.int32())))
-    batches: RDD[Any] = RDD(transport._batches, spark.sparkContext, sent)
+    batches: RDD[Any] = RDD(transport._batches.toJavaRDD(), spark.sparkContext, sent)
     assert max(batches.map(lambda batch: batch.nbytes).collect()) < 20 << 20

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.connectors.spark.exchanges.exchange import Exchanger, JobContext
 from headgate.connectors.spark.exchanges.transport import Transport
 from headgate.connectors.spark.jvm.catalyst import Lineage
-from headgate.connectors.spark.jvm.task_settings import TaskSettings
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import HeadgateError, Invalid, OutcomeUnknown, Unavailable
 from headgate.control.ids import JobId, ResultId
@@ -49,18 +49,13 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         reruns=SimpleNamespace(forget=lambda result: None),
         known=SimpleNamespace(inputs=lambda lineage: ((), True)),
     )
-    properties = SimpleNamespace(
-        getLocalProperty=lambda key: None, setLocalProperty=lambda key, value: None
-    )
-    spark: Any = SimpleNamespace(
-        conf=SimpleNamespace(get=lambda key, default: default), sparkContext=properties
-    )
-    stage = SimpleNamespace(getNumPartitions=lambda: 0, collect=run)
+    none = SimpleNamespace(getNumPartitions=lambda: 0)
+    stage = SimpleNamespace(_jrdd=none, collect=run)
     transport = SimpleNamespace(
         schema=pa.schema([]), lineage=lambda: Lineage(True, True), writes=lambda task: stage
     )
-    exchanger = Exchanger(spark, cast(JobContext, context), None)
-    settings = cast(TaskSettings, None)
+    exchanger = Exchanger(cast(SparkSession, None), cast(JobContext, context), None)
+    settings: Any = SimpleNamespace(hide=str)
     with pytest.raises(HeadgateError) as caught:
         exchanger.write(cast(Transport, transport), StructType(), 1, "", RESULT, settings)
     return seen, caught.value

@@ -112,7 +112,8 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     """Stored rows are released when Spark makes no DataFrame of them."""
     master = Master()
     exchanger = session(master)._exchanger
-    monkeypatch.setattr(exchange, "TaskSettings", lambda _: SimpleNamespace(carried=nullcontext))
+    settings = SimpleNamespace(carried=nullcontext, hide=str)
+    monkeypatch.setattr(exchange, "TaskSettings", lambda _: settings)
     monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
     monkeypatch.setattr(Exchanger, "write", lambda *_: written)

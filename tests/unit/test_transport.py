@@ -13,7 +13,8 @@ import pytest
 from pyspark.serializers import SpecialLengths
 
 from headgate import Corrupt
-from headgate.connectors.spark.exchanges.exchange import check_rows, hiding
+from headgate.connectors.spark.exchanges.exchange import check_rows
+from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
 from headgate.connectors.spark.tasks.exchange_tasks import Frames, ReaderTask
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.conf import RuntimeConfig
 from pyspark.sql.types import StructField, StructType
 
 from ....control.contract import (
@@ -38,12 +37,8 @@ from ..types import check, given_schema
 from .rerun import Reruns, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
-_DESCRIPTION = "spark.job.description"
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ZONE = "spark.sql.session.timeZone"
-_REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
-_JAVAS = ("&&", "[[")
-_HIDDEN = "*********(redacted)"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
@@ -112,7 +107,7 @@ class Exchanger:
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
-        with settings.carried():
+        with settings.carried(description(result, label, settings)):
             if self.door is None:
                 transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
             else:
@@ -140,37 +135,36 @@ class Exchanger:
         """Write all rows into `n` subpartitions, and wait until they may be read. A later `read`
         shows the schema `named`. The caller carries `settings` to the tasks; reruns of lost
         partitions carry them too."""
-        context, hide = self.job_context, hiding(self.spark.conf)
+        context, hide = self.job_context, settings.hide
         worker, epoch = context.worker, context.epoch
         label = hide(label)[:_LABEL_CHARS]
         columns = [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
         schema = StructType(columns).json()
         schema = schema if len(schema) <= _SCHEMA_CHARS else ""  # then only the segments have it
-        with self._described(f"headgate: write {result}, {label}"):
-            lineage = transport.lineage()
-            inputs, ordered = context.known.inputs(lineage)
-            codec = context.settings.codec
-            task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
-            writing = Writing(transport.writes(task), settings)
-            partitions = writing.stage.getNumPartitions()
-            partition = PartitionDescriptor(
-                result, partitions, n, schema, label, inputs, lineage.repeatable
+        lineage = transport.lineage()
+        inputs, ordered = context.known.inputs(lineage)
+        codec = context.settings.codec
+        task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
+        writing = Writing(transport.writes(task), settings)
+        partitions = int(writing.stage._jrdd.getNumPartitions())
+        partition = PartitionDescriptor(
+            result, partitions, n, schema, label, inputs, lineage.repeatable
+        )
+        descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
+        try:
+            # the log has the registration when this returns, so tasks may begin
+            registered = context.master.register_partition_with_producer(
+                worker.job, partition, ProducerDescriptor(0, partitions)
             )
-            descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
-            try:
-                # the log has the registration when this returns, so tasks may begin
-                registered = context.master.register_partition_with_producer(
-                    worker.job, partition, ProducerDescriptor(0, partitions)
-                )
-                rows = writing.run()
-                self._await_registered(registered, result)
-                state = context.master.await_complete(descriptor)
-                check_rows(state, rows)
-                context.reruns.keep(result, writing)
-                return self._stored(descriptor, state, transport.schema, ordered)
-            except BaseException:
-                self.drop(descriptor)
-                raise
+            rows = writing.run()
+            self._await_registered(registered, result)
+            state = context.master.await_complete(descriptor)
+            check_rows(state, rows)
+            context.reruns.keep(result, writing)
+            return self._stored(descriptor, state, transport.schema, ordered)
+        except BaseException:
+            self.drop(descriptor)
+            raise
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
@@ -243,35 +237,10 @@ class Exchanger:
         read = ReadTask(worker, shipped, schema)
         return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
 
-    @contextmanager
-    def _described(self, text: str) -> Iterator[None]:
-        """Give the jobs that start inside this description in Spark's pages."""
-        context = self.spark.sparkContext
-        before = context.getLocalProperty(_DESCRIPTION)
-        context.setLocalProperty(_DESCRIPTION, text)
-        try:
-            yield
-        finally:
-            context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]
 
-
-def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
-    """Return a function that redacts a text as Spark redacts its plans, by Spark's settings. A
-    pattern that Java may read in another way than Python redacts the whole text."""
-    asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
-    try:
-        if any(odd in text for text in asked for odd in _JAVAS):
-            raise re.error("sets of sets")
-        patterns = [re.compile(expression) for expression in asked]
-    except re.error:
-        return lambda text: _HIDDEN
-
-    def hide(text: str) -> str:
-        for pattern in patterns:
-            text = pattern.sub(_HIDDEN, text)
-        return text
-
-    return hide
+def description(result: ResultId, label: str, settings: TaskSettings) -> str:
+    """Return the description of the jobs that write a result."""
+    return f"headgate: write {result}, {settings.hide(label)[:_LABEL_CHARS]}"
 
 
 def _public(column: str | Column) -> str:

@@ -47,7 +47,7 @@ class JvmTransport:
         self._door = door
         self._plan = plan
         self._batch_rows = batch_rows
-        self.rows = StructType(plan.schema.fields[:-1])
+        self.rows = plan.rows
         self.schema = types.carried_schema(self.rows)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt
 
+_PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
 CLASSES = {
     "class": "java.lang.Class",
@@ -107,7 +108,8 @@ class Jvm:
 
     def leaves(self, plan: Any) -> list[Any]:
         """Return the leaves of a plan and of its subqueries."""
-        plans = [plan, *self.items(plan.subqueriesAll())]
+        nested = plan.containsPattern(self.subquery)
+        plans = [plan, *(self.items(plan.subqueriesAll()) if nested else ())]
         return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
 
     def alias(self, expression: Any, column: Any, metadata: Any) -> Any:
@@ -130,6 +132,11 @@ class Jvm:
             if before is not None and not before.equals(value):
                 raise Corrupt("equal places of a plan are to be given different rows")
         return self["scala"].asScala(java)
+
+    @cached_property
+    def subquery(self) -> Any:
+        """Return the pattern that plans with subqueries contain."""
+        return self.only(_PATTERNS).PLAN_EXPRESSION()
 
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs without those whose key equals an earlier key."""

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
 from ..tasks.exchange_tasks import SUBPARTITION
-from ..types import has_maps, is_small
+from ..types import has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
 from .dropped_objects import release_together
@@ -52,8 +52,8 @@ class ExchangePlan:
 
     executed: Any
     """The physical plan of the rows that go in, each with the number of its partition."""
-    schema: StructType
-    """The schema of these rows."""
+    rows: StructType
+    """The schema in which the rows are stored."""
     origin: Any
     """The plan that `lineage` examines for its scans and for what is not deterministic."""
     attributes: Any
@@ -74,12 +74,16 @@ class CatalystDoor:
         """Its `session` is the one that `active` has made active."""
 
     @cached_property
+    def _context(self) -> Any:
+        return self._spark.sparkContext._jsc.sc()
+
+    @cached_property
     def tasks(self) -> TaskRdds:
         return TaskRdds(self._spark, self.jvm)
 
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
-        """Return the rows under `df.repartition(n, *columns)` as columns c0, c1, …, then Spark's
-        own id of a row's partition."""
+        """Return the rows under `df.repartition(n, *columns)`, each with Spark's own id of its
+        partition."""
         query = df.repartition(n, *columns)._jdf.queryExecution()
         node = query.analyzed()
         partitioning, child, session = node.partitioning(), node.child(), self._session
@@ -89,18 +93,16 @@ class CatalystDoor:
         rows = self.frame(self.jvm["project"](carried, child), session)
         executed = rows._jdf.queryExecution().executedPlan()
         origin = rows._jdf.queryExecution().withCachedData()
-        return ExchangePlan(executed, rows.schema, origin, child.output(), df.schema, partitioning)
+        stored = stored_schema(df.schema)
+        return ExchangePlan(executed, stored, origin, child.output(), df.schema, partitioning)
 
     def carried(self, output: Any, schema: StructType, number: Any) -> Any:
-        """Return columns as c0, c1, …, in the form in which they are stored, then the number of a
-        row's partition."""
-        small = _small_decimals(schema)
-        carried = [
-            self.alias(self.jvm["unscaled"](column) if at in small else column, f"c{at}")
-            for at, column in enumerate(output.apply(at) for at in range(len(schema)))
-        ]
-        carried.append(self.alias(number, SUBPARTITION))
-        return self.jvm.seq(carried)
+        """Return columns in the form in which they are stored, then the number of a row's
+        partition. Nobody reads their names."""
+        for at in _small_decimals(schema):
+            column = self.jvm["unscaled"](output.apply(at))
+            output = output.updated(at, self.alias(column, f"c{at}"))
+        return output.appended(self.alias(number, SUBPARTITION))
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
         """Return the optimized partitioning, and a session that may hash maps. Spark's optimizer
@@ -119,14 +121,14 @@ class CatalystDoor:
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, plan: Any, batch_rows: int, row_bytes: int) -> Any:
-        """Return a physical plan's rows as a JavaRDD of Arrow streams in bytes, a batch each.
+        """Return a physical plan's rows as an RDD of Arrow streams in bytes, a batch each.
         Unlike the batches of `Dataset.toArrowBatchRdd`, these are limited in bytes too. A row
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
         with self.active(getattr(self._thread, "session", None) or self._session):
             pairs = plan.execute().mapPartitions(convert, False, self._any)
-        return self.jvm["pairs"](pairs, self._any, self._any).keys()
+        return self.jvm["pairs"](pairs, self._any, self._any).keys().rdd()
 
     def try_converter(self) -> None:
         """Make a converter for no columns.
@@ -146,8 +148,7 @@ class CatalystDoor:
         """Make a session the active one of this thread inside. Spark's rules, nodes and expressions
         use the active session, and a Python thread has none."""
         before = getattr(self._thread, "session", None)
-        # by default, each thread has a thread of the JVM to itself
-        if before is session and isinstance(self._spark.sparkContext._gateway, ClientServer):
+        if before is session and self._is_pinned:
             yield
             return
         sessions = self.jvm["sessions"]
@@ -163,6 +164,17 @@ class CatalystDoor:
             else:
                 sessions.setActiveSession(before or outside.get())
 
+    def keep_active(self, session: Any) -> None:
+        """Make a session the active one of this thread until the thread ends."""
+        if self._is_pinned:
+            self.jvm["sessions"].setActiveSession(session)
+            self._thread.session = session
+
+    @property
+    def _is_pinned(self) -> bool:
+        """Return True if each thread has a thread of the JVM to itself, as it has by default."""
+        return isinstance(self._spark.sparkContext._gateway, ClientServer)
+
     @cached_property
     def _converter(self) -> Any:
         """Return the object that makes batches for Spark Connect. No constructor is called, for it
@@ -175,15 +187,23 @@ class CatalystDoor:
     def _any(self) -> Any:
         return self.jvm.only("scala.reflect.ClassTag").Any()
 
+    def no_rows(self) -> Any:
+        """Return a new RDD without rows."""
+        return self._context.emptyRDD(self._any)
+
     def relation(self, attributes: Any) -> Any:
         """Return a logical leaf without rows."""
         return self.jvm["relation"](attributes, self.jvm.seq(), False, self.jvm.nothing())
+
+    def stage(self, physical: Any) -> Any:
+        """Return a logical leaf that Spark plans as this physical plan."""
+        return self.jvm["stage"](self.relation(physical.output()), physical)
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The
         level of an RDD says nothing of the expressions in its plan: both must be deterministic."""
         try:
-            level = batches.rdd().outputDeterministicLevel().toString()
+            level = batches.outputDeterministicLevel().toString()
             repeatable = level in _REPEATABLE and plan.deterministic()
             return Lineage(repeatable and level == _ORDERED, repeatable, self._scans(plan))
         except Py4JError:

@@ -25,21 +25,21 @@ class TaskRdds:
         self._passed: tuple[object, Any, Any] = (), None, None
 
     def over(self, parent: Any, task: Task, given: Any) -> RDD[Any]:
-        """Return the results of a task for each partition of a JavaRDD. `given` is the serializer
-        that reads its elements."""
+        """Return the results of a task for each partition of an RDD. `given` is the serializer that
+        reads its elements."""
         made = self._made(parent, task, given, self._context.serializer)
         return RDD(made, self._context, self._context.serializer)
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return a JavaRDD of the bytes that `count` tasks give. They are given nothing."""
-        empty = self._context._jsc.parallelize(self._nothing, count)
+        empty = self._context._jsc.parallelize(self._nothing, count).rdd()
         return self._made(empty, task, NoOpSerializer(), NoOpSerializer())
 
     def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context
         command = _pickled((task, None, given, returned))
         if len(command) > _COMMAND_BYTES_MAX or list(context._pickled_broadcast_vars):
-            made = RDD(parent, context, given).mapPartitionsWithIndex(task)
+            made = RDD(parent.toJavaRDD(), context, given).mapPartitionsWithIndex(task)
             made._jrdd_deserializer = returned
             return made._jrdd
         function = self._jvm["function"](
@@ -50,7 +50,7 @@ class TaskRdds:
             self._nothing,
             context._javaAccumulator,
         )
-        return self._jvm["python"](parent.rdd(), function, False, False).asJavaRDD()
+        return self._jvm["python"](parent, function, False, False).asJavaRDD()
 
     def _environment(self) -> tuple[Any, Any]:
         """Return the environment of the workers and their files of code, as the JVM's objects."""

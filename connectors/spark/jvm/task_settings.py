@@ -6,13 +6,21 @@ would use Spark's defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.conf import RuntimeConfig
 
 from .bridge import Jvm
+
+_DESCRIPTION = "spark.job.description"
+_REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
+_JAVAS = ("&&", "[[")
+_HIDDEN = "*********(redacted)"
 
 
 class TaskSettings:
@@ -22,15 +30,42 @@ class TaskSettings:
         self._context: Any = spark.sparkContext._jsc.sc()
         configured = spark._jsparkSession.sessionState().conf().getAllConfs()
         self._settings = Jvm(spark).java_map(configured)
+        self._conf = spark.conf
+
+    @cached_property
+    def hide(self) -> Callable[[str], str]:
+        return hiding(self._conf)
 
     @contextmanager
-    def carried(self) -> Iterator[None]:
-        """Pass the settings to the tasks of the jobs that this thread starts inside."""
+    def carried(self, description: str = "") -> Iterator[None]:
+        """Pass the settings to the tasks of the jobs that this thread starts inside. Spark's pages
+        show the description of these jobs, if there is one."""
         before = self._context.getLocalProperties()
         properties = before.clone()
         properties.putAll(self._settings)
+        if description:
+            properties.setProperty(_DESCRIPTION, description)
         self._context.setLocalProperties(properties)
         try:
             yield
         finally:
             self._context.setLocalProperties(before)
+
+
+def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
+    """Return a function that redacts a text as Spark redacts its plans, by Spark's settings. A
+    pattern that Java may read in another way than Python redacts the whole text."""
+    asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
+    try:
+        if any(odd in text for text in asked for odd in _JAVAS):
+            raise re.error("sets of sets")
+        patterns = [re.compile(expression) for expression in asked]
+    except re.error:
+        return lambda text: _HIDDEN
+
+    def hide(text: str) -> str:
+        for pattern in patterns:
+            text = pattern.sub(_HIDDEN, text)
+        return text
+
+    return hide

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ..jvm.bridge import Jvm, name_of, schema_of
@@ -23,8 +23,10 @@ _UNARY = (  # the nodes of most plans: their child is found by one call
     "ProjectExec",
     "HashAggregateExec",
 )
+_BINARY = (*JOINS, "BroadcastHashJoinExec")
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
+_ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an exchange
 
 
 class ExchangeFinder:
@@ -59,7 +61,7 @@ class ExchangeFinder:
             group.filters += 1
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
-        children = [node.child()] if name in _UNARY else self._jvm.items(node.children())
+        children = self._children(node, name)
         if not children:
             group.others = True
         sent = name == _BROADCAST
@@ -77,24 +79,30 @@ class ExchangeFinder:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
 
+    def _children(self, node: Any, name: str) -> list[Any]:
+        if name in _UNARY:
+            return [node.child()]
+        return [node.left(), node.right()] if name in _BINARY else self._jvm.items(node.children())
+
     def _exchange(self, node: Any, above: tuple[PlanNode, ...], mark: Mark | None) -> ExchangeNode:
         partitioning, given = node.outputPartitioning(), schema_of(node)
+        cause = "" if mark else name_of(node.shuffleOrigin())
         return ExchangeNode(
             node,
-            None if mark else _origin(node),
+            None if mark else _origin(node.child() if cause == _ENSURED else node),
             given,
             above,
-            self._columns(node, len(given)),
+            self._columns(node, given.names),
             partitioning,
             name_of(partitioning),
             int(partitioning.numPartitions()),
-            mark.first.node.wanted if mark else name_of(node.shuffleOrigin()) in _WANTED,
+            mark.first.node.wanted if mark else cause in _WANTED,
         )
 
-    def _columns(self, node: Any, count: int) -> tuple[int, ...]:
+    def _columns(self, node: Any, names: Sequence[str]) -> tuple[int, ...]:
         """Return for each of a node's columns its place among the distinct columns."""
-        if node.outputSet().size() == count:
-            return tuple(range(count))
+        if len(set(names)) == len(names):
+            return tuple(range(len(names)))
         numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)

@@ -164,7 +164,7 @@ class Mark:
     rows: int = -1
     """The number of its rows, -1 until it is done."""
     size_bytes: int = -1
-    """The estimated size of its rows, -1 until it is done."""
+    """The estimated size of its rows, -1 until it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

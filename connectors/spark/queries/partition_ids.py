@@ -29,13 +29,13 @@ class PartitionIds:
         """Return the expression that puts all rows into the first partition."""
         return self._jvm["literal"](0, self._jvm["types"].IntegerType)
 
-    def number(self, exchange: ExchangeNode, stage: Any) -> Any:
-        """Return the expression for a row's partition. `stage` is the logical plan of the rows."""
+    def number(self, exchange: ExchangeNode, rows: Any) -> Any:
+        """Return the expression for a row's partition. `rows` is the physical plan of the rows."""
         if exchange.count == 1 or exchange.kind == HASH:
             return self._door.number(exchange.partitioning)
         if exchange.kind == ROUND_ROBIN:
             return self._resolved(_DEAL.format(exchange.count))
-        return self._range(exchange, stage)
+        return self._range(exchange, rows)
 
     def _resolved(self, text: str) -> Any:
         """Return an expression without columns, resolved by Spark's analyzer."""
@@ -45,7 +45,7 @@ class PartitionIds:
         analyzed = self._door.frame(rows, self._session)._jdf.queryExecution().analyzed()
         return analyzed.projectList().apply(0).child()
 
-    def _range(self, exchange: ExchangeNode, stage: Any) -> Any:
+    def _range(self, exchange: ExchangeNode, rows: Any) -> Any:
         """Return the place of a row's keys among bounds, in the order of Spark's range exchange."""
         by = self._jvm.items(exchange.partitioning.ordering())
         keys = [order.child() for order in by]
@@ -60,7 +60,7 @@ class PartitionIds:
                 for at, order in enumerate(by)
             )
         )
-        bounds = self._bounds(stage, keys, ordering, exchange.count)
+        bounds = self._bounds(rows, keys, ordering, exchange.count)
         objects = self._jvm["class"].forName("[Ljava.lang.Object;")
         comparator = self._jvm["class"].forName("java.util.Comparator")
         arguments = [
@@ -87,20 +87,21 @@ class PartitionIds:
     def _constant(self, value: Any, kind: Any) -> Any:
         return self._jvm["literal"](value, self._jvm["object"](kind))
 
-    def _bounds(self, stage: Any, keys: list[Any], ordering: Any, count: int) -> Any:
+    def _bounds(self, plan: Any, keys: list[Any], ordering: Any, count: int) -> Any:
         """Run a job that samples the rows, and return the upper bounds of all partitions but the
         last."""
         wanted = int(self._session.conf().get(_SAMPLED, "100")) * count
         named = self._jvm.seq(self._door.alias(key, f"k{at}") for at, key in enumerate(keys))
-        frame = self._door.frame(self._jvm["project"](named, stage), self._session)
+        rows = self._jvm["project"](named, self._door.stage(plan))
+        frame = self._door.frame(rows, self._session)
         drawn = (
             frame.withColumn("drawn", F.rand()).orderBy("drawn").limit(min(wanted, _SAMPLED_MAX))
         )
-        plan = drawn.drop("drawn")._jdf.queryExecution().executedPlan()
-        rows = self._jvm["array"].unsafeWrapArray(plan.executeCollect()).sorted(ordering)
-        step = max(1, rows.size() // count)
-        end = min(step * (count - 1), rows.size())
+        sample = drawn.drop("drawn")._jdf.queryExecution().executedPlan()
+        keyed = self._jvm["array"].unsafeWrapArray(sample.executeCollect()).sorted(ordering)
+        step = max(1, keyed.size() // count)
+        end = min(step * (count - 1), keyed.size())
         places = self._jvm.only(_NUMBERS).apply(step - 1, end, step)
-        bounds = places.map(rows)
+        bounds = places.map(keyed)
         objects = self._jvm["class"].forName("java.lang.Object")
         return bounds.toArray(self._jvm.only(_TAGS).apply(objects))

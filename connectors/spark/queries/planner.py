@@ -21,6 +21,7 @@ from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
+from ..types import stored_schema
 from .adaptive import AdaptiveSettings
 from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over
 from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
@@ -127,8 +128,10 @@ class Planner:
         partitions has begun before: they share its mark."""
         with self.active():
             physical = shuffle.node.physical
-            child = self._marked(physical.child(), shuffle.inputs)
-            same = physical.withNewChildren(self._jvm.seq([child])).canonicalized()
+            if shuffle.inputs:
+                child = self._marked(physical.child(), shuffle.inputs)
+                physical = physical.withNewChildren(self._jvm.seq([child]))
+            same = physical.canonicalized()
             mark = Mark(self._no_rows(), shuffle)
             number = mark.rdd.id()
             earlier = self._alike.putIfAbsent(same, number)
@@ -150,13 +153,13 @@ class Planner:
                 order = self._jvm["order"](hashed, *map(self._jvm.only, _ASCENDING), empty)
                 by = self._jvm.seq([order])
                 child = self._jvm["sorted"](by, False, child, 0)
-            if (stored := self._once(exchange, output)) is not output:
-                child = self._jvm["made"](stored, child)
-            number = self._number(shuffle, self._stage(child))
+            if (distinct := self._once(exchange, output)) is not output:
+                child = self._jvm["made"](distinct, child)
+            number = self._number(shuffle, child)
             carried = self._door.carried(child.output(), exchange.rows, number)
             executed = self._executed(self._jvm["made"](carried, child))
-            schema, partitioning = schema_of(executed), exchange.partitioning
-            return ExchangePlan(executed, schema, origin, output, exchange.given, partitioning)
+            stored, partitioning = stored_schema(exchange.rows), exchange.partitioning
+            return ExchangePlan(executed, stored, origin, output, exchange.given, partitioning)
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
@@ -191,12 +194,16 @@ class Planner:
         marks = [source.mark for source in through(first.inputs)]
         if first.stage.others or not marks:
             return guess
-        sizes = [mark.size_bytes for mark in marks if mark is not None and mark.rows >= 0]
+        sizes = [self.size_bytes(mark) for mark in marks if mark is not None and mark.rows >= 0]
         return min(guess, sum(sizes)) if len(sizes) == len(marks) else guess
 
-    def row_bytes(self, shuffle: Shuffle) -> int:
-        """Return the size of a row of an exchange, by Spark's default sizes of its types."""
-        return 8 + int(shuffle.node.physical.schema().defaultSize())
+    def size_bytes(self, mark: Mark) -> int:
+        """Return the size of the rows of an exchange that is done, by Spark's default sizes of
+        their types."""
+        if mark.size_bytes < 0:
+            row_bytes = 8 + int(mark.first.node.physical.schema().defaultSize())
+            mark.size_bytes = mark.rows * row_bytes
+        return mark.size_bytes
 
     def may_cut(self, group: Group) -> list[bool]:
         """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
@@ -219,15 +226,17 @@ class Planner:
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
-    def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
-        """Return the scan that takes the place of an exchange and reads its parts, and the id of
-        the scan's RDD, by which a `Lineage` names the scan.
+    def scan(
+        self, shuffle: Shuffle, batches: Any, read: int, stored: StructType
+    ) -> tuple[Scan, int]:
+        """Return the scan that takes the place of an exchange and reads its parts from an RDD of
+        `read` partitions, and the id of the scan's RDD, by which a `Lineage` names the scan.
 
         Raises:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.
         """
         exchange, reading = shuffle.node, shuffle.reading
-        read, declared = int(batches.getNumPartitions()), len(reading.parts) or exchange.count
+        declared = len(reading.parts) or exchange.count
         if read != declared:
             raise Corrupt(f"{exchange.label} is read in {read} partitions, not in {declared}")
         node = shuffle.place
@@ -340,7 +349,7 @@ class Planner:
         if mark.rows == 0 and (physical is shuffle.node.physical or is_grouped(logical)):
             return logical, self._door.relation(logical.output())
         is_done = mark.rows >= 0
-        stated = self._stated(logical.output(), mark.size_bytes) if is_done else logical
+        stated = self._stated(logical.output(), self.size_bytes(mark)) if is_done else logical
         return logical, self._jvm["stage"](stated, self._marked(physical, [shuffle]))
 
     def _stated(self, output: Any, size_bytes: int) -> Any:
@@ -352,7 +361,7 @@ class Planner:
         return self._door.logical(output, self._no_rows(), unknown, statistics=stats)
 
     def _no_rows(self) -> Any:
-        return self._spark.sparkContext._jsc.emptyRDD().rdd()
+        return self._door.no_rows()
 
     def _marked(self, plan: Any, shuffles: Iterable[Shuffle]) -> Any:
         places = []
@@ -373,17 +382,17 @@ class Planner:
         exchange.setLogicalLink(link(top))
         return top.withNewChildren(self._jvm.seq([exchange]))
 
-    def _number(self, shuffle: Shuffle, stage: Any) -> Any:
+    def _number(self, shuffle: Shuffle, rows: Any) -> Any:
         if shuffle.node.kind == RANGE and self._is_small(shuffle):
             return self._numbering.first()
-        return self._numbering.number(shuffle.node, stage)
+        return self._numbering.number(shuffle.node, rows)
 
     def _is_small(self, shuffle: Shuffle) -> bool:
         """Return True if all rows would be read as one part, so that no bounds are needed."""
         marks = [source.mark for source in shuffle.inputs if source.mark is not None]
         if shuffle.node.wanted or not marks or shuffle.stage.others or not self.adapting.coalesce:
             return False
-        return sum(mark.size_bytes for mark in marks) <= self.adapting.least_bytes
+        return sum(map(self.size_bytes, marks)) <= self.adapting.least_bytes
 
     def _partitioning(self, shuffle: Shuffle) -> Any:
         """Return the partitioning of the rows as they are read. Spark has types for neighbouring
@@ -398,10 +407,6 @@ class Planner:
             bounds = self._jvm.seq(self._jvm["bounds"](span.start, span.stop) for span in spans)
             return self._jvm["coalesced"](exchange.partitioning, bounds)
         return self._jvm["unknown"](len(parts))
-
-    def _stage(self, physical: Any) -> Any:
-        """Return a logical leaf that Spark plans as this physical plan."""
-        return self._jvm["stage"](self._door.relation(physical.output()), physical)
 
     def _leaf(self, output: Any, rows: Any, partitioning: Any) -> Any:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()
@@ -434,6 +439,10 @@ class Planner:
             yield
         finally:
             conf.set(key, before)
+
+    def keep_active(self) -> None:
+        """Make the session of this planner the active one of this thread until it ends."""
+        self._door.keep_active(self._session)
 
     def active(self) -> AbstractContextManager[None]:
         """Make the session of this planner the active one of this thread inside."""

@@ -15,7 +15,7 @@ from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
 from ....control.ids import ResultId
-from ..exchanges.exchange import Exchanger, StoredExchange
+from ..exchanges.exchange import Exchanger, StoredExchange, description
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
 from ..jvm.spark_shuffles import accounted
@@ -110,7 +110,9 @@ class QueryRunner:
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
-            with self._plans.active(), ThreadPoolExecutor(_AT_ONCE, "headgate-offload") as pool:
+            begin = inheritable_thread_target(self._exchanger.spark)(self._plans.keep_active)
+            pooled = ThreadPoolExecutor(_AT_ONCE, "headgate-offload", begin)
+            with self._plans.active(), pooled as pool:
                 try:
                     plan = self._run_all(first, pool)
                     if self._runs or not isinstance(asked, DataFrame):
@@ -142,13 +144,12 @@ class QueryRunner:
             wait(running, _CANCEL_S)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
-        run = inheritable_thread_target(self._exchanger.spark)(self._exchange)
         while True:
             while due := self._due(plan):
                 for shuffle in due:
                     if self._plans.begin(shuffle):
                         assert shuffle.mark is not None
-                        self._runs[shuffle.mark] = pool.submit(run, shuffle)
+                        self._runs[shuffle.mark] = pool.submit(self._exchange, shuffle)
                     else:
                         self._reused += 1
             running = [run for mark, run in self._runs.items() if mark.rows < 0]
@@ -194,16 +195,17 @@ class QueryRunner:
             if mark.rows >= 0 or not run.done():
                 continue
             mark.rows = int(run.result().written.rows.sum())
-            mark.size_bytes = mark.rows * self._plans.row_bytes(mark.first)
             for shuffle in plan.shuffles:
                 if shuffle.mark is mark and limit >= 0:
-                    small = bool(shuffle.opposite) and mark.size_bytes <= limit
+                    small = bool(shuffle.opposite) and self._plans.size_bytes(mark) <= limit
                     again = again or small or not mark.rows
         return again
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
-        with self._plans.active(), self._settings.carried():
+        label, result = node.public_label, self._name()
+        described = description(result, label, self._settings)
+        with self._plans.active(), self._settings.carried(described):
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
@@ -211,7 +213,6 @@ class QueryRunner:
                 transport = self._transport(shuffle, scans, in_order=True)
             counted = any(refused(shuffle.inputs))
             with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
-                label, result = node.public_label, self._name()
                 written = self._exchanger.write(
                     transport, node.rows, node.count, label, result, self._settings
                 )
@@ -279,7 +280,7 @@ class QueryRunner:
         task = _task(first, reads, done[first].written)
         assert self._exchanger.door is not None
         batches = read_frames(self._exchanger.door, task)
-        scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
+        scan, rows = self._plans.scan(first, batches, task.count, done[first].transport.rows)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
 

@@ -14,7 +14,6 @@ from typing import Any
 from ....control.errors import Corrupt
 from ..jvm.bridge import Jvm
 
-_PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _REQUIREMENTS = "org.apache.spark.sql.execution.exchange.ValidateRequirements"
 
 Place = tuple[Any, Any]  # a node of a plan, and the node to put there
@@ -33,7 +32,6 @@ class Scan:
 class ScanPlaces:
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
-        self._subquery = jvm.only(_PATTERNS).PLAN_EXPRESSION()
 
     def replace(self, plan: Any, places: Sequence[Place]) -> Any:
         """Return the plan with other nodes in some places.
@@ -85,7 +83,7 @@ class ScanPlaces:
 
     def _holds(self, plan: Any) -> bool:
         """Return True if Spark's requirements hold for each node of a plan and its subqueries."""
-        asked = plan.containsPattern(self._subquery)
+        asked = plan.containsPattern(self._jvm.subquery)
         subqueries = self._jvm.items(plan.subqueriesAll()) if asked else []
         return all(map(self._jvm.only(_REQUIREMENTS).validate, [plan, *subqueries]))
 
