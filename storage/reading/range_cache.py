@@ -42,10 +42,12 @@ class RangeCache:
                 done: Future[memoryview] = Future()
                 done.set_result(memoryview(cached))
                 return done
-            if self._closed:
-                raise Closed("the environment of this process was closed")
             self._drop(key)
-            asked = self._held[key] = self._fetchers.submit(self._store.get, name, span)
+            try:
+                asked = self._fetchers.submit(self._store.get, name, span)
+            except RuntimeError as exc:
+                raise Closed("the environment of this process was closed") from exc
+            self._held[key] = asked
             self.requests += 1
             self._held_bytes += _cost(key)
             while self._held_bytes > self._bytes_max and len(self._held) > 1:

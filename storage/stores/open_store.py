@@ -34,7 +34,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[Blob
         if parts.query or parts.fragment:
             raise Invalid(f"{shown!r} has a '?' or '#': write s3://bucket/root")
         root = parts.path.strip("/")
-        return _open_s3(parts.netloc, s3_options), root and checked_name(root)
+        root = root and checked_name(root)
+        return _open_s3(parts.netloc, s3_options), root
     if s3_options:
         raise Invalid(f"s3 options {sorted(s3_options)} need an s3:// URL, not {shown!r}")
     if parts.scheme == "memory" and parts.netloc and parts.path in ("", "/"):

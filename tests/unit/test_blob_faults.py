@@ -35,6 +35,7 @@ from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.open_store import open_store
 from headgate.storage.stores.port import ByteRange
 from headgate.storage.stores.retries import Retrier, RetrySettings, backoff_s
+from headgate.storage.stores.s3 import store as s3_store
 from headgate.testing.faulty_store import (
     Effect,
     FaultPlan,
@@ -320,6 +321,16 @@ def test_urls_are_checked(url: str, options: dict[str, str]) -> None:
     """A URL or an option that cannot be used is `Invalid`."""
     with pytest.raises(Invalid):
         open_store(url, options)
+
+
+@pytest.mark.parametrize("root", REFUSED_ROOTS)
+def test_a_refused_root_opens_no_client(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client is opened for a root that is refused: nobody would close it."""
+    opened: list[object] = []
+    monkeypatch.setattr(s3_store, "S3BlobStore", opened.append)
+    with pytest.raises(Invalid):
+        open_store(f"s3://bucket/{root}", {"endpoint": "http://x"})
+    assert not opened
 
 
 @pytest.mark.parametrize("options", [{}, {"endpoint": "http://x"}])
