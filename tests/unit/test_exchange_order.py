@@ -49,8 +49,7 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         reruns=SimpleNamespace(forget=lambda result: None),
         known=SimpleNamespace(inputs=lambda lineage: ((), True)),
     )
-    none = SimpleNamespace(getNumPartitions=lambda: 0)
-    stage = SimpleNamespace(_jrdd=none, collect=run)
+    stage = SimpleNamespace(count=0, run=run)
     transport = SimpleNamespace(
         schema=pa.schema([]), lineage=lambda: Lineage(True, True), writes=lambda task: stage
     )

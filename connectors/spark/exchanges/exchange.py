@@ -146,7 +146,7 @@ class Exchanger:
         codec = context.settings.codec
         task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
         writing = Writing(transport.writes(task), settings)
-        partitions = int(writing.stage._jrdd.getNumPartitions())
+        partitions = writing.stage.count
         partition = PartitionDescriptor(
             result, partitions, n, schema, label, inputs, lineage.repeatable
         )

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from pyspark import RDD, SparkContext
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from ....control.clock import PACE, Pace
@@ -35,12 +36,25 @@ _DESCRIPTION = "spark.job.description"
 StateOf = Callable[[ResultId], ResultState | None]
 
 
+class MapStage(Protocol):
+    """Tasks each of which writes a partition and gives the number of its rows."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of tasks."""
+
+    def run(self) -> list[int]:
+        """Run all tasks, and return the numbers of rows."""
+
+    def run_again(self, partitions: list[int]) -> None:
+        """Run the tasks of some partitions once more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writing:
     """A map stage that writes a result."""
 
-    stage: RDD[int]
-    """Gives for each partition the number of rows that were written."""
+    stage: MapStage
     settings: TaskSettings
     """The settings of the session when the stage was planned."""
 
@@ -52,7 +66,7 @@ class Writing:
             HeadgateError: a task has raised it.
         """
         try:
-            return self.stage.collect()
+            return self.stage.run()
         except PySparkException as exc:
             if ours := cause(exc):
                 raise ours from exc
@@ -61,7 +75,7 @@ class Writing:
     def again(self, partitions: list[int]) -> None:
         """Run the stage for these partitions only, with its settings, in any thread."""
         with self.settings.carried():
-            self.stage.context.runJob(self.stage, lambda rows: rows, partitions)
+            self.stage.run_again(partitions)
 
 
 @dataclass(slots=True)

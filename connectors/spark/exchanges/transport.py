@@ -8,6 +8,7 @@ rows in the same partitions, on any PySpark. `StoredReader` reads the results of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
 from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReaderTask, ReadTask
 from ..tasks.shipping import ship
+from .rerun import MapStage
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -33,8 +35,7 @@ class Transport(Protocol):
     def lineage(self) -> Lineage:
         """Return how far the map stage can be trusted to give the same rows again."""
 
-    def writes(self, task: MapTask) -> RDD[int]:
-        """Return the map stage. It gives for each partition the number of rows written."""
+    def writes(self, task: MapTask) -> MapStage: ...
 
     def reads(self, task: ReadTask) -> DataFrame: ...
 
@@ -60,7 +61,7 @@ class JvmTransport:
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 
-    def writes(self, task: MapTask) -> RDD[int]:
+    def writes(self, task: MapTask) -> MapStage:
         sent = Frames(self.schema.append(pa.field(SUBPARTITION, pa.int32())))
         return self._door.tasks.over(self._batches, ship(task.write), sent)
 
@@ -88,16 +89,34 @@ class MapInArrowTransport:
         """Return a lineage that promises nothing: public PySpark does not tell."""
         return Lineage()
 
-    def writes(self, task: MapTask) -> RDD[int]:
+    def writes(self, task: MapTask) -> MapStage:
         write = ship(task.write)
 
         def rows_written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict({"rows": list(write(0, batches))})
 
-        return self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
+        rows = self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
+        return PublicStage(rows)
 
     def reads(self, task: ReadTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
+
+
+@dataclass(frozen=True, slots=True)
+class PublicStage:
+    """A map stage that calls public PySpark only."""
+
+    rows: RDD[int]
+
+    @property
+    def count(self) -> int:
+        return self.rows.getNumPartitions()
+
+    def run(self) -> list[int]:
+        return self.rows.collect()
+
+    def run_again(self, partitions: list[int]) -> None:
+        self.rows.context.runJob(self.rows, lambda rows: rows, partitions)
 
 
 class StoredReader:

@@ -19,6 +19,7 @@ CLASSES = {
     "class": "java.lang.Class",
     "weak": "java.lang.ref.WeakReference",
     "list": "java.util.ArrayList",
+    "arrays": "java.util.Arrays",
     "alike": "java.util.HashMap",
     "same": "java.util.IdentityHashMap",
     "pairs": "org.apache.spark.api.java.JavaPairRDD",

@@ -3,6 +3,7 @@ JVM, because it passes the environment of the workers anew each time."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,35 @@ from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
+from ..tasks.exchange_tasks import Digits
 from ..tasks.shipping import Task
 from .bridge import Jvm
 
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
+
+
+class NumberRdd:
+    """A JavaRDD each of whose tasks gives a number, as `Digits` writes it."""
+
+    def __init__(self, rdd: Any, jvm: Jvm, gateway: Any) -> None:
+        self._rdd = rdd
+        self._jvm = jvm
+        self._gateway = gateway
+
+    @property
+    def count(self) -> int:
+        return int(self._rdd.getNumPartitions())
+
+    def run(self) -> list[int]:
+        numbers = self._jvm["arrays"].deepToString(self._rdd.collect().toArray())
+        return [int(bytes(digits)) for digits in json.loads(numbers)]
+
+    def run_again(self, partitions: list[int]) -> None:
+        chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
+        for at, partition in enumerate(partitions):
+            chosen[at] = partition
+        self._rdd.collectPartitions(chosen)
 
 
 class TaskRdds:
@@ -24,11 +49,11 @@ class TaskRdds:
         self._nothing = jvm["list"]()
         self._passed: tuple[object, Any, Any] = (), None, None
 
-    def over(self, parent: Any, task: Task, given: Any) -> RDD[Any]:
-        """Return the results of a task for each partition of an RDD. `given` is the serializer that
-        reads its elements."""
-        made = self._made(parent, task, given, self._context.serializer)
-        return RDD(made, self._context, self._context.serializer)
+    def over(self, parent: Any, task: Task, given: Any) -> NumberRdd:
+        """Return the numbers that a task gives, one for each partition of an RDD. `given` is the
+        serializer that reads its elements."""
+        made = self._made(parent, task, given, Digits())
+        return NumberRdd(made, self._jvm, self._context._gateway)
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return a JavaRDD of the bytes that `count` tasks give. They are given nothing."""
