@@ -46,13 +46,13 @@ class Read:
 
 
 def watched(steps: GroupSteps) -> Read:
-    found = Read(steps)
-    steps.granted = found.granted  # type: ignore[method-assign]
-    return found
+    reader = Read(steps)
+    steps.granted = reader.granted  # type: ignore[method-assign]
+    return reader
 
 
 def live(
-    log: EventLog, facts: Sequence[Fact], *jobs: JobId, settings: MasterSettings = OFTEN, said: str
+    log: EventLog, facts: Sequence[Fact], *jobs: JobId, settings: MasterSettings = OFTEN, by: str
 ) -> int:
     """Start a master, state facts one by one, end the master, and return the position where it
     began."""
@@ -62,7 +62,7 @@ def live(
         drive(log, storage, steps, steps=4)
         for number, fact in enumerate(facts):
             for job in jobs:
-                state_facts(log, job, fact, by=f"{said} {number}")
+                state_facts(log, job, fact, by=f"{by} {number}")
             drive(log, storage, steps, steps=4 * len(jobs))
         drive(log, storage, steps)
     return read.starts[0]

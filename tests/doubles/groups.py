@@ -47,7 +47,7 @@ class Storage:
         if self.failures:
             self.failures -= 1
             raise Unavailable("the store is away")
-        self.deleted += [(job, one) for one in attempts]
+        self.deleted += [(job, attempt) for attempt in attempts]
         return len(attempts)
 
     def sweep(self, closed: JobState) -> int:
@@ -58,8 +58,8 @@ def state_facts(
     log: EventLog, job: JobId, *facts: Fact, by: str = "task", clock: Clock = CLOCK
 ) -> None:
     announcer = Announcer(job, by, clock)
-    for one in facts:
-        log.append(announcer.fact(one)).offset(Deadline.after(1.0, CLOCK))
+    for fact in facts:
+        log.append(announcer.fact(fact)).offset(Deadline.after(1.0, CLOCK))
 
 
 def joined(

@@ -79,11 +79,11 @@ def bodies(log: EventLog) -> list[Body]:
 
 
 def ordered(log: EventLog) -> set[AttemptId]:
-    found: set[AttemptId] = set()
+    attempts: set[AttemptId] = set()
     for body in bodies(log):
-        found.update((body.attempt,) if isinstance(body, Superseded) else ())
-        found.update(body.attempts if isinstance(body, Released) else ())
-    return found
+        attempts.update((body.attempt,) if isinstance(body, Superseded) else ())
+        attempts.update(body.attempts if isinstance(body, Released) else ())
+    return attempts
 
 
 def audited(log: EventLog) -> Replay:
@@ -104,12 +104,12 @@ def looping(
     settings: MasterSettings = SETTINGS,
 ) -> Iterator[JobMasterThread]:
     announcer = Announcer(JOB, by)
-    found = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, announcer)
-    found.start()
+    thread = JobMasterThread(job or Job(), log, storage or OrderedStorage(log), settings, announcer)
+    thread.start()
     try:
-        yield found
+        yield thread
     finally:
-        found.close()
+        thread.close()
 
 
 REGISTERED = JobRegistered("per-job", "0", "tests")

@@ -42,14 +42,14 @@ class Context:
 @pytest.fixture
 def log() -> Iterator[KafkaEventLog]:
     """Prepare a topic and a group for one test, and delete the topics afterwards."""
-    found = stack.status()
-    assert found is not None, "`make stack` starts it"
+    state = stack.status()
+    assert state is not None, "`make stack` starts it"
     prefix = f"test-masters-{os.urandom(4).hex()}"
-    settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(PARTITIONS, 1, 3_600_000))
+    settings = KafkaSettings(state.bootstrap, prefix, TopicSettings(PARTITIONS, 1, 3_600_000))
     with closing(KafkaEventLog(settings)) as log:
         log.prepare(Deadline.after(LIMIT_S))
         yield log
-    admin = AdminClient({"bootstrap.servers": found.bootstrap})
+    admin = AdminClient({"bootstrap.servers": state.bootstrap})
     for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
         deleted.result(LIMIT_S)
 

@@ -116,8 +116,8 @@ def reinterpret(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def values(kind: pa.DataType, nullable: bool = True) -> st.SearchStrategy[Any]:
     """Return a strategy for Python values of a plain type."""
-    found = _values(kind)
-    return st.none() | found if nullable else found
+    strategy = _values(kind)
+    return st.none() | strategy if nullable else strategy
 
 
 def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:

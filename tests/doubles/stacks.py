@@ -147,5 +147,5 @@ def read(
     manifest = build(d, master.await_complete(d), LAYOUT, stack.store)
     for at in range(SUBPARTITIONS):
         gate = environment.create_input_gate(InputGateDeployment(manifest, SCHEMA, at, 1, at))
-        found = sorted(n for batch in gate for n in batch["n"].to_pylist())
-        assert [n for n in range(d.partitions * ROWS) if n % SUBPARTITIONS == at] == found
+        numbers = sorted(n for batch in gate for n in batch["n"].to_pylist())
+        assert [n for n in range(d.partitions * ROWS) if n % SUBPARTITIONS == at] == numbers

@@ -45,15 +45,15 @@ def test_a_partition_is_read_from_where_it_is_needed() -> None:
     """The next master starts behind everything that snapshots hold, and has the state of every job.
     Later facts are decided as if it had read the whole log."""
     log = MemoryEventLog(1)
-    assert 0 == live(log, LIFE, *JOBS[:3], said="early")
+    assert 0 == live(log, LIFE, *JOBS[:3], by="early")
     before = end(log)
-    start = live(log, (), said="")
+    start = live(log, (), by="")
     assert before // 2 < start <= before
     log.expire(JOBS[0], start)
-    assert start == live(log, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], said="")
+    assert start == live(log, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], by="")
     whole = MemoryEventLog(1)
-    live(whole, LIFE, *JOBS[:3], said="early")
-    live(whole, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], said="")
+    live(whole, LIFE, *JOBS[:3], by="early")
+    live(whole, (produced(0, 9), ReleaseRequested(RESULT, "asked")), JOBS[1], by="")
     for job in JOBS[:3]:
         assert state_of(log, job) == state_of(whole, job) == audited(whole, job).state
 
@@ -64,15 +64,15 @@ def test_a_job_that_no_snapshot_has_is_not_passed_by(monkeypatch: pytest.MonkeyP
     log = MemoryEventLog(1)
     with monkeypatch.context() as without:
         without.setattr(
-            SnapshotSchedule, "is_due", lambda schedule, one, _: one.state.job == JOBS[0]
+            SnapshotSchedule, "is_due", lambda schedule, snapshot, _: snapshot.state.job == JOBS[0]
         )
         state_facts(log, JOBS[5], LIFE[0], by="small")
         first = events(log, JOBS[5])[0].offset
-        live(log, LIFE, JOBS[0], said="large")
+        live(log, LIFE, JOBS[0], by="large")
     state_facts(log, JOBS[0], *LIFE[-3:], by="larger")
     assert {} == standing(log, JOBS[5])
     assert {} != standing(log, JOBS[0])
-    assert first == live(log, (), said="")
+    assert first == live(log, (), by="")
     assert {JOBS[0], JOBS[5]} == {r.event.job for r in log.read_all(Deadline.after(1.0))}
     for job in (JOBS[0], JOBS[5]):
         assert audited(log, job).state == state_of(log, job)
@@ -96,7 +96,7 @@ def test_time_brings_a_snapshot_too(is_time: bool, retention_ms: int) -> None:
         drive(log, Storage(), steps)
         expected = end(log) if is_time else 1
     (snapshot,) = read_snapshots(log, None, Deadline.after(1.0)).values()
-    assert expected == snapshot.position == live(log, (), said="")
+    assert expected == snapshot.position == live(log, (), by="")
 
 
 @pytest.mark.parametrize(("at_once", "steps_taken"), [(1_000, 1), (1, 3)])
@@ -117,25 +117,25 @@ def test_many_jobs_are_kept_at_once(
         drive(faulty, Storage(), steps)
     assert before + steps_taken == faulty.calls["commit"]
     assert set(JOBS[:3]) == read_snapshots(log, None, Deadline.after(1.0)).keys()
-    assert end(log) == live(log, (), said="")
+    assert end(log) == live(log, (), by="")
 
 
 def test_what_has_ended_stands_until_the_log_forgets_it() -> None:
     """The state of an ended job is kept, and its epochs continue, while the log has any event of
     it. Then its state is deleted and its epochs start again."""
     log = MemoryEventLog(1)
-    live(log, (*LIFE, END), JOBS[0], said="first", settings=NEVER)
+    live(log, (*LIFE, END), JOBS[0], by="first", settings=NEVER)
     assert {} != standing(log, JOBS[0])
-    live(log, LIFE, JOBS[1], said="other")
-    start = live(log, (LIFE[0], END), JOBS[0], said="second", settings=NEVER)
+    live(log, LIFE, JOBS[1], by="other")
+    start = live(log, (LIFE[0], END), JOBS[0], by="second", settings=NEVER)
     assert start > events(log, JOBS[0])[0].offset
     assert 2 == audited(log, JOBS[0]).state.epoch
-    live(log, (), said="")
+    live(log, (), by="")
     assert {} != standing(log, JOBS[0])
     log.expire(JOBS[0], end(log))
-    live(log, (), said="")
+    live(log, (), by="")
     assert {} == standing(log, JOBS[0])
-    live(log, (LIFE[0],), JOBS[0], said="third")
+    live(log, (LIFE[0],), JOBS[0], by="third")
     assert 1 == audited(log, JOBS[0]).state.epoch
 
 
@@ -175,26 +175,26 @@ def test_time_brings_nothing_to_a_job_that_has_ended() -> None:
 def test_a_log_without_its_head_is_verified_from_its_snapshots() -> None:
     """The audit verifies the decisions behind each job's snapshot when the log's head is gone."""
     log = MemoryEventLog(1)
-    live(log, LIFE, *JOBS[:2], said="early")
-    found = read_snapshots(log, None, Deadline.after(1.0))
-    assert set(JOBS[:2]) == found.keys()
+    live(log, LIFE, *JOBS[:2], by="early")
+    newest = read_snapshots(log, None, Deadline.after(1.0))
+    assert set(JOBS[:2]) == newest.keys()
     state_facts(log, JOBS[0], produced(0, 9), ReleaseRequested(RESULT, ""), by="late")
-    live(log, (), said="", settings=NEVER)
-    log.expire(JOBS[0], min(snapshot.position for snapshot in found.values()))
+    live(log, (), by="", settings=NEVER)
+    log.expire(JOBS[0], min(snapshot.position for snapshot in newest.values()))
     audits = audit(
         log.read_all(Deadline.after(1.0)), read_snapshots(log, None, Deadline.after(1.0))
     )
-    assert [""] * 2 == [one.violation for one in audits]
-    assert any(one.decisions for one in audits)
+    assert [""] * 2 == [verdict.violation for verdict in audits]
+    assert any(verdict.decisions for verdict in audits)
 
 
 def test_jobs_of_drivers_are_left_to_them_behind_snapshots_too() -> None:
     """A session master neither uses nor deletes the snapshot of a job in mode `per-job`."""
     log = MemoryEventLog(1)
-    live(log, LIFE, JOBS[0], said="ours")
+    live(log, LIFE, JOBS[0], by="ours")
     snapshot = Replay(JOBS[1]).snapshot(3)
     keep(log, JOBS[1], snapshots.write(replace(snapshot, mode="per-job"), Standing())[0])
-    live(log, (), said="")
+    live(log, (), by="")
     with closing(joined(log)) as steps:
         drive(log, Storage(), steps)
         state_facts(log, JOBS[1], *OPENING[1:], produced(0, 1))
@@ -207,7 +207,7 @@ def test_jobs_of_drivers_are_left_to_them_behind_snapshots_too() -> None:
 def test_a_driver_follows_a_job_whose_head_is_gone() -> None:
     """A driver starts to read at the snapshot only if the log has lost the job's first event."""
     log = MemoryEventLog(1)
-    live(log, LIFE, JOBS[0], said="early")
+    live(log, LIFE, JOBS[0], by="early")
     snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
     whole = audited(log, JOBS[0]).state
     for before in (0, 1, snapshot.position):
@@ -224,12 +224,12 @@ def test_a_successor_is_seen_behind_a_snapshot() -> None:
     log, term = MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
     log.append(announcer.fact(LIFE[0]))
-    live(log, LIFE[1:], JOBS[0], said="early")
+    live(log, LIFE[1:], JOBS[0], by="early")
     with closing(JobSteps.follow(log, announcer, OFTEN, term, known=0)) as steps:
         for _ in range(30):
             steps.step(0.0)
     assert 1 == term.epoch
-    live(log, LIFE, JOBS[0], said="successor")
+    live(log, LIFE, JOBS[0], by="successor")
     snapshot = read_snapshots(log, None, Deadline.after(1.0))[JOBS[0]]
     log.expire(JOBS[0], snapshot.position)
     steps = JobSteps.follow(log, announcer, OFTEN, term)
@@ -242,7 +242,7 @@ def test_a_session_driver_whose_lease_has_ended_is_over() -> None:
     log, term = MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
     log.append(announcer.fact(LIFE[0]))
-    live(log, (), said="")
+    live(log, (), by="")
     with closing(JobSteps.follow(log, announcer, OFTEN, term, known=0)) as steps:
         [steps.step(0.0) for _ in range(30)]
         state_facts(log, JOBS[0], LeaseExpired("silent for a night", 1))
@@ -254,14 +254,14 @@ def test_a_life_that_began_anew_is_anothers() -> None:
     """A driver that finds its job at an earlier epoch, because the log was lost, is fenced."""
     old, new, term = MemoryEventLog(1), MemoryEventLog(1), Term("driver")
     announcer = Announcer(JOBS[0], "driver", CLOCK)
-    live(old, LIFE, JOBS[0], said="former")
+    live(old, LIFE, JOBS[0], by="former")
     old.append(announcer.fact(LIFE[0]))
-    live(old, (), said="")
+    live(old, (), by="")
     with closing(JobSteps.follow(old, announcer, OFTEN, term, known=0)) as steps:
         for _ in range(30):
             steps.step(0.0)
     assert 2 == term.epoch
-    live(new, OPENING, JOBS[0], said="somebody")
+    live(new, OPENING, JOBS[0], by="somebody")
     steps = JobSteps.follow(new, announcer, OFTEN, term)
     with closing(steps), pytest.raises(Fenced, match="with epoch 1"):
         [steps.step(0.0) for _ in range(30)]
@@ -296,7 +296,7 @@ def test_a_question_is_answered_that_comes_while_a_driver_opens_anew() -> None:
         before = end(log)
         faulty.fault = LogFault("poll", faulty.calls["poll"] + 5, Unavailable("injected"))
         loop.wait_for(lambda _: asked or None, "the driver that begins anew")
-        assert any(isinstance(one, Released) for one in asked[0].result(1.0))
+        assert any(isinstance(decision, Released) for decision in asked[0].result(1.0))
 
 
 @pytest.mark.usefixtures("no_thread_stays")
@@ -322,7 +322,7 @@ def test_a_question_is_answered_though_the_log_is_away_for_a_moment() -> None:
             assert not deadline.passed
             SYSTEM_CLOCK.sleep_s(0.01)
         drive(log, Storage(), steps)
-        assert any(isinstance(one, Released) for one in answer.result(1.0))
+        assert any(isinstance(decision, Released) for decision in answer.result(1.0))
 
 
 FAILURES: list[tuple[str, HeadgateError, bool]] = [
@@ -354,7 +354,7 @@ def test_whichever_step_fails_nothing_is_lost(
                     drive(faulty, storage, steps, steps=20)
             except (Unavailable, OutcomeUnknown):
                 continue
-        assert 0 < live(log, (), said="")
+        assert 0 < live(log, (), by="")
         for job in JOBS[:2]:
             assert audited(log, job).state == state_of(log, job)
             assert 3 == audited(log, job).state.results[RESULT].fate.deleted
@@ -368,7 +368,7 @@ def test_the_same_calls_make_the_same_log() -> None:
 
     def run() -> tuple[object, ...]:
         log = MemoryEventLog(1, CLOCK)
-        live(log, LIFE, *JOBS[:3], said="early")
+        live(log, LIFE, *JOBS[:3], by="early")
         return [r for job in JOBS for r in events(log, job)], log.read_state(
             None, Deadline.after(1.0, CLOCK)
         )

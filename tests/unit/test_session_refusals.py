@@ -32,13 +32,13 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
     """A damaged snapshot is skipped: the partition is read from its oldest event, with a warning.
     Other jobs keep their snapshots, and the next snapshot replaces the damaged one."""
     log = MemoryEventLog(1)
-    live(log, LIFE, *JOBS[:2], said="early")
+    live(log, LIFE, *JOBS[:2], by="early")
     keep(log, JOBS[0], [StateRecord(JOBS[0], b"of another time")])
     with caplog.at_level(logging.WARNING):
-        assert 0 == live(log, LIFE[-2:], *JOBS[:2], said="late")
+        assert 0 == live(log, LIFE[-2:], *JOBS[:2], by="late")
     assert f"job {JOBS[0]} is not used" in caplog.text
     caplog.clear()
-    assert 0 < live(log, (), said="")
+    assert 0 < live(log, (), by="")
     assert "is not used" not in caplog.text
     for job in JOBS[:2]:
         assert audited(log, job).state == state_of(log, job)
@@ -47,10 +47,10 @@ def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCapture
 def test_snapshots_of_another_log_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     """A snapshot of a log that was lost is skipped, and the events of the new log count."""
     old, log = MemoryEventLog(1), MemoryEventLog(1)
-    live(old, LIFE, JOBS[0], said="early")
+    live(old, LIFE, JOBS[0], by="early")
     keep(log, JOBS[0], [StateRecord(key, body) for key, body in standing(old, JOBS[0]).items()])
     with caplog.at_level(logging.WARNING):
-        live(log, OPENING, JOBS[0], said="new")
+        live(log, OPENING, JOBS[0], by="new")
     assert "it belongs to" in caplog.text
     assert 1 == audited(log, JOBS[0]).state.epoch
 
@@ -62,7 +62,7 @@ def test_many_jobs_are_forgotten_some_at_a_time(
     """The state of many jobs is deleted in several transactions, because a single one may be too
     long for the broker each time that it is tried."""
     old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
-    live(old, (*LIFE, END), *JOBS, said="early", settings=NEVER)
+    live(old, (*LIFE, END), *JOBS, by="early", settings=NEVER)
     old.expire(JOBS[0], end(old))
     for job in JOBS if outdated else ():
         keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
@@ -80,32 +80,32 @@ def test_a_log_that_has_grown_past_old_snapshots_is_another() -> None:
     """When the events topic was made anew and the state topic was not, the state of former jobs is
     deleted, jobs of the new log continue, and a later master still starts at their snapshots."""
     old, log = (MemoryEventLog(1, identity=name) for name in ("old", "new"))
-    live(old, LIFE, *JOBS[:2], said="early")
+    live(old, LIFE, *JOBS[:2], by="early")
     for job in JOBS[:2]:
         keep(log, job, [StateRecord(key, body) for key, body in standing(old, job).items()])
     while end(log) <= end(old):
         state_facts(log, JOBS[5], *LIFE, by=f"other {end(log)}")
     state_facts(log, JOBS[1], *OPENING)
     before = end(log)
-    live(log, (), said="")
+    live(log, (), by="")
     assert {} == standing(log, JOBS[0])
     assert 1 == audited(log, JOBS[1]).state.epoch
     assert {JOBS[1], JOBS[5]} == read_snapshots(log, None, Deadline.after(1.0)).keys()
-    assert before == live(log, (), said="")
+    assert before == live(log, (), by="")
 
 
 def test_a_job_left_alone_is_not_passed_by(caplog: pytest.LogCaptureFixture) -> None:
     """Every later master leaves a job with a wrong decision alone: no snapshot of another job hides
     it."""
     log = MemoryEventLog(1)
-    live(log, OPENING, *JOBS[:2], said="early")
+    live(log, OPENING, *JOBS[:2], by="early")
     forger = log.open_decisions(JOBS[0])
     forger.begin()
     forger.write(Event("0.0", JOBS[0], "", 0, "forger", 0, JobAccepted(9)))
     forger.commit(0)
-    live(log, LIFE[3:], JOBS[1], said="late")
+    live(log, LIFE[3:], JOBS[1], by="late")
     with caplog.at_level(logging.ERROR):
-        live(log, (produced(0, 1),), JOBS[0], said="later")
+        live(log, (produced(0, 1),), JOBS[0], by="later")
     assert f"ignores job {JOBS[0]}" in caplog.text
     assert 2 == len([r for r in events(log, JOBS[0]) if r.event.by.startswith("master")])
 
@@ -123,12 +123,12 @@ def test_a_snapshot_that_cannot_be_made_stops_its_job_only(
     log, made = MemoryEventLog(1), records.write
     monkeypatch.setattr(records, "write", write)
     with caplog.at_level(logging.ERROR):
-        live(log, LIFE, *JOBS[:2], said="early")
+        live(log, LIFE, *JOBS[:2], by="early")
     assert f"ignores job {JOBS[0]} from now on: injected" in caplog.text
     assert {} == standing(log, JOBS[0])
     assert audited(log, JOBS[1]).state == state_of(log, JOBS[1])
     monkeypatch.undo()
-    assert 0 == live(log, LIFE[-1:], *JOBS[:2], said="late")
+    assert 0 == live(log, LIFE[-1:], *JOBS[:2], by="late")
     assert audited(log, JOBS[0]).state == state_of(log, JOBS[0])
 
 
@@ -162,11 +162,11 @@ def test_a_snapshot_that_the_log_does_not_take_stops_its_job_only(
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(MemoryTransactions, "keep", keep)
         patch.setattr(MemoryTransactions, "_commit", commit)
-        live(log, LIFE[3:], *JOBS[:3], said="late")
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert said.startswith(f"this group of masters ignores job {JOBS[0]}")
+        live(log, LIFE[3:], *JOBS[:3], by="late")
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert message.startswith(f"this group of masters ignores job {JOBS[0]}")
     assert {} == standing(log, JOBS[0])
     assert {} != standing(log, JOBS[1]) != standing(log, JOBS[2]) != {}
-    assert 0 == live(log, LIFE[-1:], *JOBS[:3], said="later")
+    assert 0 == live(log, LIFE[-1:], *JOBS[:3], by="later")
     for job in JOBS[:3]:
         assert audited(log, job).state == state_of(log, job)
