@@ -57,12 +57,12 @@ def test_events_as_json_are_one_object_a_line(log: KeptLog, objects: Objects) ->
     code, lines, _ = ran("events", "--job", JOB, "--partition", "r1/1", "--json")
     read = [json.loads(line) for line in lines]
     assert code == 0
-    assert [one["kind"] for one in read if "attempt" in one["body"]] == [
+    assert [event["kind"] for event in read if "attempt" in event["body"]] == [
         "AttemptStarted",
         "Produced",
         "Consumable",
     ]
-    assert sorted(one["offset"] for one in read) == [one["offset"] for one in read]
+    assert sorted(event["offset"] for event in read) == [event["offset"] for event in read]
 
 
 def test_follow_needs_a_job(log: KeptLog) -> None:
@@ -87,8 +87,8 @@ def test_state_is_what_was_true_at_the_offset(log: KeptLog, objects: Objects) ->
 
 def test_an_unknown_job_is_an_error(log: KeptLog) -> None:
     """A misspelt job is an error, not a job without events."""
-    code, _, said = ran("state", "--job", "nobody")
-    assert (code, said) == (2, "error: the log has no events of job nobody\n")
+    code, _, error = ran("state", "--job", "nobody")
+    assert (code, error) == (2, "error: the log has no events of job nobody\n")
 
 
 def test_a_good_log_passes_the_audit(log: KeptLog, objects: Objects) -> None:
@@ -152,9 +152,9 @@ def test_state_and_fsck_know_a_job_from_its_snapshot(log: KeptLog, objects: Obje
     assert code == 0
     assert any(RESULT in line for line in lines)
     assert ran("fsck")[0] == ran("fsck", "--job", JOB)[0] == 0
-    code, _, said = ran("state", "--job", JOB, "--at", str(start - 2))
+    code, _, error = ran("state", "--job", JOB, "--at", str(start - 2))
     assert code == 2
-    assert f"from the snapshot at offset {start} on, not at {start - 2}" in said
+    assert f"from the snapshot at offset {start} on, not at {start - 2}" in error
 
 
 def test_a_whole_log_is_read_from_its_beginning(log: KeptLog, objects: Objects) -> None:
@@ -243,8 +243,8 @@ def test_errors_are_one_line(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_option_without_a_value_is_refused(log: KeptLog) -> None:
     """`--kafka name` is refused with the form that it must have."""
-    code, _, said = ran("events", "--kafka", "client.id")
-    assert (code, "an option must be KEY=VALUE" in said) == (2, True)
+    code, _, error = ran("events", "--kafka", "client.id")
+    assert (code, "an option must be KEY=VALUE" in error) == (2, True)
 
 
 def targets(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
@@ -282,15 +282,15 @@ def test_the_local_stack_is_used_when_nothing_is_named(
     """Commands without options use the local stack, and say so on stderr."""
     seen = targets(log, monkeypatch)
     nodes = Daemon("kafka-1", 9, "/stack/kafka-1"), Daemon("minio", 8, "/stack/minio")
-    found = StackState(nodes)
-    monkeypatch.setattr(stack, "status", lambda: found)
+    state = StackState(nodes)
+    monkeypatch.setattr(stack, "status", lambda: state)
     monkeypatch.setattr(Daemon, "is_alive", lambda self: True)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "exported")
-    _, lines, said = ran("events")
+    _, lines, notice = ran("events")
     assert lines == []
     assert (
-        said == "no broker given: using the local stack, 127.0.0.1:9 and s3://headgate/headgate\n"
+        notice == "no broker given: using the local stack, 127.0.0.1:9 and s3://headgate/headgate\n"
     )
     s3 = {"endpoint": "http://127.0.0.1:8"}
     assert [Target("127.0.0.1:9", "s3://headgate/headgate", "headgate", {}, s3)] == seen
@@ -356,8 +356,8 @@ def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
     """`stack up` prints all lines for a shell, and Spark settings for broker, store and
     endpoint."""
     nodes = Daemon("kafka-1", 9, "/stack/kafka-1"), Daemon("minio", 8, "/stack/minio")
-    found = StackState(nodes)
-    monkeypatch.setattr(stack, "up", lambda nodes: found)
+    state = StackState(nodes)
+    monkeypatch.setattr(stack, "up", lambda nodes: state)
     code, lines, _ = ran("stack", "up")
     assert code == 0
     exports = dict(line[7:].split("=") for line in lines if line.startswith("export "))
@@ -375,9 +375,9 @@ def test_stack_up_prints_what_to_paste(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stack_status_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """`stack status` without a stack is an error that says how to start one."""
     monkeypatch.setattr(stack, "status", lambda: None)
-    code, _, said = ran("stack", "status")
+    code, _, error = ran("stack", "status")
     assert code == 2
-    assert "headgate stack up" in said
+    assert "headgate stack up" in error
 
 
 @pytest.mark.parametrize("missing", ["filelock", "psutil"])
@@ -398,9 +398,9 @@ def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch
     for module in (app, options):
         monkeypatch.setattr(module, "HAS_DEVSTACK", False)
     for command in ("up", "status", "down"):
-        code, _, said = ran("stack", command)
+        code, _, error = ran("stack", command)
         assert code == 2
-        assert "pip install 'headgate[stack]'" in said
+        assert "pip install 'headgate[stack]'" in error
         assert 0 == ran("stack", command, "--help")[0]
     monkeypatch.setattr(stack, "status", lambda: pytest.fail("the stack is not asked"))
     assert 0 == ran("events")[0]

@@ -49,7 +49,7 @@ def test_a_job_that_cannot_be_swept_stops_no_other(
 ) -> None:
     exchange(log, objects, close=False, settings=MasterSettings(lease_ms=1))
     later, fails = SYSTEM_CLOCK.now_ms() + 61_000, iter([True])
-    found, swept = neglected, sweeping.sweep
+    search, swept = neglected, sweeping.sweep
 
     def sweep(*given: Any) -> Swept:
         if next(fails, False):
@@ -58,7 +58,7 @@ def test_a_job_that_cannot_be_swept_stops_no_other(
 
     monkeypatch.setattr(job_commands, "time_of", lambda *_: later)
     monkeypatch.setattr(job_commands, "SYSTEM_CLOCK", StoppedClock(later))
-    monkeypatch.setattr(job_commands, "neglected", lambda *given: [*found(*given)] * 2)
+    monkeypatch.setattr(job_commands, "neglected", lambda *given: [*search(*given)] * 2)
     monkeypatch.setattr(job_commands, "sweep", sweep)
     code, lines, _ = ran("sweep")
     assert (1, "job j: not swept: injected") == (code, lines[0])

@@ -39,13 +39,13 @@ def test_lost_and_why(log: KeptLog, objects: Objects) -> None:
 def test_what_is_not_there_is_said(log: KeptLog, objects: Objects) -> None:
     """A partition that does not exist, or is not a partition's name, is an error of one line."""
     exchange(log, objects, close=False)
-    for arguments, said in (
+    for arguments, pattern in (
         (("why", "r1/9", "--job", JOB), "no attempt at partition r1/9"),
         (("why", "nine", "--job", JOB), "write result/index"),
         (("lost", "r1/9", "--job", JOB, "--evidence", "x"), "no consumable partition r1/9"),
     ):
         code, _, error = ran(*arguments)
-        assert (code, bool(re.search(said, error.replace("\n", " ")))) == (2, True), error
+        assert (code, bool(re.search(pattern, error.replace("\n", " ")))) == (2, True), error
 
 
 def test_rejected(log: KeptLog, objects: Objects) -> None:

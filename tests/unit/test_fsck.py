@@ -63,25 +63,25 @@ def listed(*names: str, size_bytes: int = len(BODY)) -> Listing:
     return Listing(tuple(BlobStat(name, size_bytes) for name in names))
 
 
-def kinds(found: Findings) -> list[tuple[Kind, str]]:
-    return [(finding.kind, finding.name) for finding in found.found]
+def kinds(findings: Findings) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.name) for finding in findings.found]
 
 
 def test_a_bucket_as_the_log_says_is_clean() -> None:
     """Objects of a winner are live and those of a running attempt are in flight; neither is a
     finding."""
-    found = compare(
+    findings = compare(
         states(*RUNNING), listed(LAYOUT.segment(WON, 0), LAYOUT.segment(WRITING, 0)), ROOT
     )
-    assert found.clean
-    assert [LAYOUT.segment(WON, 0)] == [stat.name for stat in found.live]
-    assert [LAYOUT.segment(WRITING, 0)] == [stat.name for stat in found.in_flight]
+    assert findings.clean
+    assert [LAYOUT.segment(WON, 0)] == [stat.name for stat in findings.live]
+    assert [LAYOUT.segment(WRITING, 0)] == [stat.name for stat in findings.in_flight]
 
 
 def test_a_missing_object_is_found() -> None:
     """A consumable partition without its object is a finding."""
-    found = compare(states(*RUNNING), listed(), ROOT)
-    assert [(Kind.MISSING, LAYOUT.segment(WON, 0))] == kinds(found)
+    findings = compare(states(*RUNNING), listed(), ROOT)
+    assert [(Kind.MISSING, LAYOUT.segment(WON, 0))] == kinds(findings)
 
 
 def test_a_released_result_misses_nothing() -> None:
@@ -91,8 +91,8 @@ def test_a_released_result_misses_nothing() -> None:
 
 def test_another_size_is_found() -> None:
     """An object with another size than announced is a mismatch."""
-    found = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), size_bytes=3), ROOT)
-    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(found)
+    findings = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), size_bytes=3), ROOT)
+    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(findings)
 
 
 def test_objects_that_nothing_explains_are_orphans() -> None:
@@ -103,16 +103,16 @@ def test_objects_that_nothing_explains_are_orphans() -> None:
         LAYOUT.segment(strange, 0),
         LAYOUT.segment(WON, 5),
     ]
-    found = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), *names), ROOT)
-    assert [(Kind.ORPHAN, name) for name in names] == kinds(found)
+    findings = compare(states(*RUNNING), listed(LAYOUT.segment(WON, 0), *names), ROOT)
+    assert [(Kind.ORPHAN, name) for name in names] == kinds(findings)
 
 
 def test_an_attempt_of_a_fenced_epoch_leaves_orphans() -> None:
     """Objects of an attempt of a fenced driver are orphans: nothing will announce them."""
     facts = (*RUNNING, JobRegistered("per-job", "0", "tests"))
     name = LAYOUT.segment(WRITING, 0)
-    found = compare(states(*facts), listed(LAYOUT.segment(WON, 0), name), ROOT)
-    assert [(Kind.ORPHAN, name)] == kinds(found)
+    findings = compare(states(*facts), listed(LAYOUT.segment(WON, 0), name), ROOT)
+    assert [(Kind.ORPHAN, name)] == kinds(findings)
 
 
 def test_objects_that_were_ordered_to_go_are_leftovers() -> None:
@@ -138,10 +138,10 @@ def test_what_was_said_to_be_deleted_is_an_orphan_when_it_is_there() -> None:
 def test_unfinished_uploads_are_found_unless_their_attempt_runs() -> None:
     """An unfinished upload is a finding unless its attempt still runs: its parts cost money for
     ever."""
-    uploads = [PendingUpload(LAYOUT.segment(one, 1), "u") for one in (WON, WRITING)]
+    uploads = [PendingUpload(LAYOUT.segment(attempt, 1), "u") for attempt in (WON, WRITING)]
     listing = Listing(listed(LAYOUT.segment(WON, 0)).objects, tuple(uploads))
-    found = compare(states(*RUNNING), listing, ROOT)
-    assert [(Kind.UPLOAD, uploads[0].name)] == kinds(found)
+    findings = compare(states(*RUNNING), listing, ROOT)
+    assert [(Kind.UPLOAD, uploads[0].name)] == kinds(findings)
 
 
 def test_only_whole_reading_finds_flipped_bytes() -> None:
@@ -150,9 +150,9 @@ def test_only_whole_reading_finds_flipped_bytes() -> None:
     store.put(LAYOUT.segment(WON, 0), BODY[::-1], "w")
     now = states(*RUNNING)
     assert check(store, ROOT, lambda: now).clean
-    found = check(store, ROOT, lambda: now, whole=True)
-    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(found)
-    assert found.live == ()
+    findings = check(store, ROOT, lambda: now, whole=True)
+    assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(findings)
+    assert findings.live == ()
 
 
 def test_a_job_that_goes_on_meanwhile_makes_no_finding() -> None:
@@ -175,9 +175,9 @@ def test_what_was_announced_meanwhile_is_no_orphan(whole: bool) -> None:
     store.put(LAYOUT.segment(WON, 0), BODY, "w")
     closed = states(*REGISTERED, JobUnregistered("closed", 1))
     readings = iter([closed, states(*RUNNING)])
-    found = check(store, ROOT, lambda: next(readings), JOB, whole)
-    assert found.clean
-    assert [stat.name for stat in found.live] == [LAYOUT.segment(WON, 0)]
+    findings = check(store, ROOT, lambda: next(readings), JOB, whole)
+    assert findings.clean
+    assert [stat.name for stat in findings.live] == [LAYOUT.segment(WON, 0)]
 
 
 def test_audit_follows_each_job_to_its_first_violation() -> None:
@@ -186,19 +186,19 @@ def test_audit_follows_each_job_to_its_first_violation() -> None:
     decided = Event("0.0", JOB, "0", 9, "t", 0, JobAccepted(4))
     good, other = JobId("good"), records(REGISTERED, JobId("good"))
     answer = Event("0.0", good, "0", 9, "t", 0, JobAccepted(1))
-    found = audit([*wrong, Recorded(9, decided), *other, Recorded(9, answer)])
-    assert [(JOB, 9), (good, None)] == [(one.job, one.offset) for one in found]
-    assert "JobAccepted(epoch=4)" in found[0].violation
+    audits = audit([*wrong, Recorded(9, decided), *other, Recorded(9, answer)])
+    assert [(JOB, 9), (good, None)] == [(verdict.job, verdict.offset) for verdict in audits]
+    assert "JobAccepted(epoch=4)" in audits[0].violation
     assert (
-        found[1].facts,
-        found[1].decisions,
-        found[1].due,
-        found[1].violation,
+        audits[1].facts,
+        audits[1].decisions,
+        audits[1].due,
+        audits[1].violation,
     ) == (3, 1, 1, "")
 
 
 def test_a_log_without_its_head_is_not_judged() -> None:
     """The audit does not judge a log whose head is gone: its decisions can no longer be derived."""
     decided = Event("x", JOB, "", 9, "t", 3, Consumable(WON))
-    (found,) = audit([*records(RUNNING)[3:], Recorded(9, decided)])
-    assert (found.whole, found.violation) == (False, "")
+    (verdict,) = audit([*records(RUNNING)[3:], Recorded(9, decided)])
+    assert (verdict.whole, verdict.violation) == (False, "")

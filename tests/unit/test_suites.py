@@ -49,7 +49,7 @@ def run(folder: Path, *modules: str) -> tuple[int, str]:
 
 def test_the_tour_shows_what_a_user_writes(tmp_path: Path) -> None:
     """A store and a log pass their suites with the few lines that the tour shows."""
-    snippets = [textwrap.dedent(found) for found in SNIPPET.findall(TOUR.read_text())]
+    snippets = [textwrap.dedent(snippet) for snippet in SNIPPET.findall(TOUR.read_text())]
     assert len(snippets) == 2
     code, output = run(tmp_path, *snippets)
     assert code == 0, output

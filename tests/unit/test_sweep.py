@@ -108,8 +108,8 @@ class World:
     def end(self) -> None:
         """Close the job, and delete everything of it."""
         self.live(JobUnregistered("closed"))
-        for found in self.neglected():
-            sweep(self.log, self.storage, found, SETTINGS)
+        for candidate in self.neglected():
+            sweep(self.log, self.storage, candidate, SETTINGS)
 
     def neglected(self) -> list[Neglected]:
         deadline = Deadline.after(1.0)
@@ -135,8 +135,8 @@ def test_a_silent_driver_is_noticed_when_its_lease_is_over(world: World) -> None
     world.clock.at_ms += LEASE_MS
     assert [] == world.neglected()
     world.clock.at_ms += 1
-    (found,) = world.neglected()
-    assert (JOB, "per-job", LEASE_MS + 1) == (found.job, found.mode, found.silent_ms)
+    (candidate,) = world.neglected()
+    assert (JOB, "per-job", LEASE_MS + 1) == (candidate.job, candidate.mode, candidate.silent_ms)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
@@ -148,8 +148,8 @@ def test_what_a_dead_driver_left_is_deleted(world: World, is_whole: bool) -> Non
     if not is_whole:
         world.log.expire(JOB, snapshot.position)
     world.clock.at_ms += 2 * LEASE_MS
-    (found,) = world.neglected()
-    swept = sweep(world.log, world.storage, found, SETTINGS)
+    (candidate,) = world.neglected()
+    swept = sweep(world.log, world.storage, candidate, SETTINGS)
     assert (2 + 1, 0, False) == (swept.objects, swept.kept, swept.came_back)
     assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
     assert (set(), [JOB]) == (world.storage.early, world.storage.swept)
@@ -166,16 +166,16 @@ def test_a_job_is_forgotten_when_its_log_is_gone(world: World) -> None:
     world.end()
     assert [] == world.neglected()
     world.log.expire(JOB, world.log.follow(JOB, None).end())
-    (found,) = world.neglected()
+    (candidate,) = world.neglected()
     world.live(LIVED[0])
     standing = world.log.read_state(JOB, Deadline.after(1.0))
-    assert sweep(world.log, world.storage, found, SETTINGS).came_back
+    assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
     assert standing == world.log.read_state(JOB, Deadline.after(1.0))
     world.end()
     world.log.expire(JOB, world.log.follow(JOB, None).end())
-    (found,) = world.neglected()
-    assert 2 == found.state.epoch
-    assert sweep(world.log, world.storage, found, SETTINGS).forgotten
+    (candidate,) = world.neglected()
+    assert 2 == candidate.state.epoch
+    assert sweep(world.log, world.storage, candidate, SETTINGS).forgotten
     assert {} == world.log.read_state(JOB, Deadline.after(1.0))
     assert [] == world.neglected()
 
@@ -184,8 +184,8 @@ def test_a_promoted_result_outlives_its_driver(world: World) -> None:
     """The sweep keeps a promoted result and deletes the rest of the job."""
     world.live(*LIVED, PromoteRequested(RESULT, 0))
     world.clock.at_ms += 2 * LEASE_MS
-    (found,) = world.neglected()
-    swept = sweep(world.log, world.storage, found, SETTINGS)
+    (candidate,) = world.neglected()
+    swept = sweep(world.log, world.storage, candidate, SETTINGS)
     assert (1, 1) == (swept.objects, swept.kept)
     assert (set(), [JOB]) == (world.storage.deleted, world.storage.swept)
     assert [] == world.neglected()
@@ -216,8 +216,8 @@ def test_what_is_promoted_is_known_when_the_log_is_gone(
     world.log.expire(JOB, world.log.follow(JOB, None).end())
     assert [] == world.neglected()
     world.clock.at_ms = over_ms
-    (found,) = world.neglected()
-    assert len(kept) <= sweep(world.log, world.storage, found, SETTINGS).objects
+    (candidate,) = world.neglected()
+    assert len(kept) <= sweep(world.log, world.storage, candidate, SETTINGS).objects
     assert kept <= world.storage.deleted
 
 
@@ -227,8 +227,8 @@ def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
     world.live(*LIVED, PromoteRequested(RESULT, over_ms), JobUnregistered("closed"))
     assert [] == world.neglected()
     world.clock.at_ms = over_ms
-    (found,) = world.neglected()
-    swept = sweep(world.log, world.storage, found, SETTINGS)
+    (candidate,) = world.neglected()
+    swept = sweep(world.log, world.storage, candidate, SETTINGS)
     assert (3, 0) == (swept.objects, swept.kept)
     assert {attempt(0, 1), attempt(1, 2)} == world.storage.deleted
     assert "expired" == audited(world.log).state.results[RESULT].fate.released
@@ -238,9 +238,9 @@ def test_a_promoted_result_goes_when_its_time_is_over(world: World) -> None:
 def test_what_an_ended_job_left_is_deleted(world: World) -> None:
     """A sweep deletes the objects of a job whose master died before it deleted them."""
     world.live(*LIVED, JobUnregistered("closed"))
-    (found,) = world.neglected()
-    assert 0 == found.silent_ms
-    assert 3 == sweep(world.log, world.storage, found, SETTINGS).objects
+    (candidate,) = world.neglected()
+    assert 0 == candidate.silent_ms
+    assert 3 == sweep(world.log, world.storage, candidate, SETTINGS).objects
     assert "closed" == audited(world.log).state.closed
     assert [] == world.neglected()
 
@@ -249,9 +249,9 @@ def test_a_driver_that_came_back_is_left_alone(world: World) -> None:
     """A sweep touches nothing of a driver that has registered since the log was read."""
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
-    (found,) = world.neglected()
+    (candidate,) = world.neglected()
     world.live(LIVED[0])
-    assert sweep(world.log, world.storage, found, SETTINGS).came_back
+    assert sweep(world.log, world.storage, candidate, SETTINGS).came_back
     assert audited(world.log).state.registered
     assert set() == world.storage.deleted
 
@@ -263,8 +263,8 @@ def test_the_sweeper_fences_who_was_only_silent(world: World) -> None:
     with closing(JobSteps.open(world.log, announcer, SETTINGS)) as steps:
         drive(steps, world.log, world.storage)
         world.clock.at_ms += 2 * LEASE_MS
-        (found,) = world.neglected()
-        sweep(world.log, world.storage, found, SETTINGS)
+        (candidate,) = world.neglected()
+        sweep(world.log, world.storage, candidate, SETTINGS)
         with pytest.raises(Fenced):
             drive(steps, world.log, world.storage)
 
@@ -274,9 +274,9 @@ def test_a_master_is_no_sign_of_its_driver(world: World) -> None:
     world.live(*LIVED)
     world.clock.at_ms += 2 * LEASE_MS
     master = Announcer(JOB, "master", world.clock)
-    for said in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0)):
-        world.log.append(master.fact(said))
-    assert [JOB] == [found.job for found in world.neglected()]
+    for fact in (Tick(world.clock.at_ms), Deleted(RESULT, (), 0)):
+        world.log.append(master.fact(fact))
+    assert [JOB] == [candidate.job for candidate in world.neglected()]
 
 
 def test_a_job_without_a_lease_never_ends(world: World) -> None:
@@ -287,7 +287,7 @@ def test_a_job_without_a_lease_never_ends(world: World) -> None:
     assert [] == world.neglected()
     world.live(LIVED[0])
     world.clock.at_ms += 2 * LEASE_MS
-    assert [JOB] == [found.job for found in world.neglected()]
+    assert [JOB] == [candidate.job for candidate in world.neglected()]
     with closing(world.log.open_decisions(JOB)) as decisions:
         decisions.begin()
         forged = Announcer(JOB, "forger", world.clock).fact(LeaseExpired(""))

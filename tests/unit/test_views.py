@@ -151,7 +151,7 @@ def test_a_partition_has_its_own_events(partition: str, kinds: set[str]) -> None
         "Deleted",
     }
     assert common | kinds == {
-        one.event.kind for one in records() if views.concerns(one.event.body, partition)
+        record.event.kind for record in records() if views.concerns(record.event.body, partition)
     }
     other = {o.event.kind for o in records() if views.concerns(o.event.body, "other/0")}
     assert {"JobRegistered"} == other
@@ -192,13 +192,13 @@ def test_findings_are_counted_beyond_the_first() -> None:
 
 def test_an_audit_names_the_offset_of_a_violation() -> None:
     """Violations and logs without a head are listed job by job, followed by the totals."""
-    found = (
+    audits = (
         Audit(JOB, 4, 2, 1),
         Audit(JobId("k"), 1, 0, 0, violation="differs", offset=7),
         Audit(JobId("l"), 0, 0, 0, whole=False),
         Audit(JobId("m"), 2, 0, 0, start=40),
     )
-    lines = shown(*views.audit_rows(found))
+    lines = shown(*views.audit_rows(audits))
     assert lines[0] == "offset 7 of job k: differs"
     assert lines[1].startswith("job l: its first events and its snapshot are gone")
     assert lines[2].endswith("verified from the snapshot at offset 40")

@@ -42,8 +42,8 @@ def told(*facts: Fact) -> tuple[Made, ...]:
     ):
         event = Event(f"f{len(records)}", JOB, "", 0, "reader r/7", None, fact)
         records.append(Recorded(len(records), event))
-        for one in replay.observe(records[-1]):
-            decided = Event(one.id, JOB, one.cause, 0, "master", one.basis, one.decision)
+        for due in replay.observe(records[-1]):
+            decided = Event(due.id, JOB, due.cause, 0, "master", due.basis, due.decision)
             records.append(Recorded(len(records), decided))
     return why(records, PartitionId(RESULT, 0))
 
@@ -117,10 +117,10 @@ def test_what_nothing_follows_from_is_told() -> None:
     replay = Replay(JOB)
     for fact in (*good, *bad):
         records.append(Recorded(len(records), Event(str(fact), JOB, "", 0, "by", None, fact)))
-        for one in replay.observe(records[-1]):
-            decided = Event(one.id, JOB, one.cause, 0, "master", one.basis, one.decision)
+        for due in replay.observe(records[-1]):
+            decided = Event(due.id, JOB, due.cause, 0, "master", due.basis, due.decision)
             records.append(Recorded(len(records), decided))
     assert list(bad[:-1]) == [recorded.event.body for recorded in refused(records, {})]
-    decisions = [one for one in records if one.event.basis is not None]
-    without = [one for one in records if one is not decisions[0]]
+    decisions = [record for record in records if record.event.basis is not None]
+    without = [record for record in records if record is not decisions[0]]
     assert [] == list(refused(without, {}))
