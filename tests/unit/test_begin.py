@@ -89,11 +89,11 @@ def test_who_begins_late_undoes_nothing() -> None:
         def read_state(
             self, job: JobId | None, deadline: Deadline, whole: bool = False
         ) -> dict[str, bytes]:
-            found = log.read_state(job, deadline)
+            state = log.read_state(job, deadline)
             if next(looks) == 1:
                 begin(log, JOB, deadline)
                 state_facts(log, *LIFE)
-            return found
+            return state
 
     begin(Slow(log), JOB, Deadline.after(1.0))
     assert 0 == position(log)
@@ -173,11 +173,11 @@ class Forgetful(FaultyLog):
     """A log that loses its head after the first look at it and before it is read."""
 
     def follow(self, job: JobId, position: int | None = 0) -> Follower:
-        found = super().follow(job, position)
+        follower = super().follow(job, position)
         if self.meet("forget") is not None:
             assert isinstance(self.inner, MemoryEventLog)
             self.inner.expire(job, self.inner.written(job))
-        return found
+        return follower
 
 
 def test_a_head_that_goes_while_it_is_read_only_delays() -> None:

@@ -50,8 +50,8 @@ def schema() -> dict[str, Any]:
     text = (
         files("headgate.control.events") / "schemas" / f"event.{codec.VERSION}.avsc"
     ).read_text()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def records(node: object) -> Mapping[str, list[str]]:
@@ -67,8 +67,8 @@ def records(node: object) -> Mapping[str, list[str]]:
 
 
 def stored(version: int) -> dict[str, str]:
-    found: dict[str, str] = json.loads((GOLDEN / f"event.{version}.json").read_text())
-    return found
+    content: dict[str, str] = json.loads((GOLDEN / f"event.{version}.json").read_text())
+    return content
 
 
 @given(events)
@@ -132,10 +132,10 @@ def test_a_mutated_record_raises_nothing_else(original: Event, data: st.DataObje
     place = data.draw(st.integers(0, len(record) - 1))
     record[place] ^= data.draw(st.integers(1, 255))
     try:
-        found = codec.decode(bytes(record))
+        decoded = codec.decode(bytes(record))
     except Corrupt:
         return
-    assert isinstance(found, Event)
+    assert isinstance(decoded, Event)
 
 
 def test_a_record_has_a_limit() -> None:
@@ -150,7 +150,7 @@ def test_a_record_has_a_limit() -> None:
 
 def test_headers_name_what_a_reader_skips_by() -> None:
     """The headers hold type, job, epoch, attempt and trace of an event, as far as it has them."""
-    found = dict(codec.headers(event(Consumable(ATTEMPT))))
+    headers = dict(codec.headers(event(Consumable(ATTEMPT))))
     trace = codec.trace_id(event(Consumable(ATTEMPT)))
     expected = {
         "headgate-type": b"Consumable",
@@ -159,7 +159,7 @@ def test_headers_name_what_a_reader_skips_by() -> None:
         "headgate-attempt": b"result-1/3/2-1099511627776",
         "headgate-trace": trace.encode(),
     }
-    assert expected == found
+    assert expected == headers
     assert dict(codec.headers(event(JobUnregistered("x"))))["headgate-attempt"] == b""
     assert dict(codec.headers(event(JobAccepted(5))))["headgate-epoch"] == b"5"
 

@@ -318,7 +318,7 @@ _NAMES = st.text("ab-._", min_size=1, max_size=4) | st.sampled_from(["jobs", "ma
 @given(st.tuples(_NAMES, _NAMES), st.tuples(_NAMES, _NAMES))
 @example(("headgate", "prod-etl"), ("headgate-prod", "etl"))
 @example(("headgate-jobs", "jobs"), ("headgate", "jobs-jobs"))
-def test_deployments_share_no_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_deployments_share_no_name(first: tuple[str, str], second: tuple[str, str]) -> None:
     """Two deployments on one broker never share the name of a transaction or a group, and a job
     never has the masters' name."""
 
@@ -327,9 +327,9 @@ def test_deployments_share_no_name(one: tuple[str, str], other: tuple[str, str])
         job = [] if name == "masters" else [settings.group(JobId(name))]
         return [*job, settings.slot(name), settings.masters_group]
 
-    found = {*names(*one), *names(*other)}
-    expected = len(names(*one)) + (len(names(*other)) if one != other else 0)
-    assert len(found) == expected - (one[0] == other[0] and one != other)
+    union = {*names(*first), *names(*second)}
+    expected = len(names(*first)) + (len(names(*second)) if first != second else 0)
+    assert len(union) == expected - (first[0] == second[0] and first != second)
 
 
 def test_no_job_is_called_as_the_masters_beat() -> None:

@@ -49,12 +49,12 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
         abort_transaction=lambda _: calls.append("abort"),
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions.begin()
     before = SYSTEM_CLOCK.monotonic_s()
     with pytest.raises(Unavailable, match="slot a did not answer during a step"):
-        held._commit([TopicPartition("events", 0, 7)], None)
-    held.close()
+        transactions._commit([TopicPartition("events", 0, 7)], None)
+    transactions.close()
     never.set()
     assert SYSTEM_CLOCK.monotonic_s() - before < 5
     assert ["init", "begin"] == calls
@@ -80,10 +80,10 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
         abort_transaction=lambda _: None,
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions.begin()
     with pytest.raises(kind, match=name):
-        held._commit([TopicPartition("events", 0, 7)], None)
+        transactions._commit([TopicPartition("events", 0, 7)], None)
 
 
 def test_a_fenced_step_is_not_aborted() -> None:
@@ -103,13 +103,13 @@ def test_a_fenced_step_is_not_aborted() -> None:
         abort_transaction=lambda _: calls.append("abort"),
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions.begin()
     with pytest.raises(Fenced, match="old epoch"):
-        held._commit([], None)
+        transactions._commit([], None)
     with pytest.raises(Fenced, match="old epoch"):
-        held.begin()
-    held.close()
+        transactions.begin()
+    transactions.close()
     assert ["begin"] == calls
 
 
@@ -146,11 +146,11 @@ def test_a_refused_record_is_reported_after_the_call_that_fails_by_it(
         abort_transaction=lambda _: call("abort"),
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
-    held.begin()
-    produce(held._producer, Place("state", 0), "job-1", b"", held._settle)
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions.begin()
+    produce(transactions._producer, Place("state", 0), "job-1", b"", transactions._settle)
     with pytest.raises(kind, match="of the record"):
-        held._commit([], None)
+        transactions._commit([], None)
     assert ["poll", "abort"][: 1 + ends] == calls
 
 
@@ -170,17 +170,17 @@ def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
         commit_transaction=commit,
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
 
     def step() -> ReferenceType[Event]:
         known = Event()
-        held.begin()
+        transactions.begin()
         with suppress(Fenced):
-            held._commit([], None)
+            transactions._commit([], None)
         return ref(known)
 
     assert step()() is None
-    assert held._ended
+    assert transactions._ended
 
 
 @pytest.mark.parametrize("call", ["begin", "produce", "commit", "abort"])
@@ -211,15 +211,15 @@ def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], 
         abort_transaction=fails("abort"),
     )
     clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    held = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     event = Announcer(JobId("job"), "tests").fact(JobUnregistered("closed"))
 
     def step() -> None:
-        held.begin()
-        held._send("write", Place("events", 0), event.job, b"", {})
-        held.abort() if call == "abort" else held._commit([], None)
+        transactions.begin()
+        transactions._send("write", Place("events", 0), event.job, b"", {})
+        transactions.abort() if call == "abort" else transactions._commit([], None)
 
     with pytest.raises(kind, match=name):
         step()
-    assert held._ended
-    held.close()
+    assert transactions._ended
+    transactions.close()

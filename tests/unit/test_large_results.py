@@ -48,8 +48,8 @@ def whole(partitions: int, pipelined: bool = False) -> JobState:
     segments = (SegmentSummary(0, 10, 1, 0, b""),)
     production = Production(
         accepted=PersistentSet(range(partitions)),
-        attempts=PersistentMap({one: Produced(one, segments, 1) for one in attempts}),
-        winners=PersistentMap({one.partition.index: one for one in attempts}),
+        attempts=PersistentMap({winner: Produced(winner, segments, 1) for winner in attempts}),
+        winners=PersistentMap({winner.partition.index: winner for winner in attempts}),
     )
     result = ResultState(registered, production, complete=True)
     state, _ = step(JobState(JOB), JobRegistered("driver", "1", "application"))
@@ -67,7 +67,12 @@ def test_a_large_result_is_released_and_deleted(end: Fact) -> None:
     """Every order and every deletion fits a record, and together they name each attempt once."""
     state, decisions = step(whole(PARTITIONS), end)
     assert all(map(fits, decisions))
-    named = [one for told in decisions if isinstance(told, Released) for one in told.attempts]
+    named = [
+        winner
+        for decision in decisions
+        if isinstance(decision, Released)
+        for winner in decision.attempts
+    ]
     assert [attempt(index) for index in range(PARTITIONS)] == named
     deletions = Orders(Announcer(JOB, "master", SYSTEM_CLOCK), deque()).all(state)
     for deletion in deletions:
@@ -83,7 +88,12 @@ def test_a_large_region_is_made_again() -> None:
     lost = Lost(attempt(7), "object", "404 twice", 1)
     state, decisions = step(whole(REGION, pipelined=True), lost)
     assert all(map(fits, decisions))
-    gone = [a for told in decisions if isinstance(told, TrackingStopped) for a in told.attempts]
+    gone = [
+        a
+        for decision in decisions
+        if isinstance(decision, TrackingStopped)
+        for a in decision.attempts
+    ]
     assert [attempt(index) for index in range(REGION)] == gone
     assert REGION == len(state.results[RESULT].reproduction.reproducing)
     assert not state.results[RESULT].production.winners

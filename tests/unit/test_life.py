@@ -185,8 +185,8 @@ def test_the_page_says_what_happens(title: str) -> None:
 def test_a_stream_that_ends_after_its_result_completes_nothing(end: Produced) -> None:
     """A stream that ends when its result is released changes no decision, and one that ends when
     its job is closed is superseded, as `fsck` takes its objects for those of nobody."""
-    one = ResultRegistered(RESULT, 1, 1, "", "", pipelined=True)
-    stream = (REGISTERED, one, PartitionRegistered(RESULT, 0, 1), *STREAM[3:])
+    registration = ResultRegistered(RESULT, 1, 1, "", "", pipelined=True)
+    stream = (REGISTERED, registration, PartitionRegistered(RESULT, 0, 1), *STREAM[3:])
     assert () == decide(after((*stream, ReleaseRequested(RESULT, "release", 1))), end)
     state, decisions = step(after((*stream, NOT_TRACKED, CLOSED)), end)
     assert [TrackingStopped, Superseded] == [type(decision) for decision in decisions]
@@ -201,5 +201,5 @@ def test_every_fact_has_its_row() -> None:
 def test_the_states_are_different() -> None:
     """No two columns of a table are the same state."""
     for states in STATES.values():
-        found = [after(facts) for facts in states.values()]
-        assert all(one != other for n, one in enumerate(found) for other in found[:n])
+        columns = [after(facts) for facts in states.values()]
+        assert all(column != other for n, column in enumerate(columns) for other in columns[:n])

@@ -94,7 +94,7 @@ def test_what_stands_in_the_log_stays_small() -> None:
     for exchanges in (REMEMBERED, 2 * REMEMBERED):
         state = run(exchanges)
         records, _ = snapshots.write(Snapshot(state, (), 9, 1), Standing())
-        stored = {one.key: one.body for one in records if one.body is not None}
+        stored = {record.key: record.body for record in records if record.body is not None}
         assert state == snapshots.read(JOB, stored)[0].state
         sizes.append(sum(map(len, stored.values())))
     assert sizes[1] < 1.05 * sizes[0] < 4_000 * REMEMBERED
@@ -116,12 +116,12 @@ def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> 
         facts = [opening, accepted, replace(produced, segments=segments), *late, *read]
         for fact in facts:
             state = step(state, fact)[0]
-        for one in late:
-            state = step(state, Deleted(one.attempt.partition.result, (one.attempt,), most))[0]
+        for loser in late:
+            state = step(state, Deleted(loser.attempt.partition.result, (loser.attempt,), most))[0]
         state = said(state, list(exchange(number))[-1])[0]
     snapshot = Snapshot(state, (), 9, 1)
     records, _ = snapshots.write(snapshot, Standing())
-    kept = {one.key: one.body for one in records if one.body is not None}
+    kept = {record.key: record.body for record in records if record.body is not None}
     assert snapshot == snapshots.read(JOB, kept)[0]
     largest = 2**63 - 1
     sums = state.forgotten

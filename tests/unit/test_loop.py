@@ -86,12 +86,12 @@ def test_half_decided_facts_are_decided_by_the_next_master() -> None:
         state_facts(half, *OPENING, produced(0, 1), produced(1, 2))
         decisions = half.open_decisions(JOB)
         decisions.begin()
-        for one in due[:count]:
-            decisions.write(Announcer(JOB, "dead").decision(one))
+        for decision in due[:count]:
+            decisions.write(Announcer(JOB, "dead").decision(decision))
         decisions.commit(0)
         decisions.begin()
-        for one in due[count:]:
-            decisions.write(Announcer(JOB, "dead").decision(one))
+        for decision in due[count:]:
+            decisions.write(Announcer(JOB, "dead").decision(decision))
         with looping(half) as loop:
             assert loop.wait_for(complete, "completion")
         assert len(due) == audited(half).decisions

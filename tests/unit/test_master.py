@@ -181,8 +181,8 @@ def test_the_first_of_two_drivers_is_fenced(stack: Stack) -> None:
     assert [Fenced] == [type(error) for error in job.errors]
 
 
-@pytest.mark.parametrize("held", ["poll", "begin"])
-def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack, held: str) -> None:
+@pytest.mark.parametrize("call", ["poll", "begin"])
+def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack, call: str) -> None:
     """A new driver whose registration the former driver interrupts by deciding again gets the job
     in the end, and only the former driver is fenced."""
     former, later = Job(), Job()
@@ -191,7 +191,7 @@ def test_a_driver_that_is_fenced_before_it_is_accepted_tries_again(stack: Stack,
 
     class Interrupted(FaultyLog):
         def meet(self, operation: str) -> LogFault | None:
-            assert operation != held or going.wait(5.0)
+            assert operation != call or going.wait(5.0)
             return super().meet(operation)
 
         def append(self, fact: Stated) -> Receipt:

@@ -91,7 +91,7 @@ def test_what_has_ended_stands() -> None:
         outcomes = [steps.step(0.0) for _ in range(5)]
         running = standing(log)
         assert {JOB, f"{JOB}/{RESULT}"} == running.keys()
-        for deletion in (one for outcome in outcomes for one in outcome.deletions):
+        for deletion in (order for outcome in outcomes for order in outcome.deletions):
             deletion.run(OrderedStorage(log), log, Deadline.after(1.0))
         drive(steps, log, OrderedStorage(log))
     ended = standing(log)
@@ -219,10 +219,10 @@ def test_whatever_fails_every_question_is_answered(
     faulty = FaultyLog(log, LogFault(operation, nth, error, after))
     with looping(faulty, settings=OFTEN) as loop:
         answers = [loop.ask(fact) for fact in (*LIFE, ReleaseRequested(RESULT, "asked"))]
-        found = [answer.result(3.0) for answer in answers]
-    assert (JobAccepted(1),) == found[0]
+        decisions = [answer.result(3.0) for answer in answers]
+    assert (JobAccepted(1),) == decisions[0]
     replay = audited(log)
-    assert replay.decisions == sum(map(len, found))
+    assert replay.decisions == sum(map(len, decisions))
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,9 +281,9 @@ def test_snapshots_of_all_jobs_are_found() -> None:
     """A reader of the whole log gets the newest snapshot of each job."""
     log = MemoryEventLog()
     live(log, LIFE, 100)
-    found = read_snapshots(log, None, Deadline.after(1.0))
-    assert {JOB} == found.keys()
-    assert found == read_snapshots(log, JOB, Deadline.after(1.0))
+    newest = read_snapshots(log, None, Deadline.after(1.0))
+    assert {JOB} == newest.keys()
+    assert newest == read_snapshots(log, JOB, Deadline.after(1.0))
     assert {} == read_snapshots(log, JobId("other"), Deadline.after(1.0))
 
 

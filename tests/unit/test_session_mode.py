@@ -105,8 +105,8 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
     for job in jobs:
         announcer = Announcer(job, "driver")
         registered = JobRegistered(SESSION, "0", "tests")
-        for one in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
-            log.append(announcer.fact(one))
+        for fact in (registered, *OPENING[1:], produced(0, 1), ReleaseRequested(RESULT, "tests")):
+            log.append(announcer.fact(fact))
 
     class Flapping(GroupSteps):
         def __init__(self, log: EventLog, me: MasterIdentity, settings: MasterSettings) -> None:
@@ -116,9 +116,9 @@ def test_deletions_that_wait_are_not_handed_out_twice(monkeypatch: pytest.Monkey
         def step(self, timeout_s: float) -> tuple[Deletion | Clearing, ...]:
             if orders[self] == len(jobs) and len(joined) <= 10:
                 raise Unavailable("injected")
-            found = super().step(timeout_s)
-            orders[self] += len(found)
-            return found
+            deletions = super().step(timeout_s)
+            orders[self] += len(deletions)
+            return deletions
 
     monkeypatch.setattr(session_module, "GroupSteps", Flapping)
     me = MasterIdentity("one", "master one", SYSTEM_CLOCK, "")

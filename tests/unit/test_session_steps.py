@@ -58,9 +58,9 @@ def test_many_jobs_are_decided_at_once() -> None:
     """A master decides for many jobs, and the state of each job is what its log says."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     with closing(joined(log)) as master:
-        for one in (*OPENING, produced(0, 1), produced(1, 2)):
+        for fact in (*OPENING, produced(0, 1), produced(1, 2)):
             for job in JOBS:
-                state_facts(log, job, one, by=f"task {one}")
+                state_facts(log, job, fact, by=f"task {fact}")
             drive(log, storage, master, steps=3)
         drive(log, storage, master)
         for job in JOBS:
@@ -87,10 +87,10 @@ def test_partitions_move_between_masters(evicted: bool) -> None:
     """When a master leaves or is evicted, the others continue in its place: every fact is decided
     once, and its pending deletions are done."""
     log, storage = MemoryEventLog(PARTITIONS), Storage(failures=99)
-    with closing(joined(log, "one")) as one, closing(joined(log, "two")) as two:
+    with closing(joined(log, "one")) as first, closing(joined(log, "two")) as second:
         for job in JOBS:
             state_facts(log, job, *OPENING, produced(0, 1), AttemptFailed(attempt(1, 9), "oom"))
-        drive(log, storage, one, two)
+        drive(log, storage, first, second)
         assert 2 == len({by for job in JOBS for by in deciders(log, job)})
         for job in JOBS:
             state_facts(log, job, produced(1, 2), by="later task")
@@ -98,18 +98,18 @@ def test_partitions_move_between_masters(evicted: bool) -> None:
         if evicted:
             log.evict("one")
         else:
-            one.close()
-        drive(log, storage, two)
-        assert all(master_has_all(two, job) for job in JOBS)
+            first.close()
+        drive(log, storage, second)
+        assert all(master_has_all(second, job) for job in JOBS)
         for job in JOBS:
             assert audited(log, job).state.results[RESULT].complete
             assert audited(log, job).state.results[RESULT].fate.deleted == 1
         assert {(job, attempt(1, 9)) for job in JOBS} == set(storage.deleted)
         assert len(JOBS) == len(storage.deleted)
         if evicted:
-            drive(log, storage, one, two)
-            assert one.states.keys() | two.states.keys() == set(JOBS)
-            assert one.states.keys() & two.states.keys() == set()
+            drive(log, storage, first, second)
+            assert first.states.keys() | second.states.keys() == set(JOBS)
+            assert first.states.keys() & second.states.keys() == set()
 
 
 def master_has_all(master: GroupSteps, job: JobId) -> bool:
@@ -136,26 +136,26 @@ def test_a_paused_master_is_fenced(caplog: pytest.LogCaptureFixture) -> None:
     it was fenced, and joins again."""
     log, storage = MemoryEventLog(PARTITIONS), Storage()
     stalled = _Stalled(log)
-    with closing(joined(stalled.faulty, "one")) as one, closing(joined(log, "two")) as two:
-        drive(log, storage, one, two)
+    with closing(joined(stalled.faulty, "one")) as first, closing(joined(log, "two")) as second:
+        drive(log, storage, first, second)
         for job in JOBS:
             state_facts(log, job, *OPENING, AttemptFailed(attempt(1, 9), "oom"))
 
         def move() -> None:
             log.evict("one")
-            drive(log, storage, two)
+            drive(log, storage, second)
 
         stalled.before_commit = move
         with caplog.at_level(logging.WARNING):
-            drive(log, storage, one, two)
+            drive(log, storage, first, second)
         assert "slot one was fenced" in caplog.text
         for job in JOBS:
             assert audited(log, job).decisions == 3
         assert len(JOBS) == len(storage.deleted)
         state_facts(log, JOBS[0], produced(0, 1), by="later")
-        drive(log, storage, one, two)
+        drive(log, storage, first, second)
         assert audited(log, JOBS[0]).decisions == 4
-        assert one.states.keys() & two.states.keys() == set()
+        assert first.states.keys() & second.states.keys() == set()
 
 
 def test_a_second_master_of_a_slot_replaces_the_first() -> None:
@@ -208,8 +208,10 @@ def test_a_decision_that_no_log_takes_stops_its_job_only(
     monkeypatch.setattr(MemoryTransactions, "write", refusing)
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert said == f"this group of masters ignores job {JOBS[1]} from now on: injected: too large"
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert (
+        message == f"this group of masters ignores job {JOBS[1]} from now on: injected: too large"
+    )
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -239,8 +241,8 @@ def test_a_step_that_no_log_takes_stops_one_job_only(
     monkeypatch.setattr(MemoryTransactions, "_commit", commit)
     with closing(joined(log)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert said.startswith(f"this group of masters ignores job {JOBS[1]}")
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert message.startswith(f"this group of masters ignores job {JOBS[1]}")
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -250,24 +252,24 @@ def test_a_refusal_that_comes_late_stops_the_right_job(
     """A late refusal stops the job of the refused record, although Kafka's client reports it when
     another job's record is written."""
     many = MasterSettings(step_events_max=100)
-    log, storage, said = MemoryEventLog(1), Storage(), list[JobId]()
+    log, storage, written = MemoryEventLog(1), Storage(), list[JobId]()
     for job in JOBS[:3]:
         state_facts(log, job, *OPENING)
     begin, write = MemoryTransactions.begin, MemoryTransactions.write
     committed = MemoryTransactions._commit
 
     def begun(self: MemoryTransactions) -> None:
-        said.clear()
+        written.clear()
         begin(self)
 
     def late(self: MemoryTransactions, decision: Event) -> None:
-        if JOBS[1] in said and decision.job != JOBS[1]:
+        if JOBS[1] in written and decision.job != JOBS[1]:
             raise Invalid("injected: too large")
-        said.append(decision.job)
+        written.append(decision.job)
         write(self, decision)
 
     def commit(self: MemoryTransactions) -> None:
-        if JOBS[1] in said:
+        if JOBS[1] in written:
             self.abort()
             raise Invalid("injected: too large")
         committed(self)
@@ -276,8 +278,8 @@ def test_a_refusal_that_comes_late_stops_the_right_job(
         monkeypatch.setattr(MemoryTransactions, name, double)
     with closing(joined(log, settings=many)) as master, caplog.at_level(logging.ERROR):
         drive(log, storage, master)
-    (told,) = [r.getMessage() for r in caplog.records]
-    assert told.startswith(f"this group of masters ignores job {JOBS[1]}")
+    (message,) = [r.getMessage() for r in caplog.records]
+    assert message.startswith(f"this group of masters ignores job {JOBS[1]}")
     assert [2, 0, 2] == [len(deciders(log, job)) for job in JOBS[:3]]
 
 
@@ -389,8 +391,8 @@ def test_the_same_calls_make_the_same_log() -> None:
         log, storage = MemoryEventLog(PARTITIONS), Storage()
         for job in JOBS:
             state_facts(log, job, *OPENING, AttemptFailed(attempt(1, 9), "oom"))
-        with closing(joined(log, "one")) as one, closing(joined(log, "two")) as two:
-            drive(log, storage, one, two)
+        with closing(joined(log, "one")) as first, closing(joined(log, "two")) as second:
+            drive(log, storage, first, second)
         return [r for job in JOBS for r in events(log, job)]
 
     assert run() == run()

@@ -244,9 +244,9 @@ def test_a_job_that_was_not_swept_is_swept_by_the_next_master() -> None:
     with world.master() as steps:
         world.live(*LIVED, LeaseExpired("late", 1), *[Tick(1)] * 4)
         for _ in range(STEPS):
-            for one in steps.step(0.0):
-                if isinstance(one, Deletion):
-                    one.run(world.storage, world.log, Deadline.after(1.0))
+            for deletion in steps.step(0.0):
+                if isinstance(deletion, Deletion):
+                    deletion.run(world.storage, world.log, Deadline.after(1.0))
     assert not world.state.results[RESULT].production.attempts
     assert [] == world.storage.swept
     with world.master():
@@ -284,7 +284,7 @@ def test_a_driver_that_attached_meanwhile_is_left_alone() -> None:
         world.clock.at_ms += LEASE_MS
         world.live(LIVED[0])
         world.look(steps)
-    assert [1] == [said.epoch for said in world.bodies(LeaseExpired)]
+    assert [1] == [body.epoch for body in world.bodies(LeaseExpired)]
     assert (2, True) == (world.state.epoch, world.state.registered)
     assert ([], []) == (world.storage.deleted, world.storage.swept)
 

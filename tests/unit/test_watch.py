@@ -50,14 +50,14 @@ def world() -> Iterator[World]:
     made.watch.close()
 
 
-def until(result: ResultId, world: World, found: list[bool | None]) -> threading.Thread:
+def until(result: ResultId, world: World, answers: list[bool | None]) -> threading.Thread:
     """Start a thread that waits for a result."""
 
     def known(state: JobState) -> bool | None:
         return True if result in state.results else None
 
     def wait() -> None:
-        found.append(world.watch.wait(result, known, lambda: Deadline.after(WAIT_S)))
+        answers.append(world.watch.wait(result, known, lambda: Deadline.after(WAIT_S)))
 
     thread = threading.Thread(target=wait)
     thread.start()
@@ -66,29 +66,29 @@ def until(result: ResultId, world: World, found: list[bool | None]) -> threading
 
 def test_a_question_does_not_wait_for_another_ones_answer(world: World) -> None:
     """A thread is answered at once while another thread waits for a result that does not come."""
-    found: list[bool | None] = []
-    waiting = until(RESULT, world, found)
+    answers: list[bool | None] = []
+    waiting = until(RESULT, world, answers)
     began = SYSTEM_CLOCK.monotonic_s()
     for _ in range(5):
         assert world.watch.state(Deadline.after(WAIT_S)).job == JOB
     assert SYSTEM_CLOCK.monotonic_s() - began < WAIT_S / 2
-    assert found == []
+    assert answers == []
     world.register(RESULT)
     waiting.join()
-    assert found == [True]
+    assert answers == [True]
 
 
 def test_each_of_two_waits_ends_with_its_own_answer(world: World) -> None:
     """Each wait ends when its own result comes, whichever wait began first."""
     first: list[bool | None] = []
     second: list[bool | None] = []
-    one = until(RESULT, world, first)
-    other = until(OTHER, world, second)
+    earlier = until(RESULT, world, first)
+    later = until(OTHER, world, second)
     world.register(OTHER)
-    other.join(WAIT_S / 2)
+    later.join(WAIT_S / 2)
     assert (first, second) == ([], [True])
     world.register(RESULT)
-    one.join()
+    earlier.join()
     assert first == [True]
 
 
@@ -110,6 +110,6 @@ def test_a_look_begins_at_the_newest_snapshot() -> None:
     live(log, (produced(0, 9), produced(0, 10)), 1)
     log.expire(LOOP_JOB, position(log))
     assert start < position(log)
-    found = watch.state(Deadline.after(WAIT_S))
-    before, after = (one.results[LOOP_RESULT].totals.written for one in (state, found))
+    later = watch.state(Deadline.after(WAIT_S))
+    before, after = (look.results[LOOP_RESULT].totals.written for look in (state, later))
     assert before.superseded + 2 == after.superseded
