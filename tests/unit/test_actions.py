@@ -30,8 +30,8 @@ def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> Non
     enter(spark, runs)
     try:
         begun, late = iterate(df), iterate(df)
-        found = list(begun)
+        rows = list(begun)
     finally:
         leave(spark, runs)
-    assert ["ours"] == found
+    assert ["ours"] == rows
     assert ["Spark's"] == list(late) == list(iterate(df))

@@ -75,14 +75,14 @@ def test_applications_of_one_moment_have_jobs_of_their_own(monkeypatch: pytest.M
     A driver that attaches again gets its former job."""
     applications = ["local-1795545284524", "app-20261124184000-0000"]
     monkeypatch.setattr("os.getpid", lambda: 7)
-    first = [attach.default_job(one) for one in applications]
-    assert first == [attach.default_job(one) for one in applications]
+    first = [attach.default_job(application) for application in applications]
+    assert first == [attach.default_job(application) for application in applications]
     monkeypatch.setattr("socket.gethostname", lambda: "another")
-    second = [attach.default_job(one) for one in applications]
+    second = [attach.default_job(application) for application in applications]
     monkeypatch.setattr("os.getpid", lambda: 8)
-    third = [attach.default_job(one) for one in applications]
+    third = [attach.default_job(application) for application in applications]
     assert 6 == len({*first, *second, *third})
-    assert all(job_id(one).startswith(tuple(applications)) for one in (*first, *second, *third))
+    assert all(job_id(name).startswith(tuple(applications)) for name in (*first, *second, *third))
 
 
 def test_names_of_other_applications_are_kept() -> None:

@@ -23,11 +23,11 @@ def test_a_copy_keeps_its_values(name: str) -> None:
     made = make(memory, 5)
     columns = [made[label] for label in made]
     copies = [copied(column) for column in columns]
-    assert [one is None for one in copies] == [name in NOT_COPIED] * len(copies)
+    assert [copy is None for copy in copies] == [name in NOT_COPIED] * len(copies)
     if name not in NOT_COPIED:
         before = [str(pd.Series(column).tolist()) for column in columns]
         make(memory, 14)
-        assert before == [str(pd.Series(one).tolist()) for one in copies]
+        assert before == [str(pd.Series(copy).tolist()) for copy in copies]
         assert before != [str(pd.Series(column).tolist()) for column in columns]
 
 

@@ -130,7 +130,7 @@ def test_a_task_leaves_no_zip_to_look_through(
     importlib.import_module("zipped_once")
     assert str(archive) in sys.path_importer_cache
     forget_zips()
-    assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
+    assert not any(isinstance(finder, zipimporter) for finder in sys.path_importer_cache.values())
     importlib.import_module("zipped_twice")
 
 

@@ -41,8 +41,8 @@ def sources() -> tuple[Path, ...]:
         capture_output=True,
         text=True,
     )
-    found = {ROOT / line for line in listed.stdout.splitlines()}
-    return tuple(sorted(path for path in found if path.exists()))
+    paths = {ROOT / line for line in listed.stdout.splitlines()}
+    return tuple(sorted(path for path in paths if path.exists()))
 
 
 @cache

@@ -16,10 +16,10 @@ def test_windows_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> 
     widths = [*[1] * 2_000, 4_000, 4_000, 4_000, 20_000, 1]
     rows = pa.table({"c": ["x" * width for width in widths]})
     starts = np.arange(len(widths) + 1)
-    held = Groups([pa.array(starts[:-1])], [Sorted(rows, starts)], ["more"])
-    windows = list(pandas_functions._windows(held))
-    found = [(len(one.keys[0]), one.sides[0].rows) for one in windows]
-    assert rows == pa.concat_tables(part for _, part in found)
-    assert all(part.nbytes <= 10_000 or groups == 1 for groups, part in found)
+    whole = Groups([pa.array(starts[:-1])], [Sorted(rows, starts)], ["more"])
+    windows = list(pandas_functions._windows(whole))
+    parts = [(len(window.keys[0]), window.sides[0].rows) for window in windows]
+    assert rows == pa.concat_tables(part for _, part in parts)
+    assert all(part.nbytes <= 10_000 or groups == 1 for groups, part in parts)
     assert len(windows) < 10
-    assert ["more"] == [more for one in windows for more in one.more]
+    assert ["more"] == [more for window in windows for more in window.more]

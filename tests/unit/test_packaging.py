@@ -35,8 +35,8 @@ def project() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pins() -> dict[str, str]:
-    found = (PIN.fullmatch(line) for line in LOCK.splitlines())
-    return {pin["name"]: pin["version"] for pin in found if pin}
+    matches = (PIN.fullmatch(line) for line in LOCK.splitlines())
+    return {pin["name"]: pin["version"] for pin in matches if pin}
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +94,13 @@ def test_the_lock_keeps_to_the_versions_that_were_tried(pins: dict[str, str]) ->
 def test_every_import_is_declared(project: dict[str, Any]) -> None:
     """Every imported package is a declared dependency, and not just installed as a part of another
     one."""
-    modules = [one for folder in ("src", *ROOMS, "tests") for one in ROOT.glob(f"{folder}/**/*.py")]
+    modules = [
+        module for folder in ("src", *ROOMS, "tests") for module in ROOT.glob(f"{folder}/**/*.py")
+    ]
     imported = {name for module in modules for name in imports(module)} - sys.stdlib_module_names
     homes = metadata.packages_distributions()
     foreign = {name: set(homes.get(name, ())) for name in imported - {"headgate", "tests"}}
-    undeclared = {name for name, found in foreign.items() if not found & declared(project)}
+    undeclared = {name for name, packages in foreign.items() if not packages & declared(project)}
     assert undeclared - IMPLIED == set()
 
 
@@ -157,18 +159,22 @@ def declared(project: dict[str, Any]) -> set[str]:
     """Return the names of all dependencies in pyproject.toml."""
     asked = [
         *project["project"]["dependencies"],
-        *(one for extra in project["project"]["optional-dependencies"].values() for one in extra),
+        *(
+            dependency
+            for extra in project["project"]["optional-dependencies"].values()
+            for dependency in extra
+        ),
         *project["dependency-groups"]["dev"],
     ]
-    return {matched[0].lower() for one in asked if (matched := NAME.match(one))}
+    return {matched[0].lower() for dependency in asked if (matched := NAME.match(dependency))}
 
 
 def imports(module: Path) -> set[str]:
     """Return the top-level names of all absolute imports in a module."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
-            found |= {name.name.split(".")[0] for name in node.names}
+            names |= {name.name.split(".")[0] for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
-    return found
+            names.add(node.module.split(".")[0])
+    return names

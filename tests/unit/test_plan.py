@@ -41,7 +41,8 @@ def skewed(subpartitions: int, heavy: range, factor: int, objects: int) -> Manif
     sizes[heavy] *= factor
     starts = 8 + np.cumsum(sizes) - sizes
     return replace(
-        whole, sources=tuple(replace(one, starts=starts, sizes=sizes) for one in whole.sources)
+        whole,
+        sources=tuple(replace(source, starts=starts, sizes=sizes) for source in whole.sources),
     )
 
 
@@ -57,11 +58,11 @@ def asked_for(whole: Manifest, limits: Limits) -> list[int]:
             return memoryview(b"")
 
     with ThreadPoolExecutor(1) as fetchers:
-        held = RangeCache(Store(), limits.cache_bytes, fetchers)
+        cache = RangeCache(Store(), limits.cache_bytes, fetchers)
         for at in range(whole.count):
-            one = deployment(whole, at)
-            for piece in chain(plan(one, limits), read_on(one, limits)):
-                held.fetch(piece.source.name, piece.window).result()
+            gate = deployment(whole, at)
+            for piece in chain(plan(gate, limits), read_on(gate, limits)):
+                cache.fetch(piece.source.name, piece.window).result()
     return asked
 
 
@@ -84,8 +85,8 @@ def test_neighbours_come_along_where_they_are_wanted(
 ) -> None:
     """A neighbour is read along only while that costs less than the requests that it saves; many
     parallel readers make it cost more."""
-    found = group_of(manifest(1_000, slice_bytes), Limits(readers=readers))
-    assert joins is (found > 1)
+    group = group_of(manifest(1_000, slice_bytes), Limits(readers=readers))
+    assert joins is (group > 1)
 
 
 def test_a_group_fits_half_the_cache() -> None:
@@ -155,8 +156,8 @@ def test_what_is_large_by_itself_waits_for_its_reader() -> None:
     hot = replace(whole.sources[0], starts=8 + np.cumsum(sizes) - sizes, sizes=sizes)
     mixed = replace(whole, sources=(hot, whole.sources[1]))
     assert group == group_of(mixed, limits)
-    found = read_on(deployment(mixed, group - 1), limits)
-    assert [mixed.sources[1].name] == [piece.source.name for piece in found]
+    pieces = read_on(deployment(mixed, group - 1), limits)
+    assert [mixed.sources[1].name] == [piece.source.name for piece in pieces]
 
 
 def test_windows_leave_room_for_all_requests() -> None:

@@ -38,5 +38,5 @@ def test_each_row_has_a_test(row: list[str]) -> None:
 
 def test_each_method_has_a_row() -> None:
     """Every PySpark method that Headgate replaces is in the table."""
-    said = {name for row in ROWS for name in re.findall("`([a-zA-Z]+)`", row[0])}
-    assert {name for _, name in actions._methods()} <= said
+    names = {name for row in ROWS for name in re.findall("`([a-zA-Z]+)`", row[0])}
+    assert {name for _, name in actions._methods()} <= names

@@ -77,7 +77,7 @@ def test_readers_share_a_request(store: Store, fetchers: ThreadPoolExecutor) -> 
     store.may_answer.clear()
     asked = [cache.fetch(NAME, SPAN) for _ in range(2)]
     store.may_answer.set()
-    bodies = [bytes(one.result(5.0)) for one in (*asked, cache.fetch(NAME, SPAN))]
+    bodies = [bytes(answer.result(5.0)) for answer in (*asked, cache.fetch(NAME, SPAN))]
     assert [b"\3\3\3\3"] * 3 == bodies
     assert 1 == store.asked == cache.requests
 
@@ -98,10 +98,10 @@ def test_what_is_held_is_bounded(store: Store, fetchers: ThreadPoolExecutor, len
     cache = RangeCache(store, 1 << 20, fetchers)
     for at in range(3_000):
         cache.fetch(NAME, ByteRange(at, length)).result(5.0)
-    held = max(1, (1 << 20) // (length + 512))
-    cache.fetch(NAME, ByteRange(3_000 - held, length)).result(5.0)
+    capacity = max(1, (1 << 20) // (length + 512))
+    cache.fetch(NAME, ByteRange(3_000 - capacity, length)).result(5.0)
     assert 3_000 == store.asked
-    cache.fetch(NAME, ByteRange(3_000 - held - 1, length)).result(5.0)
+    cache.fetch(NAME, ByteRange(3_000 - capacity - 1, length)).result(5.0)
     assert 3_001 == store.asked
 
 

@@ -63,12 +63,12 @@ def test_small_slices_do_not_bring_their_large_neighbours() -> None:
         manifest, objects = written.manifest(), dict(written.objects)
     store = Held(objects)
     environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS)
-    found = Written(SCHEMA, written.descriptor, written.state, {}, store, environment)
+    view = Written(SCHEMA, written.descriptor, written.state, {}, store, environment)
     try:
-        assert MAPS == found.read(1, 1, manifest).num_rows
+        assert MAPS == view.read(1, 1, manifest).num_rows
         hot_bytes = HOT_ROWS * 8
         assert store.peak_bytes < hot_bytes
-        assert MAPS * HOT_ROWS == found.read(0, 1, manifest).num_rows
+        assert MAPS * HOT_ROWS == view.read(0, 1, manifest).num_rows
         budget = LIMITS.fetch_bytes + LIMITS.cache_bytes + 2 * hot_bytes
         assert hot_bytes < store.peak_bytes < budget < MAPS * hot_bytes
     finally:
@@ -88,9 +88,9 @@ def test_indexes_that_no_event_has_are_fetched_side_by_side() -> None:
                 return super().get(name, span)
 
         state = without_indexes(written.state)
-        found = build(written.descriptor, state, LAYOUT, Slow(written.objects))
-        for one, other in zip(found.sources, written.manifest().sources, strict=True):
-            assert (one.name, one.sizes.tolist()) == (other.name, other.sizes.tolist())
+        manifest = build(written.descriptor, state, LAYOUT, Slow(written.objects))
+        for left, right in zip(manifest.sources, written.manifest().sources, strict=True):
+            assert (left.name, left.sizes.tolist()) == (right.name, right.sizes.tolist())
 
 
 def test_a_segment_ends_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

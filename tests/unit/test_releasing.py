@@ -20,7 +20,7 @@ from headgate.connectors.spark.settings import read_settings
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import ResultId, job_id
 
-FIRST, SECOND = (ShuffleDescriptor(job_id("job"), ResultId(one), 1, 1, 1) for one in "ab")
+FIRST, SECOND = (ShuffleDescriptor(job_id("job"), ResultId(name), 1, 1, 1) for name in "ab")
 
 
 def refuse(*_: object) -> None:
@@ -152,7 +152,7 @@ def test_a_cache_that_is_not_filled_has_its_own_plan(monkeypatch: pytest.MonkeyP
         cachedPlan=lambda: "its own", cachedColumnBuffers=refuse, clearCache=lambda _: None
     )
     door: Any = SimpleNamespace(
-        rows_behind=lambda one: one, weakly=lambda one: SimpleNamespace(get=lambda: one)
+        rows_behind=lambda plan: plan, weakly=lambda plan: SimpleNamespace(get=lambda: plan)
     )
     execution = SimpleNamespace(executedPlan=lambda: "ours")
     frame: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution))

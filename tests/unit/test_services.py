@@ -41,13 +41,13 @@ def test_the_nearest_name_wins(tmp_path: Path) -> None:
     """An exchange's service comes before its job's, and that before the cluster's. Each service is
     made once, when it is first chosen."""
     made: list[str] = []
-    found = services(made, tmp_path)
+    chooser = services(made, tmp_path)
     assert made == []
-    cluster = found.choose()
-    local = found.choose(job=LOCAL_FILES)
+    cluster = chooser.choose()
+    local = chooser.choose(job=LOCAL_FILES)
     assert local is not cluster
-    assert found.choose(job=LOCAL_FILES, exchange=OBJECT_STORE) is cluster
-    assert found.choose(exchange=LOCAL_FILES) is local
+    assert chooser.choose(job=LOCAL_FILES, exchange=OBJECT_STORE) is cluster
+    assert chooser.choose(exchange=LOCAL_FILES) is local
     assert made == [OBJECT_STORE, LOCAL_FILES]
 
 

@@ -42,10 +42,10 @@ def manifest(sources: int, subpartitions: int) -> Manifest:
 
 def same(expected: Manifest, actual: Manifest) -> None:
     assert (expected.first, expected.count) == (actual.first, actual.count)
-    for one, other in zip(expected.sources, actual.sources, strict=True):
-        assert (one.attempt, one.name) == (other.attempt, other.name)
+    for left, right in zip(expected.sources, actual.sources, strict=True):
+        assert (left.attempt, left.name) == (right.attempt, right.name)
         for field in ("starts", "rows", "sizes", "checksums"):
-            assert getattr(one, field).tolist() == getattr(other, field).tolist()
+            assert getattr(left, field).tolist() == getattr(right, field).tolist()
 
 
 def test_a_small_manifest_travels() -> None:

@@ -46,7 +46,7 @@ def test_names_are_quoted_as_in_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "difference"),
     [
         (ROWS[:2], "2 rows, not 3"),
         ([ROWS[1], ROWS[0], ROWS[2]], "row 0 is (1, 'y'), not (1, 'x')"),
@@ -55,9 +55,9 @@ def test_names_are_quoted_as_in_spark() -> None:
         (ROWS, ""),
     ],
 )
-def test_orders_are_compared(given: list[tuple[Any, ...]], said: str) -> None:
+def test_orders_are_compared(given: list[tuple[Any, ...]], difference: str) -> None:
     """A missing row, a misplaced row, another row and a row of another width are all reported."""
-    assert said == differs_in_order(ROWS, given)
+    assert difference == differs_in_order(ROWS, given)
 
 
 @pytest.mark.parametrize(

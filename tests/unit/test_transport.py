@@ -58,8 +58,8 @@ def test_messages_are_bounded_by_their_bytes() -> None:
     rows = pa.record_batch([pa.array(texts)], ["c"])
     tasks: Any = SimpleNamespace(batches_of=lambda number: [rows])
     sent = list(ReaderTask.frames(tasks, 0, []))
-    found = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
-    assert rows == pa.concat_batches(found)
+    batches = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
+    assert rows == pa.concat_batches(batches)
     assert max(message.size for message in sent) < 5 << 20
 
 
@@ -67,7 +67,9 @@ def test_an_attempt_of_other_rows_is_found() -> None:
     """A winner with another number of rows than Spark's successful attempt is `Corrupt`."""
     result = ResultId("r")
     attempts = [AttemptId(PartitionId(result, index), 1, index) for index in range(2)]
-    produced = {one: Produced(one, (SegmentSummary(0, 10, 7, 0, b""),)) for one in attempts}
+    produced = {
+        attempt: Produced(attempt, (SegmentSummary(0, 10, 7, 0, b""),)) for attempt in attempts
+    }
     production = Production(
         attempts=PersistentMap(produced), winners=PersistentMap(enumerate(attempts))
     )

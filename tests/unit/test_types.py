@@ -47,6 +47,6 @@ def test_null_structs_have_bytes() -> None:
     not."""
     inner = pa.struct([("n", pa.int64()), ("is", pa.bool_()), ("d", pa.decimal128(38, 2))])
     kinds = [inner, pa.struct([("s", inner)]), pa.list_(inner), pa.string(), pa.null()]
-    found = [types.least_bytes([pa.field("c", kind)]) for kind in kinds]
-    assert [25, 25, 4, 4, 0] == found
+    sizes = [types.least_bytes([pa.field("c", kind)]) for kind in kinds]
+    assert [25, 25, 4, 4, 0] == sizes
     assert 58 == types.least_bytes(pa.schema([(str(at), kind) for at, kind in enumerate(kinds)]))

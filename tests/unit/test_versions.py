@@ -38,7 +38,7 @@ def test_kinds_of_functions_that_are_new_are_not_asked_for() -> None:
     batch."""
     program = (
         "from pyspark.util import PythonEvalType as kinds\n"
-        "for name in [one for one in vars(kinds) if one.endswith('ITER_UDF')]:\n"
+        "for name in [kind for kind in vars(kinds) if kind.endswith('ITER_UDF')]:\n"
         "    delattr(kinds, name)\n"
         "from headgate import Headgate"
     )
@@ -48,7 +48,11 @@ def test_kinds_of_functions_that_are_new_are_not_asked_for() -> None:
 def test_pip_allows_what_is_known_and_newer() -> None:
     """pip allows Spark from the oldest known version up to the next major version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (asked,) = (one for one in project["optional-dependencies"]["spark"] if "pyspark" in one)
+    (asked,) = (
+        dependency
+        for dependency in project["optional-dependencies"]["spark"]
+        if "pyspark" in dependency
+    )
     assert f"pyspark>={OLDEST},<{int(NEWEST.split('.')[0]) + 1}" == asked
 
 
