@@ -50,15 +50,15 @@ class Context:
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
     """Return the running stack, and a place in its bucket for this suite alone."""
-    found = stack.status()
-    assert found is not None, "`make stack` starts it"
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", found.access_key)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", found.secret_key)
-    monkeypatch.setenv("HEADGATE_BROKER", found.bootstrap)
-    monkeypatch.setenv("HEADGATE_STORE", f"s3://{found.bucket}/test-cli")
-    monkeypatch.setenv("HEADGATE_S3_ENDPOINT", found.endpoint)
-    store = f"s3://{found.bucket}/test-cli"
-    return Target(found.bootstrap, store, "headgate", {}, {"endpoint": found.endpoint})
+    state = stack.status()
+    assert state is not None, "`make stack` starts it"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", state.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", state.secret_key)
+    monkeypatch.setenv("HEADGATE_BROKER", state.bootstrap)
+    monkeypatch.setenv("HEADGATE_STORE", f"s3://{state.bucket}/test-cli")
+    monkeypatch.setenv("HEADGATE_S3_ENDPOINT", state.endpoint)
+    store = f"s3://{state.bucket}/test-cli"
+    return Target(state.bootstrap, store, "headgate", {}, {"endpoint": state.endpoint})
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_events_and_state_tell_the_exchange(job: JobId) -> None:
     """The log lists the events in order, and the state at an offset is the state of that time."""
     code, lines = ran("events", "--job", job, "--json")
     events = [json.loads(line) for line in lines]
-    consumable = [one["offset"] for one in events if one["kind"] == "Consumable"]
+    consumable = [event["offset"] for event in events if event["kind"] == "Consumable"]
     assert (code, len(consumable)) == (0, PARTITIONS)
     _, then = ran("state", "--job", job, "--at", str(consumable[0]))
     _, now = ran("state", "--job", job)

@@ -30,8 +30,8 @@ HERE = "127.0.0.2"
 
 @pytest.fixture
 def link(log: KafkaEventLog) -> Iterator[Link]:
-    with closing(Link(log._settings.bootstrap, HERE)) as found:
-        yield found
+    with closing(Link(log._settings.bootstrap, HERE)) as proxy:
+        yield proxy
 
 
 def driver(log: KafkaEventLog, folder: Path, name: str) -> DriverMaster:
@@ -74,7 +74,7 @@ def test_a_driver_that_was_cut_off_leaves_its_successor_alone(
     described = second.register_partition_with_producer(job, again, ProducerDescriptor(0, 1))
     assert 2 == described.result(LIMIT_S).epoch
     second.unregister_job(job)
-    decided = [one.event.by for one in events_of(log, job) if one.event.basis is not None]
+    decided = [record.event.by for record in events_of(log, job) if record.event.basis is not None]
     assert sorted(decided) == decided, "the first driver has decided behind the second one"
     first.close()
     second.close()

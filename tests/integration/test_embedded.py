@@ -118,11 +118,11 @@ def ended(pidfd: int, within_s: float) -> bool:
 def listening_addresses(pid: int) -> set[tuple[str, int]]:
     """Return the addresses, in the kernel's notation, on which the process accepts connections."""
     inodes = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
-    found = set()
+    addresses = set()
     for table in ("tcp", "tcp6"):
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             fields = row.split()
             if fields[3] == LISTENING and f"socket:[{fields[9]}]" in inodes:
                 host, _, port = fields[1].partition(":")
-                found.add((host, int(port, 16)))
-    return found
+                addresses.add((host, int(port, 16)))
+    return addresses

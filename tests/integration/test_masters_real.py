@@ -79,7 +79,7 @@ class Masters:
     said_by: dict[str, Path] = field(default_factory=dict)
 
     def start(self, slot: str) -> None:
-        said = self.folder / f"{slot}-{len(list(self.folder.glob('*.err')))}.err"
+        output = self.folder / f"{slot}-{len(list(self.folder.glob('*.err')))}.err"
         own = self.folder / slot
         own.mkdir(exist_ok=True)
         options = {
@@ -90,23 +90,23 @@ class Masters:
             "--kafka": "session.timeout.ms=6000",
         }
         given = [part for option in options.items() for part in option]
-        with said.open("wb") as stderr:
+        with output.open("wb") as stderr:
             often = str(self.snapshot_events)
             command = [sys.executable, "-c", HOLDING, often, str(own), "master", *given]
             self.processes[slot] = subprocess.Popen(command, stderr=stderr)
-        self.said_by[slot] = said
+        self.said_by[slot] = output
 
     def said(self, slot: str) -> str:
         return self.said_by[slot].read_text()
 
     def decides_for(self, slot: str) -> set[int]:
-        found: set[int] = set()
+        partitions: set[int] = set()
         for line in self.said(slot).splitlines():
             if begun := re.search(r"decides for partition (\d+) now", line):
-                found.add(int(begun[1]))
+                partitions.add(int(begun[1]))
             if lost := re.search(r"holds partition (\d+) no longer", line):
-                found.discard(int(lost[1]))
-        return found
+                partitions.discard(int(lost[1]))
+        return partitions
 
     def signal(self, slot: str, number: signal.Signals) -> None:
         self.processes[slot].send_signal(number)
@@ -115,13 +115,13 @@ class Masters:
 
     def began_at(self, slot: str, partition: int) -> int:
         """Return the offset from which a slot has read a partition after its last grant."""
-        found = re.findall(rf"holds partition {partition}, from offset (\d+) on", self.said(slot))
-        return int(found[-1])
+        offsets = re.findall(rf"holds partition {partition}, from offset (\d+) on", self.said(slot))
+        return int(offsets[-1])
 
     def await_shared(self, *slots: str) -> None:
         def shared() -> bool:
-            found = [self.decides_for(slot) for slot in slots]
-            return sum(map(len, found)) == PARTITIONS and all(found)
+            shares = [self.decides_for(slot) for slot in slots]
+            return sum(map(len, shares)) == PARTITIONS and all(shares)
 
         wait_for(shared, f"{slots} do not share the partitions")
 
@@ -137,11 +137,11 @@ class Masters:
 @pytest.fixture
 def masters(log: KafkaEventLog, tmp_path: Path) -> Iterator[Masters]:
     settings = log._settings
-    found = Masters(settings.bootstrap, settings.topic_prefix, tmp_path)
+    group = Masters(settings.bootstrap, settings.topic_prefix, tmp_path)
     try:
-        yield found
+        yield group
     finally:
-        found.stop()
+        group.stop()
 
 
 class Run:
@@ -247,10 +247,10 @@ def test_a_paused_master_changes_nothing(
     (partition,) = masters.decides_for("a")
     run = Run(log, masters, job_in(partition, "job"), SESSION)
     descriptor = run.register(2)
-    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold, sign = masters.folder / "a" / "hold", masters.folder / "a" / "held"
     hold.touch()
     run.produce(descriptor, 0)
-    wait_for(held.exists, "the master is not in a step")
+    wait_for(sign.exists, "the master is not in a step")
     masters.signal("a", signal.SIGSTOP)
     begun_s = SYSTEM_CLOCK.monotonic_s()
     run.produce(descriptor, 1)
@@ -277,8 +277,10 @@ def test_a_killed_masters_jobs_are_taken_up_at_their_snapshots(
         run.produce(descriptor, partition)
 
     def kept() -> bool:
-        found = read_snapshots(log, run.job, Deadline.after(LIMIT_S)).get(run.job)
-        return found is not None and any(r.production.winners for r in found.state.results.values())
+        newest = read_snapshots(log, run.job, Deadline.after(LIMIT_S)).get(run.job)
+        return newest is not None and any(
+            r.production.winners for r in newest.state.results.values()
+        )
 
     wait_for(kept, "no snapshot has anything that was produced")
     first = events_of(log, run.job)[0].offset
@@ -340,10 +342,10 @@ def test_a_death_inside_a_step_stalls_others_briefly(
     run = Run(log, masters, job_in(0, "job"), SESSION)
     unrelated = Run(log, masters, job_in(0, "unrelated"), PER_JOB)
     descriptor, other = run.register(1), unrelated.register(1)
-    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold, sign = masters.folder / "a" / "hold", masters.folder / "a" / "held"
     hold.touch()
     run.produce(descriptor, 0)
-    wait_for(held.exists, "the master is not in a step")
+    wait_for(sign.exists, "the master is not in a step")
     masters.signal("a", signal.SIGKILL)
     hold.unlink()
     begun_s = SYSTEM_CLOCK.monotonic_s()
@@ -366,11 +368,11 @@ def test_a_slot_has_one_process(log: KafkaEventLog, masters: Masters) -> None:
     error."""
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
-    first, said = masters.processes["a"], masters.said_by["a"]
+    first, output = masters.processes["a"], masters.said_by["a"]
     masters.start("a")
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the slot is not taken")
     assert first.wait(LIMIT_S) == 2
-    assert "error: another master has joined under slot a" in said.read_text()
+    assert "error: another master has joined under slot a" in output.read_text()
     run = Run(log, masters, job_in(0, "job"), SESSION)
     run.end()
 
@@ -407,10 +409,10 @@ def test_a_slot_that_the_group_gave_up(log: KafkaEventLog, masters: Masters) -> 
     wait_for(lambda: len(masters.decides_for("a")) == PARTITIONS, "the master does not decide")
     run = Run(log, masters, job_in(0, "job"), SESSION)
     descriptor = run.register(1)
-    hold, held = masters.folder / "a" / "hold", masters.folder / "a" / "held"
+    hold, sign = masters.folder / "a" / "hold", masters.folder / "a" / "held"
     hold.touch()
     run.produce(descriptor, 0)
-    wait_for(held.exists, "the master is not in a step")
+    wait_for(sign.exists, "the master is not in a step")
     take_out_of_group(masters.bootstrap, log._settings.masters_group, "a")
     SYSTEM_CLOCK.sleep_s(1.5)  # time for a heartbeat, which tells the client
     other = Consumer(log._settings.joining("a"))

@@ -208,21 +208,21 @@ def test_no_connection_is_unavailable(act: str) -> None:
 
 def test_every_exception_of_obstore_is_translated() -> None:
     """The door's table has every exception class of obstore."""
-    found = {name for name in dir(obstore.exceptions) if name.endswith("Error")}
-    assert set() == found - set(OBSTORE)
+    names = {name for name in dir(obstore.exceptions) if name.endswith("Error")}
+    assert set() == names - set(OBSTORE)
 
 
 def test_every_exception_of_botocore_is_translated() -> None:
     """Every exception class of botocore is translated or reviewed."""
     root = {"BotoCoreError", "Exception", "BaseException", "object"}
-    found = {
+    names = {
         name
         for name, cls in vars(botocore.exceptions).items()
         if isinstance(cls, type)
         and issubclass(cls, (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError))
         and not ({base.__name__ for base in cls.__mro__} - root) & set(BOTOCORE)
     }
-    assert found == REVIEWED
+    assert names == REVIEWED
 
 
 @pytest.mark.parametrize(
@@ -407,11 +407,15 @@ def test_options_reach_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://two")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    found = s3_settings("bucket", {"tries_max": "3", "user_agent": "x"})
-    assert (found.endpoint, found.region, found.path_style) == ("http://two", "eu-west-1", True)
-    assert (found.retries.tries_max, found.client.passed) == (3, {"user_agent": "x"})
-    found = s3_settings("bucket", {"endpoint": "http://three", "path_style": "false"})
-    assert (found.endpoint, found.path_style) == ("http://three", False)
+    settings = s3_settings("bucket", {"tries_max": "3", "user_agent": "x"})
+    assert (settings.endpoint, settings.region, settings.path_style) == (
+        "http://two",
+        "eu-west-1",
+        True,
+    )
+    assert (settings.retries.tries_max, settings.client.passed) == (3, {"user_agent": "x"})
+    settings = s3_settings("bucket", {"endpoint": "http://three", "path_style": "false"})
+    assert (settings.endpoint, settings.path_style) == ("http://three", False)
 
 
 @pytest.mark.parametrize("name", [o.name for o in OPTIONS if o.default in ("", None)])
@@ -477,7 +481,7 @@ def test_uploads_are_found_where_a_prefix_finds_none(
         for page in pages
     ]
     with scripted(*script) as store:
-        found = list(store_at(store.endpoint).uploads("root/job/"))
+        uploads = list(store_at(store.endpoint).uploads("root/job/"))
         assert requests == len(store.urls)
         assert ("prefix=root" in store.urls[0], "prefix" in store.urls[-1]) == (True, requests == 1)
-    assert (server not in ("AmazonS3", "MinIO")) == (len(found) == 1)
+    assert (server not in ("AmazonS3", "MinIO")) == (len(uploads) == 1)
