@@ -88,18 +88,18 @@ class Service:
     def objects(self, job: JobId) -> list[str]:
         store, root = self.factory.open_store()
         prefix = Layout(root, job).prefix
-        found = [stat.name for stat in store.list(prefix)]
-        found += [upload.name for upload in store.uploads(prefix)]
+        names = [stat.name for stat in store.list(prefix)]
+        names += [upload.name for upload in store.uploads(prefix)]
         store.close()
-        return found
+        return names
 
     def stores(self, job: JobId) -> list[str]:
         """Return the store of each registration of the job, in order."""
         with closing(self.factory.open_log()) as log:
             bodies = [
-                one.event.body
-                for one in log.read_all(Deadline.after(WAIT_S))
-                if one.event.job == job
+                record.event.body
+                for record in log.read_all(Deadline.after(WAIT_S))
+                if record.event.job == job
             ]
         return [body.store for body in bodies if isinstance(body, JobRegistered)]
 
@@ -150,9 +150,9 @@ def write(
 
 def manifest_of(service: Service, master: DriverMaster, it: ShuffleDescriptor) -> Manifest:
     state, (store, root) = master.await_complete(it), service.factory.open_store()
-    found = build(it, state, Layout(root, it.job), store)
+    manifest = build(it, state, Layout(root, it.job), store)
     store.close()
-    return found
+    return manifest
 
 
 def read(environment: ObjectStoreEnvironment, manifest: Manifest) -> list[int]:
@@ -209,9 +209,9 @@ class ShuffleServiceSuite:
         objects stay."""
         other = JobId(f"{job}-other")
         master = service.master()
-        for one in (job, other):
-            master.register_job(Job(one))
-            write(service.environment(one), register(master, one), range(PARTITIONS))
+        for owner in (job, other):
+            master.register_job(Job(owner))
+            write(service.environment(owner), register(master, owner), range(PARTITIONS))
         store, root = service.factory.open_store()
         stray = AttemptId(PartitionId(RESULT, 0), 1, 10_000)
         store.put(Layout(root, job).segment(stray, 0), b"of a zombie", "w")
@@ -239,13 +239,13 @@ class ShuffleServiceSuite:
             now.manifest, SCHEMA, 0, SUBPARTITIONS, 1, now.unknown, now.told, 0
         )
         batches = iter(service.environment(job).create_input_gate(deployment))
-        found = [n for _ in range(SUBPARTITIONS) for n in next(batches)["n"].to_pylist()]
-        assert set(found) <= set(rows_of(1))
+        rows = [n for _ in range(SUBPARTITIONS) for n in next(batches)["n"].to_pylist()]
+        assert set(rows) <= set(rows_of(1))
         writer = threading.Thread(target=lambda: write(environment, descriptor, [0, 2]))
         writer.start()
-        found += [n for batch in batches for n in batch["n"].to_pylist()]
+        rows += [n for batch in batches for n in batch["n"].to_pylist()]
         writer.join()
-        assert sorted(found) == EVERY_ROW
+        assert sorted(rows) == EVERY_ROW
         master.unregister_job(job)
 
     def test_a_lost_partition_is_made_again(self, service: Service, job: JobId) -> None:
@@ -261,16 +261,16 @@ class ShuffleServiceSuite:
             [source.name for source in manifest.sources if source.attempt.partition.index == 1]
         )
         store.close()
-        found: list[int] = []
+        rows: list[int] = []
         shuffle = service.environment(job)
-        reader = threading.Thread(target=lambda: found.extend(read(shuffle, manifest)))
+        reader = threading.Thread(target=lambda: rows.extend(read(shuffle, manifest)))
         reader.start()
         await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
         assert not master.is_available(job, RESULT, 1)
         assert master.is_available(job, RESULT, 0)
         write(environment, descriptor, [1])
         reader.join()
-        assert found == EVERY_ROW
+        assert rows == EVERY_ROW
         assert master.is_available(job, RESULT)
         master.unregister_job(job)
 
@@ -288,16 +288,16 @@ class ShuffleServiceSuite:
         descriptor = register(master, job)
         write(environment, descriptor, range(PARTITIONS))
         manifest = manifest_of(service, master, descriptor)
-        told = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
-        assert len(told) > 1
+        names = [s.name for s in manifest.sources if s.attempt.partition.index == 1]
+        assert len(names) > 1
         store, _ = service.factory.open_store()
-        store.delete(told[-1:])
+        store.delete(names[-1:])
         store.close()
         limits = replace(service.factory.limits, fetch_bytes=fetch_bytes, join_bytes=0)
         few = Service(replace(service.factory, limits=limits), service.made)
         shuffle = few.environment(job)
-        with ThreadPoolExecutor(1) as one:
-            reader = one.submit(read, shuffle, manifest)
+        with ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(read, shuffle, manifest)
             await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
             write(environment, descriptor, [1], step=-1)
             failure = reader.exception(WAIT_S)
@@ -307,7 +307,7 @@ class ShuffleServiceSuite:
         else:
             assert failure is None
             assert reader.result() == EVERY_ROW
-        await_that(lambda: not set(told) & set(service.objects(job)), "what was replaced goes")
+        await_that(lambda: not set(names) & set(service.objects(job)), "what was replaced goes")
         assert read(shuffle, manifest) == EVERY_ROW
         master.unregister_job(job)
 
@@ -323,8 +323,8 @@ class ShuffleServiceSuite:
         store, _ = service.factory.open_store()
         store.delete([s.name for s in manifest.sources if s.attempt.partition.index == 1])
         store.close()
-        with ThreadPoolExecutor(1) as one:
-            reader = one.submit(read, service.environment(job), manifest)
+        with ThreadPoolExecutor(1) as pool:
+            reader = pool.submit(read, service.environment(job), manifest)
             await_that(lambda: driver.missing == {RESULT: frozenset({1})}, "the job is told")
             write(environment, descriptor, [1], step=-2)
             assert "made again with other rows" in str(reader.exception(WAIT_S))

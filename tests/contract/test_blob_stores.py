@@ -98,7 +98,7 @@ class TestFiles(BlobStoreSuite):
         for _ in range(2):
             store.put("a/b", b"123", "w")
             assert bytes(store.get("a/b")) == b"123"
-            assert [one.name for one in pending] == ["a/b"]
+            assert [upload.name for upload in pending] == ["a/b"]
             pending.clear()
 
     def test_an_abort_while_its_upload_is_published(
@@ -115,10 +115,10 @@ class TestFiles(BlobStoreSuite):
             published.set()
 
         def links_to_it(self: FileBlobStore, *given: Any) -> bool:
-            found = links_to(self, *given)
+            linked = links_to(self, *given)
             may_publish.set()
             published.wait(0.2)
-            return found
+            return linked
 
         monkeypatch.setattr(FileBlobStore, "_publish", publish_late)
         with ThreadPoolExecutor(1) as pool:

@@ -41,12 +41,12 @@ def place_of(log: KafkaEventLog, job: JobId, partitions: int) -> TopicPartition:
 def settings() -> Iterator[KafkaSettings]:
     """Return settings for a log of this run on the real stack, whose topics are deleted at the
     end."""
-    found = stack.status()
-    assert found is not None, "no real stack runs: start one first"
+    state = stack.status()
+    assert state is not None, "no real stack runs: start one first"
     prefix, topic = f"test-{SYSTEM_CLOCK.now_ms()}", TopicSettings(4, 1, 3_600_000)
-    made = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S)
+    made = KafkaSettings(state.bootstrap, prefix, topic, LIMIT_S)
     yield made
-    admin = AdminClient({"bootstrap.servers": found.bootstrap})
+    admin = AdminClient({"bootstrap.servers": state.bootstrap})
     for deleted in admin.delete_topics([topic.name for topic in made.topics]).values():
         deleted.result(LIMIT_S)
 
@@ -231,8 +231,8 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
         log = KafkaEventLog(settings)
         log.prepare(Deadline.after(LIMIT_S))
         (*_, state) = settings.topics
-        found = log._clients._configured(state.name, Deadline.after(LIMIT_S))
-        assert (16 << 20) == int(found["segment.bytes"])
+        options = log._clients._configured(state.name, Deadline.after(LIMIT_S))
+        assert (16 << 20) == int(options["segment.bytes"])
         by_hand = replace(settings, topic_prefix=f"{settings.topic_prefix}-large")
         admin = AdminClient({"bootstrap.servers": settings.bootstrap})
         new = NewTopic(by_hand.state_topic, 4, config={"cleanup.policy": "compact"})

@@ -57,19 +57,19 @@ class TestKafkaMasterGroup(MasterGroupSuite):
     @pytest.fixture
     def log(self) -> Iterator[EventLog]:
         """Prepare a topic and a group for one test, and delete the topics afterwards."""
-        found = stack.status()
-        assert found is not None, "no real stack runs: start one first"
+        state = stack.status()
+        assert state is not None, "no real stack runs: start one first"
         prefix, topic = (
             f"test-{SYSTEM_CLOCK.now_ms()}",
             TopicSettings(self.PARTITIONS, 1, 3_600_000),
         )
-        settings = KafkaSettings(found.bootstrap, prefix, topic, LIMIT_S, options=SESSION)
+        settings = KafkaSettings(state.bootstrap, prefix, topic, LIMIT_S, options=SESSION)
         log = KafkaEventLog(settings)
         log.prepare(Deadline.after(LIMIT_S))
         yield log
         log.close()
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+        admin = AdminClient({"bootstrap.servers": state.bootstrap})
+        for deleted in admin.delete_topics([created.name for created in settings.topics]).values():
             deleted.result(LIMIT_S)
 
     def evict(self, log: EventLog, slot: str) -> None:
@@ -204,16 +204,16 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         opened.callback(slow.membership.close)
         other = self.member(opened, log, "two")
         wait_for(lambda: len(slow.read) == 1 and slow.may_decide, slow, other)
-        (held,) = slow.read
+        (partition,) = slow.read
         with monkeypatch.context() as paused:
             paused.setattr(KafkaMembership, "_end", lambda *_: None)
             slow.membership.begin()
-            slow.membership.write(decision(jobs[held], "taken"))
-            slow.membership.commit({held: 1})
+            slow.membership.write(decision(jobs[partition], "taken"))
+            slow.membership.commit({partition: 1})
         wait_for(lambda: len(other.read) == 2, other)
         for _ in range(20):
             other.poll()
-            assert other.membership.end(held) is None
+            assert other.membership.end(partition) is None
         assert isinstance(slow.membership, KafkaMembership)
         slow.membership._end(Deadline.after(LIMIT_S))
         wait_for(holds(other, 0, 1), other)

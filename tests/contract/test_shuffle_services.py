@@ -44,15 +44,15 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
     @classmethod
     def settings(cls) -> Iterator[KafkaSettings]:
         """Prepare a topic of this run, and delete it at the end."""
-        found = stack.status()
-        assert found is not None, "no real stack runs: start one first"
+        state = stack.status()
+        assert state is not None, "no real stack runs: start one first"
         prefix = f"test-services-{SYSTEM_CLOCK.now_ms()}"
-        settings = KafkaSettings(found.bootstrap, prefix, TopicSettings(4, 1, 3_600_000), WAIT_S)
+        settings = KafkaSettings(state.bootstrap, prefix, TopicSettings(4, 1, 3_600_000), WAIT_S)
         log = KafkaEventLog(settings)
         log.prepare(Deadline.after(WAIT_S))
         log.close()
         yield settings
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
+        admin = AdminClient({"bootstrap.servers": state.bootstrap})
         for deleted in admin.delete_topics([settings.events_topic]).values():
             deleted.result(WAIT_S)
 
@@ -60,12 +60,12 @@ class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
     def factory(
         self, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[StorageFactory]:
-        found = stack.status()
-        assert found is not None
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", found.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", found.secret_key)
-        url = f"s3://{found.bucket}/{settings.topic_prefix}"
-        options = {"endpoint": found.endpoint}
+        state = stack.status()
+        assert state is not None
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", state.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", state.secret_key)
+        url = f"s3://{state.bucket}/{settings.topic_prefix}"
+        options = {"endpoint": state.endpoint}
         yield StorageFactory(
             lambda: KafkaEventLog(settings),
             lambda: open_store(url, options),
