@@ -86,7 +86,7 @@ def _snapshot_readers() -> Iterator[Reader]:
     content behind a right checksum, as a foreign writer may make it."""
     state = run(list(OPENING))[0]
     records, _ = snapshots.write(Snapshot(state, (), 9, 1), Standing())
-    stored = {one.key: one.body for one in records if one.body is not None}
+    stored = {record.key: record.body for record in records if record.body is not None}
     frame_bytes = snapshots._FRAME.size
     for key, kind in ((JOB, snapshots.Index), (f"{JOB}/{RESULTS[0]}", ResultState)):
 
@@ -164,11 +164,11 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="of all readers together")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    found = list(readers())
+    all_readers = list(readers())
     confine()
     tried = Counter[str]()
-    for reader in found:
-        began_s, each = SYSTEM_CLOCK.monotonic_s(), given.inputs // len(found)
+    for reader in all_readers:
+        began_s, each = SYSTEM_CLOCK.monotonic_s(), given.inputs // len(all_readers)
         fine, wrong = fuzz(reader, each, given.seed)
         tried[reader.name] = each
         rate = each / (SYSTEM_CLOCK.monotonic_s() - began_s)

@@ -162,11 +162,13 @@ class Naive:
             self.epoch, self.open, self.failed = self.epoch + 1, True, False
         elif isinstance(fact, (JobUnregistered, LeaseExpired)):
             self.open = False
-            for told in self.told.values():
-                told.released |= told.expires_ms is None and told.tracked
+            for result in self.told.values():
+                result.released |= result.expires_ms is None and result.tracked
         elif isinstance(fact, Tick):
-            for told in self.told.values():
-                told.released |= bool(told.expires_ms) and (told.expires_ms or 0) <= fact.now_ms
+            for result in self.told.values():
+                result.released |= (
+                    bool(result.expires_ms) and (result.expires_ms or 0) <= fact.now_ms
+                )
         elif isinstance(fact, ExecutorLost):
             self.lose_host(fact.host)
         elif isinstance(fact, ResultRegistered):
@@ -179,74 +181,74 @@ class Naive:
             self.take_result(fact, self.told[fact.result])
 
     def lose_host(self, host: str) -> None:
-        for told in self.told.values():
-            for attempt in [a for a, where in told.running.items() if where == host]:
-                told.barred.add(attempt)
-                del told.running[attempt]
+        for result in self.told.values():
+            for attempt in [a for a, where in result.running.items() if where == host]:
+                result.barred.add(attempt)
+                del result.running[attempt]
 
-    def take_result(self, fact: Fact, told: Told) -> None:
+    def take_result(self, fact: Fact, result: Told) -> None:
         if isinstance(fact, ReleaseRequested):
-            told.released = True
+            result.released = True
         elif isinstance(fact, PromoteRequested):
-            if not told.released and self.complete(told):
-                told.expires_ms = fact.expires_ms
+            if not result.released and self.complete(result):
+                result.expires_ms = fact.expires_ms
         elif isinstance(fact, StopTrackingRequested):
-            told.tracked &= told.released
+            result.tracked &= result.released
         elif isinstance(fact, PartitionRegistered) and self.open and not self.failed:
             wanted = list(range(fact.first, fact.first + fact.count))
             fits = fact.count >= 0 and fact.first >= 0
-            if fits and fact.first + fact.count <= told.partitions and not told.released:
-                told.accepted.update(wanted)
-                told.readable |= not told.partitions
+            if fits and fact.first + fact.count <= result.partitions and not result.released:
+                result.accepted.update(wanted)
+                result.readable |= not result.partitions
 
-    def complete(self, told: Told) -> bool:
-        return told.readable and len(told.winners) == told.partitions
+    def complete(self, result: Told) -> bool:
+        return result.readable and len(result.winners) == result.partitions
 
     def take_attempt(
-        self, fact: AttemptStarted | AttemptFailed | SegmentProduced | Produced | Lost, told: Told
+        self, fact: AttemptStarted | AttemptFailed | SegmentProduced | Produced | Lost, result: Told
     ) -> None:
         attempt, index = fact.attempt, fact.attempt.partition.index
-        winner = told.winners.get(index)
+        winner = result.winners.get(index)
         won = winner is not None and winner.attempt == attempt
         if isinstance(fact, Lost):
-            if won and fact.evidence and not told.released:
-                self.lose(told, index)
+            if won and fact.evidence and not result.released:
+                self.lose(result, index)
             return
-        told.known.add(attempt)
+        result.known.add(attempt)
         if isinstance(fact, AttemptStarted):
             if not won:
-                told.running[attempt] = fact.host
+                result.running[attempt] = fact.host
         elif not isinstance(fact, SegmentProduced):
-            told.running.pop(attempt, None)
+            result.running.pop(attempt, None)
             if not won:
-                self.end(fact, told)
+                self.end(fact, result)
 
-    def lose(self, told: Told, index: int) -> None:
-        lost = told.winners.pop(index)
-        told.barred.add(lost.attempt)
-        told.read.setdefault(index, lost.fingerprint)
+    def lose(self, result: Told, index: int) -> None:
+        lost = result.winners.pop(index)
+        result.barred.add(lost.attempt)
+        result.read.setdefault(index, lost.fingerprint)
 
-    def end(self, fact: AttemptFailed | Produced, told: Told) -> None:
+    def end(self, fact: AttemptFailed | Produced, result: Told) -> None:
         index = fact.attempt.partition.index
-        free = index not in told.winners and not told.released
-        if not (isinstance(fact, Produced) and self.valid(fact, told) and free):
-            told.barred.add(fact.attempt)
-        elif index in told.read and not self.same(told.read[index], fact.fingerprint):
-            told.barred.add(fact.attempt)
+        free = index not in result.winners and not result.released
+        if not (isinstance(fact, Produced) and self.valid(fact, result) and free):
+            result.barred.add(fact.attempt)
+        elif index in result.read and not self.same(result.read[index], fact.fingerprint):
+            result.barred.add(fact.attempt)
             self.failed = True
         else:
-            told.winners[index] = fact
-            told.readable |= len(told.winners) == told.partitions
+            result.winners[index] = fact
+            result.readable |= len(result.winners) == result.partitions
             self.consumable.append(fact.attempt)
 
     def same(self, before: int | None, now: int | None) -> bool:
         return before is not None and before == now
 
-    def valid(self, fact: Produced, told: Told) -> bool:
+    def valid(self, fact: Produced, result: Told) -> bool:
         whole = [segment.number for segment in fact.segments] == list(range(len(fact.segments)))
         registered = self.open and not self.failed
-        registered = registered and fact.attempt.partition.index in told.accepted
-        current = fact.attempt.epoch == self.epoch and fact.attempt not in told.barred
+        registered = registered and fact.attempt.partition.index in result.accepted
+        current = fact.attempt.epoch == self.epoch and fact.attempt not in result.barred
         return whole and registered and current
 
 

@@ -91,10 +91,10 @@ def test_a_footer_is_read_once_more(effect: Effect, nth: int) -> None:
 def names_range(error: HeadgateError, name: str, hit: range) -> bool:
     """Return True if the error names the object and a range that overlaps `hit`; assert that it is
     `Corrupt`."""
-    found = re.search(rf"{re.escape(name)}\D+(\d+)(?:-|\.\.)(\d+)", str(error))
+    match = re.search(rf"{re.escape(name)}\D+(\d+)(?:-|\.\.)(\d+)", str(error))
     assert isinstance(error, Corrupt), error
-    assert found, error
-    return int(found[1]) < hit.stop and hit.start <= int(found[2])
+    assert match, error
+    return int(match[1]) < hit.stop and hit.start <= int(match[2])
 
 
 NAMES = st.integers(0, 1 << 10)
@@ -149,11 +149,11 @@ def test_a_missing_object_is_lost(codec: str) -> None:
 
 
 @given(CODEC, NAMES, NAMES, BOTH_LIMITS)
-def test_swapped_objects_are_found(codec: str, one: int, other: int, limits: Limits) -> None:
+def test_swapped_objects_are_found(codec: str, left: int, right: int, limits: Limits) -> None:
     """Two objects with swapped names are `Corrupt` for every reader of either."""
     whole = sound(codec)
     names = whole.names
-    first, second = names[one % len(names)], names[other % len(names)]
+    first, second = names[left % len(names)], names[right % len(names)]
     objects = dict(whole.objects)
     objects[first], objects[second] = objects[second], objects[first]
     errors = read_all(whole, objects, limits=limits)
@@ -208,20 +208,20 @@ def check_footer(whole: Sound, name: str, body: bytes) -> None:
     error = ""
     with opened(whole, store, without_indexes(whole.state)) as written:
         try:
-            found = written.manifest()
+            manifest = written.manifest()
         except Corrupt as exc:
             error = str(exc)
     if error:
         assert name in error
         return
-    for sound_source, source in zip(whole.manifest.sources, found.sources, strict=True):
+    for sound_source, source in zip(whole.manifest.sources, manifest.sources, strict=True):
         assert same(sound_source, source)
 
 
-def same(one: Source, other: Source) -> bool:
+def same(left: Source, right: Source) -> bool:
     arrays = ("starts", "rows", "sizes", "checksums")
-    return one.name == other.name and all(
-        np.array_equal(getattr(one, key), getattr(other, key)) for key in arrays
+    return left.name == right.name and all(
+        np.array_equal(getattr(left, key), getattr(right, key)) for key in arrays
     )
 
 
@@ -263,12 +263,12 @@ def test_a_damaged_index_of_an_event_is_harmless_or_found(data: st.DataObject) -
     packed[at] ^= data.draw(MASKS)
     for index in (bytes(packed), bytes(packed[:at]) or b"\0"):
         try:
-            found = segment.SegmentIndex.unpacked(index, SUBPARTITIONS)
+            decoded = segment.SegmentIndex.unpacked(index, SUBPARTITIONS)
         except Corrupt:
             continue
-        assert np.array_equal(whole.manifest.sources[0].checksums, found.checksums)
-        assert np.array_equal(whole.manifest.sources[0].rows, found.rows)
-        assert np.array_equal(whole.manifest.sources[0].starts, found.starts)
+        assert np.array_equal(whole.manifest.sources[0].checksums, decoded.checksums)
+        assert np.array_equal(whole.manifest.sources[0].rows, decoded.rows)
+        assert np.array_equal(whole.manifest.sources[0].starts, decoded.starts)
 
 
 Change = Callable[[tuple[SegmentSummary, ...]], tuple[SegmentSummary, ...]]
@@ -411,7 +411,7 @@ def test_bytes_cut_short_are_never_fewer_rows() -> None:
             whole = list(segment.decode(memoryview(part), schema, 50))
             assert pa.Table.from_batches(whole) == pa.Table.from_batches([numbers])
             for end in range(8, len(part)):
-                found: list[pa.RecordBatch] = []
+                batches: list[pa.RecordBatch] = []
                 with pytest.raises(Corrupt):
-                    found.extend(segment.decode(memoryview(part)[:end], schema, 50))
-                assert len(found) == sum(border <= end for border in borders)
+                    batches.extend(segment.decode(memoryview(part)[:end], schema, 50))
+                assert len(batches) == sum(border <= end for border in borders)

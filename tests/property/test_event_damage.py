@@ -98,23 +98,23 @@ def test_damage_is_another_event_or_corrupt(record: bytes) -> None:
     """A record with overwritten, inserted, removed or repeated bytes is `Corrupt` or a sound
     event."""
     try:
-        found = codec.decode(record)
+        event = codec.decode(record)
     except Corrupt:
         return
-    assert sound(found)
+    assert sound(event)
 
 
 @given(RECORDS, RECORDS, PLACES, PLACES)
 @settings(max_examples=100)
 def test_halves_of_two_records_are_another_event_or_corrupt(
-    one: bytes, other: bytes, first: float, second: float
+    left: bytes, right: bytes, first: float, second: float
 ) -> None:
     """The head of one record before the tail of another one is `Corrupt` or a sound event."""
     try:
-        found = codec.decode(one[: at(one, first)] + other[at(other, second) :])
+        event = codec.decode(left[: at(left, first)] + right[at(right, second) :])
     except Corrupt:
         return
-    assert sound(found)
+    assert sound(event)
 
 
 def test_every_byte_may_have_every_value() -> None:
@@ -125,10 +125,10 @@ def test_every_byte_may_have_every_value() -> None:
             for value in (0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF, record[place] ^ 1, record[place] ^ 0x80):
                 damaged = record[:place] + bytes([value]) + record[place + 1 :]
                 try:
-                    found = codec.decode(damaged)
+                    event = codec.decode(damaged)
                 except Corrupt:
                     continue
-                assert sound(found)
+                assert sound(event)
 
 
 @given(st.lists(DAMAGED, min_size=1, max_size=5))
@@ -141,8 +141,8 @@ def test_a_log_with_damaged_records_goes_on(records: list[bytes]) -> None:
         log._put(JOB, JOB, record)
     log.append(last)
     follower = log.follow(JOB)
-    found = [one.event for one in follower.poll(100, 0.0)]
-    assert last == found[-1]
-    assert {JOB} == {event.job for event in found}
-    assert len(records) + 1 == len(found) + follower.rejected
+    events = [recorded.event for recorded in follower.poll(100, 0.0)]
+    assert last == events[-1]
+    assert {JOB} == {event.job for event in events}
+    assert len(records) + 1 == len(events) + follower.rejected
     assert follower.position() == follower.end()

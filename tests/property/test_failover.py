@@ -123,10 +123,10 @@ def again(decisions: tuple[Decision, ...]) -> dict[ResultId, set[int]]:
 def expected(job: Job, name: ResultId, index: int) -> dict[ResultId, set[int]]:
     """Return the partitions to be reproduced, by the rule of regions applied until nothing
     changes."""
-    found = {(name, index)}
+    reproduced = {(name, index)}
     while True:
-        more = set(found)
-        for known, _ in found:
+        more = set(reproduced)
+        for known, _ in reproduced:
             node = job.nodes[known]
             sources = [job.nodes[source] for source in node.inputs]
             whole = [source for source in sources if source.pipelined]
@@ -134,10 +134,10 @@ def expected(job: Job, name: ResultId, index: int) -> dict[ResultId, set[int]]:
             if node.pipelined or not node.deterministic:
                 whole += [other for other in job.nodes.values() if known in other.inputs]
             more |= {(other.name, at) for other in whole for at in range(other.partitions)}
-        if more == found:
+        if more == reproduced:
             break
-        found = more
-    return {known: {at for one, at in found if one == known} for known, _ in found}
+        reproduced = more
+    return {known: {at for result, at in reproduced if result == known} for known, _ in reproduced}
 
 
 @given(graphs(), st.data())
@@ -308,8 +308,10 @@ def test_a_stream_that_fails_restarts_its_readers() -> None:
         attempt = job.start(NAMES[0], 0)
         job.take(SegmentProduced(attempt, SEGMENT))
         at_work = job.start(NAMES[1], 1, "elsewhere")
-        said = AttemptFailed(attempt, "oom") if fact is AttemptFailed else ExecutorLost("host", "x")
-        decisions = job.take(said)
+        failure = (
+            AttemptFailed(attempt, "oom") if fact is AttemptFailed else ExecutorLost("host", "x")
+        )
+        decisions = job.take(failure)
         assert {NAMES[0]: {0}, NAMES[1]: {0, 1}} == again(decisions)
         assert TrackingStopped in map(type, decisions)
         assert at_work in [d.attempt for d in decisions if isinstance(d, Superseded)]

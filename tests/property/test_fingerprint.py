@@ -32,9 +32,9 @@ def rows_of(schema: pa.Schema, part: Part) -> pa.RecordBatch:
 
 
 @given(SCHEMAS.flatmap(lambda s: st.tuples(st.just(s), parts(s, SUBPARTITIONS))), st.data())
-def test_any_order_of_the_same_rows(found: tuple[pa.Schema, Part], data: st.DataObject) -> None:
+def test_any_order_of_the_same_rows(sample: tuple[pa.Schema, Part], data: st.DataObject) -> None:
     """Rows have the same fingerprint however they are ordered and cut."""
-    rows, targets = rows_of(*found), found[1].targets
+    rows, targets = rows_of(*sample), sample[1].targets
     rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
     order = rng.permutation(len(targets))
     cut = data.draw(st.integers(0, len(targets)))
@@ -44,28 +44,28 @@ def test_any_order_of_the_same_rows(found: tuple[pa.Schema, Part], data: st.Data
 
 
 @given(SCHEMAS.flatmap(lambda s: st.tuples(st.just(s), parts(s, SUBPARTITIONS))), st.data())
-def test_other_rows(found: tuple[pa.Schema, Part], data: st.DataObject) -> None:
+def test_other_rows(sample: tuple[pa.Schema, Part], data: st.DataObject) -> None:
     """A row that is missing, repeated, replaced, or in another subpartition changes the
     fingerprint."""
-    rows, targets = rows_of(*found), found[1].targets
+    rows, targets = rows_of(*sample), sample[1].targets
     size = len(targets)
     assume(size)
-    one = data.draw(st.integers(0, size - 1))
-    other = data.draw(st.integers(0, size - 1))
+    first = data.draw(st.integers(0, size - 1))
+    second = data.draw(st.integers(0, size - 1))
     before = fingerprint(rows, targets)
-    kept = np.delete(np.arange(size), one)
-    twice = np.append(np.arange(size), one)
-    swapped = np.where(np.arange(size) == one, other, np.arange(size))
+    kept = np.delete(np.arange(size), first)
+    twice = np.append(np.arange(size), first)
+    swapped = np.where(np.arange(size) == first, second, np.arange(size))
     for order in (kept, twice):
         assert before != fingerprint(rows.take(pa.array(order)), targets[order])
     moved = targets.copy()
-    moved[one] = (moved[one] + 1) % SUBPARTITIONS
+    moved[first] = (moved[first] + 1) % SUBPARTITIONS
     assert before != fingerprint(rows, moved)
-    told = [repr([column[at] for column in found[1].rows.columns]) for at in (one, other)]
+    texts = [repr([column[at] for column in sample[1].rows.columns]) for at in (first, second)]
     after = fingerprint(rows.take(pa.array(swapped)), targets)
     hashes = row_hashes(rows)
-    assert (before == after) == bool(hashes[one] == hashes[other])
-    assert told[0] != told[1] or before == after
+    assert (before == after) == bool(hashes[first] == hashes[second])
+    assert texts[0] != texts[1] or before == after
 
 
 TEXTS = st.lists(st.none() | st.binary(max_size=20) | st.binary(min_size=120, max_size=140))
@@ -77,7 +77,7 @@ def test_a_hash_is_of_the_value_alone(left: list[bytes], right: list[bytes], ski
     both = pa.array([*left, *right], pa.binary())
     apart = [pa.array(half, pa.binary()) for half in (left, right)]
     whole = row_hashes(pa.record_batch({"a": both}).slice(skip)).tolist()
-    pieces = [h for one in apart for h in row_hashes(pa.record_batch({"a": one})).tolist()]
+    pieces = [h for half in apart for h in row_hashes(pa.record_batch({"a": half})).tolist()]
     assert pieces[skip:] == whole
     values = both.to_pylist()[skip:]
     assert len(set(values)) == len(set(whole))
@@ -101,15 +101,15 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "one", "other"), PAIRS)
+@pytest.mark.parametrize(("kind", "left", "right"), PAIRS)
 def test_rows_that_are_easily_mixed_up(
-    kind: pa.DataType, one: list[object], other: list[object]
+    kind: pa.DataType, left: list[object], right: list[object]
 ) -> None:
     """Rows differ if two columns swap values, cut them elsewhere, or swap an empty value for a
     null."""
     rows = [
         pa.record_batch([pa.array([value], kind) for value in row], names=["a", "b"])
-        for row in (one, other)
+        for row in (left, right)
     ]
     assert row_hashes(rows[0]) != row_hashes(rows[1])
 

@@ -40,19 +40,19 @@ def place(key: tuple[int | None, str]) -> tuple[Any, ...]:
 
 def told(groups: Iterator[Groups]) -> list[tuple[Any, list[list[int]]]]:
     """Return the key of each group, and its rows on each side."""
-    found = []
-    for held in groups:
-        keys = list(zip(*(key.to_pylist() for key in held.keys), strict=True))
+    pairs = []
+    for batch in groups:
+        keys = list(zip(*(key.to_pylist() for key in batch.keys), strict=True))
         for at, key in enumerate(keys):
             sides = []
-            for one in held.sides:
-                start, end = one.starts[at : at + 2]
-                sides.append(one.rows["v"][start:end].to_pylist())
-            found.append((key, sides))
-        for more in held.more:
-            assert len(held.sides) == 1
-            found[-1][1][0] += more["v"].to_pylist()
-    return found
+            for block in batch.sides:
+                start, end = block.starts[at : at + 2]
+                sides.append(block.rows["v"][start:end].to_pylist())
+            pairs.append((key, sides))
+        for more in batch.more:
+            assert len(batch.sides) == 1
+            pairs[-1][1][0] += more["v"].to_pylist()
+    return pairs
 
 
 def expected(sides: Sequence[Rows]) -> list[tuple[Any, list[list[int]]]]:
@@ -70,19 +70,19 @@ def test_what_does_not_fit_is_merged(sides: list[Rows], batch_rows: int) -> None
         given_sides = [side(rows, batch_rows) for rows in sides]
         largest = max((len(rows) for _, each in expected(sides) for rows in each), default=0)
         try:
-            found = told(gathered(given_sides, most_bytes, streams=False))
+            groups = told(gathered(given_sides, most_bytes, streams=False))
         except Invalid:
             assert largest * ROW_BYTES * len(sides) > most_bytes
         else:
-            assert expected(sides) == found
+            assert expected(sides) == groups
 
 
 @given(st.lists(KEYS, max_size=60), st.integers(1, 9), st.sampled_from([0, 50, 100, 400]))
 def test_a_group_that_does_not_fit_is_streamed(
     rows: Rows, batch_rows: int, most_bytes: int
 ) -> None:
-    found = told(gathered([side(rows, batch_rows)], most_bytes, streams=True))
-    assert expected([rows]) == found
+    groups = told(gathered([side(rows, batch_rows)], most_bytes, streams=True))
+    assert expected([rows]) == groups
 
 
 def test_one_group_that_does_not_fit() -> None:
@@ -93,10 +93,10 @@ def test_one_group_that_does_not_fit() -> None:
 
 
 def test_rows_without_keys() -> None:
-    one = Side(SCHEMA, (), side([(1, "a"), (0, "b")], 1).batches)
-    (held,) = gathered([one], 1 << 20, streams=False)
-    assert held.keys == []
-    assert [(0, 2)] == list(pairwise(held.sides[0].starts.tolist()))
+    keyless = Side(SCHEMA, (), side([(1, "a"), (0, "b")], 1).batches)
+    (groups,) = gathered([keyless], 1 << 20, streams=False)
+    assert groups.keys == []
+    assert [(0, 2)] == list(pairwise(groups.sides[0].starts.tolist()))
 
 
 def test_pieces_on_disk_are_bounded_by_their_bytes() -> None:

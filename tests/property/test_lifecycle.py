@@ -70,14 +70,14 @@ def test_the_first_valid_attempt_wins(facts: list[Fact]) -> None:
     assert model.consumable == [d.attempt for d in said(steps) if isinstance(d, Consumable)]
     assert model.epoch == state.epoch
     assert model.told.keys() == state.results.keys()
-    for name, told in model.told.items():
-        assert told.released is (state.results[name].fate.released is not None)
-        if not told.released:
-            assert told.accepted == set(state.results[name].production.accepted)
-            assert told.tracked is state.results[name].fate.tracked
-            assert told.expires_ms == state.results[name].fate.expires_ms
-            assert told.winners.keys() == state.results[name].production.winners.keys()
-            for index, produced in told.winners.items():
+    for name, result in model.told.items():
+        assert result.released is (state.results[name].fate.released is not None)
+        if not result.released:
+            assert result.accepted == set(state.results[name].production.accepted)
+            assert result.tracked is state.results[name].fate.tracked
+            assert result.expires_ms == state.results[name].fate.expires_ms
+            assert result.winners.keys() == state.results[name].production.winners.keys()
+            for index, produced in result.winners.items():
                 assert produced.attempt == state.results[name].production.winners[index]
                 assert produced.attempt == state.results[name].produced(index).attempt
     assert model.failed is (state.failed is not None)
@@ -182,7 +182,9 @@ def test_whatever_was_written_is_ordered_to_go_at_the_end(
         for decision in decisions:
             ordered.update(orders(decision))
         assert doomed(state) <= ordered
-    known = {a for told in naive(everything).told.values() if told.released for a in told.known}
+    known = {
+        a for result in naive(everything).told.values() if result.released for a in result.known
+    }
     assert known - deleted(everything) <= doomed(state)
     assert state.closed in ({"closed", "silent"} if state.epoch > 0 else {None})
     assert all(result.kept or result.fate.released for result in state.results.values())

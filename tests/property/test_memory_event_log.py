@@ -136,9 +136,9 @@ class MemoryLogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.records)
     @rule(job=st.sampled_from(JOBS), limit=st.integers(1, 5))
     def poll(self, job: JobId, limit: int) -> None:
-        found = self.followers[job].poll(limit, 0)
-        assert len(found) <= limit
-        self.seen[job] += [(recorded.offset, recorded.event.id) for recorded in found]
+        records = self.followers[job].poll(limit, 0)
+        assert len(records) <= limit
+        self.seen[job] += [(recorded.offset, recorded.event.id) for recorded in records]
         visible = self.model.seen_by(job)
         assert visible[: len(self.seen[job])] == self.seen[job]
         passed = self.followers[job].position()
@@ -147,8 +147,8 @@ class MemoryLogMachine(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS))
     def read_again(self, job: JobId) -> None:
         follower = self.log.follow(job)
-        found = follower.poll(1000, 0)
-        assert self.model.seen_by(job) == [(r.offset, r.event.id) for r in found]
+        records = follower.poll(1000, 0)
+        assert self.model.seen_by(job) == [(r.offset, r.event.id) for r in records]
         assert self.model.stable() == follower.position()
 
     @invariant()
@@ -156,9 +156,9 @@ class MemoryLogMachine(RuleBasedStateMachine):
         assert self.model.stable() == self.followers[JOBS[0]].end()
 
     def teardown(self) -> None:
-        found = [r.event.id for r in self.log.read_all(Deadline.after(1))]
+        names = [r.event.id for r in self.log.read_all(Deadline.after(1))]
         visible = sorted(place for job in JOBS for place in self.model.seen_by(job))
-        assert [name for _, name in visible] == found
+        assert [name for _, name in visible] == names
 
 
 # Readers see what the model's list says, for any interleaving of two jobs' facts and steps.

@@ -132,11 +132,11 @@ class World:
         return next(state for state in self.states() if state.job == JOB)
 
     def repair(self, job: JobId | None = JOB, sound: Collection[JobId] = (JOB,)) -> Repaired:
-        found = check(self.store, ROOT, self.states, job, True)
-        return FsckRepair(self.store, ROOT, self.log, "fsck", 5.0).mend(found, sound)
+        findings = check(self.store, ROOT, self.states, job, True)
+        return FsckRepair(self.store, ROOT, self.log, "fsck", 5.0).mend(findings, sound)
 
     def stated(self) -> list[Lost]:
-        bodies = [one.event.body for one in self.log.read_all(Deadline.after(5.0))]
+        bodies = [recorded.event.body for recorded in self.log.read_all(Deadline.after(5.0))]
         return [body for body in bodies if isinstance(body, Lost)]
 
 
@@ -191,8 +191,8 @@ def test_a_repair_takes_what_is_to_go_and_nothing_else(world: World, job: JobId 
     """A repair keeps objects that are needed, that may still be written, or that belong to others.
     After the job's end nothing else is left."""
     state, before = world.state, set(world.objects)
-    found = check(world.store, ROOT, world.states, job).found
-    assert {one.name for one in found if one.job == JOB}.isdisjoint(FOREIGN)
+    findings = check(world.store, ROOT, world.states, job).found
+    assert {finding.name for finding in findings if finding.job == JOB}.isdisjoint(FOREIGN)
     pending = {upload.name for upload in world.store.pending}
     world.repair(job)
     gone = before - set(world.objects)
@@ -224,9 +224,9 @@ def test_a_repair_ends(world: World) -> None:
 def test_an_upload_beside_its_object_is_found_once() -> None:
     """An unfinished upload is one finding, and does not make the object of the same name wrong."""
     world = World(WON, [FIRST, SECOND], [FIRST])
-    found = check(world.store, ROOT, world.states, JOB)
-    assert [(one.kind, one.name) for one in found.found] == [(Kind.UPLOAD, FIRST)]
-    assert [stat.name for stat in found.live] == [FIRST, SECOND]
+    findings = check(world.store, ROOT, world.states, JOB)
+    assert [(finding.kind, finding.name) for finding in findings.found] == [(Kind.UPLOAD, FIRST)]
+    assert [stat.name for stat in findings.live] == [FIRST, SECOND]
 
 
 WON: tuple[Fact, ...] = (
@@ -257,10 +257,10 @@ def test_what_is_mismatched_is_stated(body: bytes, says: str) -> None:
 def test_what_has_come_back_is_not_lost() -> None:
     """An object that is there at a second look is not stated as lost."""
     world = World(WON, [FIRST])
-    found = check(world.store, ROOT, world.states, JOB)
+    findings = check(world.store, ROOT, world.states, JOB)
     world.objects[SECOND] = (BODY, "w")
-    mended = FsckRepair(world.store, ROOT, world.log, "fsck", 5.0).mend(found, [JOB])
-    assert [one.kind for one in mended.left] == [Kind.MISSING]
+    mended = FsckRepair(world.store, ROOT, world.log, "fsck", 5.0).mend(findings, [JOB])
+    assert [finding.kind for finding in mended.left] == [Kind.MISSING]
     assert world.stated() == []
 
 
@@ -268,7 +268,7 @@ def test_an_empty_store_is_taken_for_another_one() -> None:
     """Nothing is stated when no object of a job is there: a wrong address must not lose a job."""
     world = World(WON)
     mended = world.repair()
-    assert [one.name for one in mended.left] == [FIRST, SECOND]
+    assert [finding.name for finding in mended.left] == [FIRST, SECOND]
     assert world.stated() == []
 
 
@@ -341,10 +341,10 @@ def test_the_store_of_a_job_is_known_from_its_snapshot() -> None:
         job: Snapshot(JobState(job, epoch=1), (), 5, 0, body.mode, body)
         for job, body in registered.items()
     }
-    said = [
+    records = [
         Recorded(9, Event("9", job, "", 0, "t", None, JobUnregistered(""))) for job in snapshots
     ]
-    assert sound_jobs(said, "s3://a", snapshots) == {"here"}
+    assert sound_jobs(records, "s3://a", snapshots) == {"here"}
     assert sound_jobs([], "s3://a", snapshots) == set()
 
 
@@ -354,9 +354,9 @@ def test_a_stream_of_a_running_attempt_is_no_finding() -> None:
     stream = ATTEMPTS[4]
     facts = (AttemptStarted(stream, "h"), SegmentProduced(stream, summary(0)))
     names = [LAYOUT.segment(stream, number) for number in range(2)]
-    found = check(World(facts, names).store, ROOT, World(facts, names).states, JOB)
-    assert found.clean
-    assert names == [stat.name for stat in found.in_flight]
+    findings = check(World(facts, names).store, ROOT, World(facts, names).states, JOB)
+    assert findings.clean
+    assert names == [stat.name for stat in findings.in_flight]
     world = World((*WON, *facts), [FIRST, SECOND, names[1]])
     assert world.repair().lost == 1
-    assert [(stream, names[0])] == [(one.attempt, one.object) for one in world.stated()]
+    assert [(stream, names[0])] == [(lost.attempt, lost.object) for lost in world.stated()]

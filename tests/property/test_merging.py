@@ -32,7 +32,7 @@ ROW = st.tuples(
     st.none() | st.sampled_from(["", "a", "é"]),
     st.none() | st.sampled_from([0, 1]),
     st.integers(-9, 9),
-    TENTHS.map(lambda one: None if one is None else float(one)),
+    TENTHS.map(lambda value: None if value is None else float(value)),
     st.none() | st.integers(-(2**31), 2**31 - 1),
     st.none() | st.sampled_from(["", "a", "Z"]),
 )
@@ -53,34 +53,36 @@ def batches(rows: list[Any]) -> list[pa.RecordBatch]:
 
 def merge(rows: list[Any]) -> dict[Any, tuple[Any, ...]]:
     """Merge rows as Spark does: nulls are skipped."""
-    found: dict[Any, list[Any]] = defaultdict(list)
+    groups: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:
-        found[row[:2]].append(row[2:])
+        groups[row[:2]].append(row[2:])
     made = {}
-    for key, own in found.items():
-        columns = [[one for one in column if one is not None] for column in zip(*own, strict=True)]
+    for key, own in groups.items():
+        columns = [
+            [value for value in column if value is not None] for column in zip(*own, strict=True)
+        ]
         apply: list[Callable[[list[Any]], Any]] = [sum, sum, min, max]
         pairs = zip(apply, columns, strict=True)
         made[key] = tuple(function(column) if column else None for function, column in pairs)
     return made
 
 
-def rows_of(found: list[pa.RecordBatch]) -> list[Any]:
-    return [tuple(row.values()) for batch in found for row in batch.to_pylist()]
+def rows_of(given_batches: list[pa.RecordBatch]) -> list[Any]:
+    return [tuple(row.values()) for batch in given_batches for row in batch.to_pylist()]
 
 
 @given(st.lists(ROW, max_size=60))
 def test_merged(rows: list[Any]) -> None:
     given_batches = batches(rows)
-    found = list(merged(given_batches, HOW))
-    assert all(batch.schema.equals(SCHEMA) for batch in found)
-    assert merge(rows_of(given_batches)) == merge(rows_of(found))
+    merged_batches = list(merged(given_batches, HOW))
+    assert all(batch.schema.equals(SCHEMA) for batch in merged_batches)
+    assert merge(rows_of(given_batches)) == merge(rows_of(merged_batches))
 
 
 @given(st.lists(st.tuples(st.just("a"), st.just(1), st.integers(0, 1)), min_size=13, max_size=40))
 def test_many_become_few(rows: list[Any]) -> None:
-    found = rows_of(list(merged(batches([(*row, None, None, None) for row in rows]), HOW)))
-    assert len(found) == 1
+    few = rows_of(list(merged(batches([(*row, None, None, None) for row in rows]), HOW)))
+    assert len(few) == 1
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def written() -> tuple[Objects, dict[AttemptId, Produced]]:
     objects: Objects = {}
     store = MemoryBlobStore(objects)
     environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", LIMITS, Runtime(5.0))
-    said = {}
+    produced = {}
     for partition in range(PARTITIONS):
         for task in range(2):
             n = np.array(numbers(partition, task), np.int64)
@@ -69,10 +69,10 @@ def written() -> tuple[Objects, dict[AttemptId, Produced]]:
                 pa.record_batch([n], schema=SCHEMA), n % SUBPARTITIONS, tuple(range(9, len(n), 9))
             )
             it = attempt(partition, task)
-            said[it] = produce(environment, it, SUBPARTITIONS, SCHEMA, part, "lz4")
+            produced[it] = produce(environment, it, SUBPARTITIONS, SCHEMA, part, "lz4")
     environment.close()
-    assert min(len(said[attempt(at, 0)].segments) for at in range(EMPTY)) > 2
-    return objects, said
+    assert min(len(produced[attempt(at, 0)].segments) for at in range(EMPTY)) > 2
+    return objects, produced
 
 
 @dataclass
@@ -99,29 +99,31 @@ class Reader:
     def gate(
         self,
         early: set[int],
-        told: list[PartitionInfo] | Told,
+        updates: list[PartitionInfo] | Told,
         first: int = 0,
         count: int = SUBPARTITIONS,
         wait_s: float = 0.02,
         limits: Limits = LIMITS,
     ) -> StreamGate:
         deployment = self.deployment(early, first, count)
-        source = told if isinstance(told, Told) else Told(told)
+        source = updates if isinstance(updates, Told) else Told(updates)
         made = self.environment
         clients = replace(made._clients, limits=limits, runtime=Runtime(wait_s))
         self.channels = Channels(deployment, clients, source)
         return StreamGate(self.channels, clients, made._range_cache, made._view)
 
     def deployment(self, early: set[int], first: int, count: int) -> InputGateDeployment:
-        _, said = written()
+        _, attempts = written()
         winners = PersistentMap({at: attempt(at, 0) for at in early})
         registered = ResultRegistered(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
-        production = Production(attempts=PersistentMap(said), winners=winners)
+        production = Production(attempts=PersistentMap(attempts), winners=winners)
         state = ResultState(registered, production)
         descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
-        found = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
-        assert set(range(PARTITIONS)) - early == {one.partition.index for one in found.unknown}
-        return InputGateDeployment(found.manifest, SCHEMA, first, count, 7, found.unknown)
+        partitions = known(descriptor, state, LAYOUT, MemoryBlobStore(written()[0]))
+        assert set(range(PARTITIONS)) - early == {
+            unknown.partition.index for unknown in partitions.unknown
+        }
+        return InputGateDeployment(partitions.manifest, SCHEMA, first, count, 7, partitions.unknown)
 
     @property
     def consumed(self) -> list[Consumed]:
@@ -149,13 +151,13 @@ def rows(gate: InputGate) -> list[int]:
 
 def streamed(gate: InputGate) -> tuple[list[int], HeadgateError | None]:
     """Return the rows that a gate gives, and the error that ends them."""
-    found: list[int] = []
+    values: list[int] = []
     try:
         for batch in gate:
-            found += batch["n"].to_pylist()
+            values += batch["n"].to_pylist()
     except HeadgateError as exc:
-        return found, exc
-    return found, None
+        return values, exc
+    return values, None
 
 
 def expected(tasks: dict[int, int], first: int = 0, count: int = SUBPARTITIONS) -> list[int]:
@@ -164,13 +166,13 @@ def expected(tasks: dict[int, int], first: int = 0, count: int = SUBPARTITIONS) 
 
 
 def whole(partition: int, task: int = 0) -> PartitionInfo:
-    said = written()[1][attempt(partition, task)]
-    return PartitionInfo(said.attempt, said.segments, whole=True)
+    produced = written()[1][attempt(partition, task)]
+    return PartitionInfo(produced.attempt, produced.segments, whole=True)
 
 
 def pieces(partition: int, task: int = 0) -> list[PartitionInfo]:
-    said = written()[1][attempt(partition, task)]
-    return [PartitionInfo(said.attempt, (segment,)) for segment in said.segments]
+    produced = written()[1][attempt(partition, task)]
+    return [PartitionInfo(produced.attempt, (segment,)) for segment in produced.segments]
 
 
 @st.composite
@@ -183,20 +185,22 @@ def stories(draw: st.DrawFn) -> tuple[set[int], list[PartitionInfo], dict[int, i
     tasks = dict.fromkeys(range(PARTITIONS), 0)
     for partition in sorted(set(range(PARTITIONS)) - early):
         tasks[partition] = draw(st.integers(0, 1))
-        one, other = tasks[partition], 1 - tasks[partition]
-        some = draw(st.lists(st.sampled_from(pieces(partition, one) or [whole(partition, one)])))
-        line = [told for told in some if not told.whole] + [whole(partition, one)]
+        winner, loser = tasks[partition], 1 - tasks[partition]
+        some = draw(
+            st.lists(st.sampled_from(pieces(partition, winner) or [whole(partition, winner)]))
+        )
+        line = [update for update in some if not update.whole] + [whole(partition, winner)]
         if draw(st.booleans()):
-            failed = PartitionInfo(attempt(partition, other), failed="killed")
+            failed = PartitionInfo(attempt(partition, loser), failed="killed")
             line.insert(draw(st.integers(0, len(line))), failed)
         if draw(st.booleans()):
-            line += [draw(st.sampled_from(line)), whole(partition, one)]
+            line += [draw(st.sampled_from(line)), whole(partition, winner)]
         lines.append(line)
-    told: list[PartitionInfo] = []
+    updates: list[PartitionInfo] = []
     while any(lines):
         line = draw(st.sampled_from([line for line in lines if line]))
-        told.append(line.pop(0))
-    return early, told, tasks
+        updates.append(line.pop(0))
+    return early, updates, tasks
 
 
 RANGES = st.sampled_from([(0, SUBPARTITIONS), (0, 1), (1, 2), (2, 1)])
@@ -210,16 +214,16 @@ def test_every_row_comes_once_however_it_is_told(
 ) -> None:
     """A gate gives each row of each partition once, and states all of them as consumed. Updates may
     come in any order, repeatedly, while the gate waits or while it streams."""
-    early, told, tasks = story
+    early, updates, tasks = story
     with reading() as reader:
-        gate = reader.gate(early, told, *span)
-        found: list[int] = []
+        gate = reader.gate(early, updates, *span)
+        values: list[int] = []
         for batch in gate:
-            found += batch["n"].to_pylist()
-            pushed = [told.pop(0) for _ in range(pushes.pop(0) if pushes else 0) if told]
+            values += batch["n"].to_pylist()
+            pushed = [updates.pop(0) for _ in range(pushes.pop(0) if pushes else 0) if updates]
             reader.channels.update(pushed)
-        assert expected(tasks, *span) == sorted(found)
-        assert [len(found)] == [one.rows for one in reader.consumed]
+        assert expected(tasks, *span) == sorted(values)
+        assert [len(values)] == [consumed.rows for consumed in reader.consumed]
 
 
 @given(st.sets(st.integers(0, PARTITIONS - 1), min_size=1), st.data())
@@ -228,16 +232,16 @@ def test_unknown_is_never_empty(unknown: set[int], data: st.DataObject) -> None:
     partition."""
     early = set(range(PARTITIONS)) - unknown
     missing = data.draw(st.sampled_from(sorted(unknown)))
-    told = [whole(at) for at in sorted(unknown - {missing})] + pieces(missing)
+    updates = [whole(at) for at in sorted(unknown - {missing})] + pieces(missing)
     dropped = data.draw(st.integers(0, len(pieces(missing))))
-    told = told[: len(told) - dropped]
+    updates = updates[: len(updates) - dropped]
     with reading() as reader:
-        found, error = streamed(reader.gate(early, told))
+        values, error = streamed(reader.gate(early, updates))
         others = dict.fromkeys(set(range(PARTITIONS)) - {missing}, 0)
         assert isinstance(error, Unavailable)
         assert [f"{RESULT}/{missing}"] == re.findall(rf"{RESULT}/\d+(?=: )", str(error))
-        assert set(expected(others)) <= set(found)
-        assert len(set(found)) == len(found)
+        assert set(expected(others)) <= set(values)
+        assert len(set(values)) == len(values)
         assert reader.consumed == []
 
 
@@ -250,13 +254,13 @@ def test_attempts_are_never_mixed(data: st.DataObject) -> None:
     failed = PartitionInfo(attempt(0, 1 - winner), failed="another was first")
     lines[1 - winner] += data.draw(st.sampled_from([[], [failed]]))
     lines[winner].append(whole(0, winner))
-    told: list[PartitionInfo] = []
+    updates: list[PartitionInfo] = []
     while any(lines):
-        told.append(data.draw(st.sampled_from([line for line in lines if line])).pop(0))
+        updates.append(data.draw(st.sampled_from([line for line in lines if line])).pop(0))
     with reading() as reader:
-        found, error = streamed(reader.gate(set(range(1, PARTITIONS)), told))
+        values, error = streamed(reader.gate(set(range(1, PARTITIONS)), updates))
         every = expected(dict.fromkeys(range(PARTITIONS), 0) | {0: winner})
-        assert (every == sorted(found)) if error is None else isinstance(error, Lost)
+        assert (every == sorted(values)) if error is None else isinstance(error, Lost)
 
 
 OTHERS = [whole(at) for at in range(1, PARTITIONS)]
@@ -277,32 +281,34 @@ def test_a_half_read_attempt_that_fails_is_an_error(taken: int) -> None:
 def test_an_attempt_that_failed_unread_is_forgotten() -> None:
     """An attempt of which a reader has read nothing may fail, or lose to another attempt."""
     failed = PartitionInfo(attempt(0, 0), failed="killed")
-    for told in (
+    for updates in (
         [failed, *pieces(0), whole(0, 1)],
         [failed, whole(0, 1), whole(0, 0)],
         [*pieces(0, 1), whole(0, 1), failed],
         [whole(0, 1), *pieces(0)],
     ):
         with reading() as reader:
-            assert expected({0: 1, 1: 0, 2: 0, 3: 0}) == rows(reader.gate(set(), [*told, *OTHERS]))
+            assert expected({0: 1, 1: 0, 2: 0, 3: 0}) == rows(
+                reader.gate(set(), [*updates, *OTHERS])
+            )
 
 
 def test_a_whole_attempt_that_is_read_may_go() -> None:
     """A reader that has read a partition to its end does not need the attempt any more."""
     gone = PartitionInfo(attempt(0, 0), failed="its executor is lost")
     with reading() as reader:
-        told = [whole(0), gone, whole(0, 1), *OTHERS]
-        assert expected(dict.fromkeys(range(PARTITIONS), 0)) == rows(reader.gate(set(), told))
+        updates = [whole(0), gone, whole(0, 1), *OTHERS]
+        assert expected(dict.fromkeys(range(PARTITIONS), 0)) == rows(reader.gate(set(), updates))
 
 
 CONTRADICTIONS = {
-    "two contents of a segment": lambda one: [
-        one[0],
-        replace(one[0], segments=(replace(one[0].segments[0], checksum=1),)),
+    "two contents of a segment": lambda updates: [
+        updates[0],
+        replace(updates[0], segments=(replace(updates[0].segments[0], checksum=1),)),
     ],
-    "a segment more than all": lambda one: [
-        *one,
-        PartitionInfo(one[0].attempt, one[0].segments, whole=True),
+    "a segment more than all": lambda updates: [
+        *updates,
+        PartitionInfo(updates[0].attempt, updates[0].segments, whole=True),
     ],
 }
 
@@ -310,9 +316,9 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("what", CONTRADICTIONS)
 def test_an_attempt_that_contradicts_itself_is_corrupt(what: str) -> None:
     """An attempt whose announcements contradict each other is `Corrupt` for its reader."""
-    told = CONTRADICTIONS[what](pieces(0))
+    updates = CONTRADICTIONS[what](pieces(0))
     with reading() as reader, pytest.raises(Corrupt, match=f"{RESULT}/0"):
-        rows(reader.gate(set(), [*told, *OTHERS]))
+        rows(reader.gate(set(), [*updates, *OTHERS]))
 
 
 def test_every_open_gate_is_told() -> None:
@@ -321,10 +327,10 @@ def test_every_open_gate_is_told() -> None:
     with reading() as reader:
         shuffle = reader.environment
         deployment = reader.deployment({1, 2, 3}, 0, SUBPARTITIONS)
-        found: list[list[int]] = []
+        results: list[list[int]] = []
         gates = [shuffle.create_input_gate(deployment) for _ in range(3)]
         readers = [
-            threading.Thread(target=lambda gate=gate: found.append(rows(gate))) for gate in gates
+            threading.Thread(target=lambda gate=gate: results.append(rows(gate))) for gate in gates
         ]
         for thread in readers:
             thread.start()
@@ -332,7 +338,7 @@ def test_every_open_gate_is_told() -> None:
         for thread in readers:
             thread.join()
         every = expected(dict.fromkeys(range(PARTITIONS), 0))
-        assert [every] * 3 == found
+        assert [every] * 3 == results
         late = shuffle.create_input_gate(deployment)
         with pytest.raises(Unavailable, match=f"{RESULT}/0"):
             rows(late)
@@ -345,7 +351,7 @@ def test_what_was_not_known_is_read_from_its_replacement(monkeypatch: pytest.Mon
     def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
         other, store = attempt(piece.source.attempt.partition.index, 1), self._clients.store
         segments = written()[1][other].segments
-        sources = [locate(LAYOUT, store, other, one, SUBPARTITIONS) for one in segments]
+        sources = [locate(LAYOUT, store, other, segment, SUBPARTITIONS) for segment in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
 
     monkeypatch.setattr(Replacement, "replace", replacement)
@@ -361,7 +367,9 @@ def test_a_replacement_with_more_rows_is_corrupt(monkeypatch: pytest.MonkeyPatch
 
     def replacement(self: Replacement, piece: Slice, failure: Exception) -> list[Slice]:
         others = [attempt(0, 1), attempt(1, 1)]
-        segments = [(other, one) for other in others for one in written()[1][other].segments]
+        segments = [
+            (other, segment) for other in others for segment in written()[1][other].segments
+        ]
         store = self._clients.store
         sources = [locate(LAYOUT, store, *segment, SUBPARTITIONS) for segment in segments]
         return [slice for source in sources for slice in alone(source, piece.subpartition, 1)]
@@ -388,17 +396,17 @@ def test_a_gate_is_read_once() -> None:
 
 def test_a_second_reader_does_not_end_the_first() -> None:
     """A gate that is refused to a second reader still hears the news that its first one needs."""
-    told = Told([whole(at) for at in range(PARTITIONS)])
+    source = Told([whole(at) for at in range(PARTITIONS)])
     with reading() as reader:
-        gate = reader.gate(set(), told)
+        gate = reader.gate(set(), source)
         batches = iter(gate)
-        found = next(batches)["n"].to_pylist()
+        values = next(batches)["n"].to_pylist()
         with pytest.raises(Closed):
             rows(gate)
-        assert told.closed == 0
-        found += [n for batch in batches for n in batch["n"].to_pylist()]
-        assert sorted(found) == expected(dict.fromkeys(range(PARTITIONS), 0))
-        assert told.closed == 1
+        assert source.closed == 0
+        values += [n for batch in batches for n in batch["n"].to_pylist()]
+        assert sorted(values) == expected(dict.fromkeys(range(PARTITIONS), 0))
+        assert source.closed == 1
 
 
 def test_a_result_of_unknown_partitions_only_names_a_few() -> None:

@@ -30,11 +30,11 @@ PARTITIONS = 4
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[list[list[int]], list[dict[int, list[range]]]]:
     """Draw the sizes of two exchanges, and cuts of some of their subpartitions."""
-    one = draw(SIZES)
-    sizes = [one, [draw(st.integers(0, 300)) for _ in one]]
+    first = draw(SIZES)
+    sizes = [first, [draw(st.integers(0, 300)) for _ in first]]
     cuts: list[dict[int, list[range]]] = [{}, {}]
     for each in cuts:
-        for at in draw(st.sets(st.integers(0, len(one) - 1))):
+        for at in draw(st.sets(st.integers(0, len(first) - 1))):
             places = sorted(draw(st.sets(st.integers(1, PARTITIONS - 1), min_size=1)))
             ends = [0, *places, PARTITIONS]
             each[at] = [range(a, b) for a, b in pairwise(ends)]
@@ -51,14 +51,14 @@ def test_rows_meet_once(
     adapting = replace(ADAPTING, coalesce=coalesce)
     parts = parts_of([np.array(each) for each in sizes], adapting, cuts)
     met: Counter[tuple[int, int, int]] = Counter()
-    for one, other in zip(*parts, strict=True):
-        assert one.subpartitions == other.subpartitions
+    for first, second in zip(*parts, strict=True):
+        assert first.subpartitions == second.subpartitions
         everything = range(PARTITIONS)
-        left, right = one.partitions or everything, other.partitions or everything
-        met.update(product(one.subpartitions, left, right))
-        cut = {at for at in one.subpartitions if at in cuts[0] or at in cuts[1]}
-        assert not cut or len(one.subpartitions) == 1
-        assert coalesce or len(one.subpartitions) == 1
+        left, right = first.partitions or everything, second.partitions or everything
+        met.update(product(first.subpartitions, left, right))
+        cut = {at for at in first.subpartitions if at in cuts[0] or at in cuts[1]}
+        assert not cut or len(first.subpartitions) == 1
+        assert coalesce or len(first.subpartitions) == 1
     whole = product(range(len(sizes[0])), range(PARTITIONS), range(PARTITIONS))
     assert not any(parts) or met == Counter(whole)
 
@@ -96,8 +96,8 @@ def test_neighbours_stay_under_the_target(sizes: list[int]) -> None:
     read = [part.subpartitions for part in parts]
     assert not read or [at for part in read for at in part] == list(range(len(sizes)))
     for part in read:
-        held = [sizes[at] for at in part if sizes[at]]
-        assert len(held) < 2 or sum(held) <= 1.2 * ADAPTING.target_bytes
+        filled = [sizes[at] for at in part if sizes[at]]
+        assert len(filled) < 2 or sum(filled) <= 1.2 * ADAPTING.target_bytes
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(1, 4))
@@ -107,13 +107,13 @@ def test_parts_are_even(sizes: list[int], slots: int) -> None:
     adapting = replace(ADAPTING, least_parts=slots)
     (parts,) = parts_of([np.array(sizes)], adapting, [{}])
     read = [part.subpartitions for part in parts] or [range(at, at + 1) for at in range(len(sizes))]
-    held = [sum(sizes[at] for at in part) for part in read]
+    totals = [sum(sizes[at] for at in part) for part in read]
     needed = math.ceil(sum(sizes) / max(1, min(100, max(sum(sizes) // slots, 10))))
-    assert len(held) <= 2 * needed + slots
-    count = -(-len(held) // slots) * slots if len(held) > slots else len(held)
+    assert len(totals) <= 2 * needed + slots
+    count = -(-len(totals) // slots) * slots if len(totals) > slots else len(totals)
     cuts = [cut for n in range(count) for cut in combinations(range(1, len(sizes)), n)]
     least = min(max(sum(sizes[a:b]) for a, b in pairwise([0, *cut, len(sizes)])) for cut in cuts)
-    assert max(held) <= least + 1
+    assert max(totals) <= least + 1
 
 
 def test_a_skewed_one_is_cut() -> None:
@@ -123,5 +123,5 @@ def test_a_skewed_one_is_cut() -> None:
     sizes = np.array([200, 9_000, 300, 1_100, 250])
     assert skewed(sizes, adapting) == [1]
     assert skewed(sizes, ADAPTING) == []
-    held = np.array([300, 100, 400, 0, 60, 8_000])
-    assert pieces(held, sizes, adapting) == [range(2), range(2, 5), range(5, 6)]
+    by_partition = np.array([300, 100, 400, 0, 60, 8_000])
+    assert pieces(by_partition, sizes, adapting) == [range(2), range(2, 5), range(5, 6)]

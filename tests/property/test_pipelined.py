@@ -159,16 +159,16 @@ class World:
         """Let the master decide on all facts, and let the driver start the partitions ordered
         again."""
         while records := self.follower.poll(100, 0.0):
-            derived = [one for record in records for one in self.replay.observe(record)]
+            derived = [entry for record in records for entry in self.replay.observe(record)]
             if not derived:
                 continue
             self.decisions.begin()
-            for one in derived:
-                self.decisions.write(self.announcer.decision(one))
+            for entry in derived:
+                self.decisions.write(self.announcer.decision(entry))
             self.decisions.commit(self.follower.position())
-            for one in derived:
-                if isinstance(one.decision, Reproduce):
-                    for index in one.decision.partitions:
+            for entry in derived:
+                if isinstance(entry.decision, Reproduce):
+                    for index in entry.decision.partitions:
                         self.start(index)
         ended = {task.attempt.partition.index for task in self.tasks if not task.ended}
         for index in set(range(PARTITIONS)) - ended - set(self.result.production.winners):
@@ -184,15 +184,15 @@ class World:
 
     def gate(self, count: int) -> InputGate:
         descriptor = ShuffleDescriptor(JOB, RESULT, PARTITIONS, SUBPARTITIONS, 1)
-        found = known(descriptor, self.result, LAYOUT, MemoryBlobStore(self.objects))
+        partitions = known(descriptor, self.result, LAYOUT, MemoryBlobStore(self.objects))
         deployment = InputGateDeployment(
-            found.manifest,
+            partitions.manifest,
             SCHEMA,
             0,
             count,
             7,
-            found.unknown,
-            found.told,
+            partitions.unknown,
+            partitions.told,
             self.follower.position(),
         )
         return self.shuffle.create_input_gate(deployment)
@@ -315,14 +315,14 @@ def test_a_gate_reads_while_writers_write(data: st.DataObject, head: int, count:
         deaths = len(world.deaths)
         for _ in range(deaths + 3):
             try:
-                found = world.read(count)
+                values = world.read(count)
             except Lost:
                 continue
             break
-        assert world.winners(count) == found
-        said = [one.event.body for one in world.log.read_all(Deadline.after(1.0))]
-        assert [len(found)] == [one.rows for one in said if isinstance(one, Consumed)]
-        assert world.pipelined == any(isinstance(one, SegmentProduced) for one in said)
+        assert world.winners(count) == values
+        bodies = [recorded.event.body for recorded in world.log.read_all(Deadline.after(1.0))]
+        assert [len(values)] == [body.rows for body in bodies if isinstance(body, Consumed)]
+        assert world.pipelined == any(isinstance(body, SegmentProduced) for body in bodies)
 
 
 @contextmanager
@@ -345,9 +345,9 @@ def test_what_is_announced_is_read_at_once() -> None:
     with half_written([]) as world:
         first, second = world.tasks
         batches = iter(world.gate(1))
-        found = [n for _ in range(BATCHES + 2) for n in next(batches)["n"].to_pylist()]
+        values = [n for _ in range(BATCHES + 2) for n in next(batches)["n"].to_pylist()]
         here = rows_of(first.attempt)[:20] + rows_of(second.attempt)
-        assert sorted(found) == sorted(n for n in here if n % SUBPARTITIONS == 0)
+        assert sorted(values) == sorted(n for n in here if n % SUBPARTITIONS == 0)
         world.choices += [0]
         assert rows_of(first.attempt)[20:30:2] == next(batches)["n"].to_pylist()
         assert not first.ended
@@ -397,8 +397,8 @@ def test_what_was_whole_is_not_mixed_with_what_comes_after_a_restart() -> None:
             first.turn(world)
         world.decide()
         batches = iter(world.gate(1))
-        found = [n for _ in range(BATCHES) for n in next(batches)["n"].to_pylist()]
-        assert rows_of(first.attempt)[::2] == sorted(found)
+        values = [n for _ in range(BATCHES) for n in next(batches)["n"].to_pylist()]
+        assert rows_of(first.attempt)[::2] == sorted(values)
         end_all(world)
         assert world.result.complete
         world.state(LostFact(second.attempt, LAYOUT.segment(second.attempt, 0), "404"))
@@ -433,7 +433,7 @@ def test_what_is_announced_behind_the_basis_is_not_part_of_what_was_whole() -> N
     def say(body: Body, basis: int | None = None) -> list[PartitionInfo]:
         event = Event(str(len(log)), JOB, "", 0, "", basis, body)
         log.append(Recorded(len(log), event))
-        return [told for told in fold.observe(log[-1]) if told.whole]
+        return [update for update in fold.observe(log[-1]) if update.whole]
 
     def attempt(index: int, task: int) -> AttemptId:
         return AttemptId(PartitionId(RESULT, index), 1, task)
@@ -444,11 +444,13 @@ def test_what_is_announced_behind_the_basis_is_not_part_of_what_was_whole() -> N
     )
     manifest = Manifest(JOB, RESULT, 1, 0, SUBPARTITIONS, ())
     fold = Fold(InputGateDeployment(manifest, SCHEMA, 0, 1, 7, unknown))
-    for one in (attempt(0, 1), attempt(1, 2), attempt(1, 3)):
-        assert [] == say(Produced(one, ()))
+    for attempt_id in (attempt(0, 1), attempt(1, 2), attempt(1, 3)):
+        assert [] == say(Produced(attempt_id, ()))
     complete = ResultComplete(RESULT)
-    assert [attempt(0, 1), attempt(1, 2)] == [told.attempt for told in say(complete, 1)]
-    for one in (attempt(0, 1), attempt(1, 2)):
-        say(Superseded(one, "it was lost"), 1)
+    assert [attempt(0, 1), attempt(1, 2)] == [update.attempt for update in say(complete, 1)]
+    for attempt_id in (attempt(0, 1), attempt(1, 2)):
+        say(Superseded(attempt_id, "it was lost"), 1)
     assert [] == say(Produced(attempt(0, 4), ()))
-    assert [attempt(1, 3), attempt(0, 4)] == [told.attempt for told in say(complete, len(log) - 1)]
+    assert [attempt(1, 3), attempt(0, 4)] == [
+        update.attempt for update in say(complete, len(log) - 1)
+    ]

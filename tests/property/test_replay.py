@@ -53,8 +53,8 @@ def logs(draw: st.DrawFn) -> list[Recorded]:
     return records
 
 
-def decided(one: Derived) -> Event:
-    return Event(one.id, JOB, one.cause, 0, "master", one.basis, one.decision)
+def decided(entry: Derived) -> Event:
+    return Event(entry.id, JOB, entry.cause, 0, "master", entry.basis, entry.decision)
 
 
 def replayed(records: Sequence[Recorded]) -> Replay:
@@ -79,7 +79,7 @@ def test_a_replay_gives_the_same_state_and_decisions(records: list[Recorded]) ->
     replay = replayed(records)
     assert state == replay.state
     recorded = [r.event.body for r in records if r.event.basis is not None]
-    assert said(steps) == [*recorded, *(one.decision for one in replay.due)]
+    assert said(steps) == [*recorded, *(entry.decision for entry in replay.due)]
     assert (len(facts), len(recorded)) == (replay.facts, replay.decisions)
 
 
@@ -132,11 +132,11 @@ def test_an_altered_decision_is_found(records: list[Recorded], data: st.DataObje
 def test_a_reason_in_other_words_is_no_other_decision(records: list[Recorded]) -> None:
     """A decision of another version is followed even if its reason is worded differently."""
     reworded = []
-    for one in records:
-        body = one.event.body
+    for record in records:
+        body = record.event.body
         if isinstance(body, Superseded | Released):
             body = replace(body, reason="other words")
-        reworded.append(replace(one, event=replace(one.event, body=body)))
+        reworded.append(replace(record, event=replace(record.event, body=body)))
     assert replayed(records).state == replayed(reworded).state
 
 
@@ -150,10 +150,10 @@ def test_swapped_decisions_are_found(records: list[Recorded], data: st.DataObjec
     where = places(records)
     if len(where) < 2:
         return
-    one, other = data.draw(st.lists(st.sampled_from(where), min_size=2, max_size=2, unique=True))
+    first, second = data.draw(st.lists(st.sampled_from(where), min_size=2, max_size=2, unique=True))
     changed = list(records)
-    changed[one] = Recorded(records[one].offset, records[other].event)
-    changed[other] = Recorded(records[other].offset, records[one].event)
+    changed[first] = Recorded(records[first].offset, records[second].event)
+    changed[second] = Recorded(records[second].offset, records[first].event)
     with pytest.raises(Corrupt):
         replayed(changed)
 

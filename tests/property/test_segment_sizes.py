@@ -35,7 +35,9 @@ BYTE = pa.struct([("a", pa.int8())])
 def segment(columns: list[pa.Array], codec: str = "none", subpartitions: int = 1) -> Segment:
     """Encode a segment with one run for each of these columns."""
     batches = [pa.record_batch([column], ["c"]) for column in columns]
-    runs = [sort([one], [np.arange(len(one)) % subpartitions], subpartitions) for one in batches]
+    runs = [
+        sort([batch], [np.arange(len(batch)) % subpartitions], subpartitions) for batch in batches
+    ]
     return encode(runs, codec, ATTEMPT)
 
 
@@ -82,8 +84,8 @@ def test_there_is_room_for_what_tells_nulls(
             inner = column.take(pa.array([0, None], pa.int32()))
             column = pa.concat_arrays([column, inner, pa.nulls(MANY, kind)])
         columns.append(column)
-    found = pa.chunked_array([one["c"] for one in read(segment(columns, codec), kind)], kind)
-    assert found.equals(pa.chunked_array(columns, kind))
+    values = pa.chunked_array([batch["c"] for batch in read(segment(columns, codec), kind)], kind)
+    assert values.equals(pa.chunked_array(columns, kind))
 
 
 @pytest.mark.parametrize("columns", [3_000])
@@ -95,8 +97,8 @@ def test_there_is_room_for_many_columns(columns: int) -> None:
     made = encode([sort([rows], [np.array([0, 1])], 2)], "none", ATTEMPT)
     start, sizes = made.index.start, made.index.sizes
     schema = rows.schema.serialize().to_pybytes()
-    (found,) = decode(made.body[start : start + int(sizes[0])], schema, 1)
-    assert rows.slice(0, 1) == found
+    (batch,) = decode(made.body[start : start + int(sizes[0])], schema, 1)
+    assert rows.slice(0, 1) == batch
 
 
 WIDTHS = [[8 << 20, *[1] * MANY], [*[1] * MANY, *[1 << 20] * 20], [0, 5 << 20, 0, 3 << 20, 1 << 20]]
@@ -110,9 +112,9 @@ def test_batches_are_cut_by_their_own_bytes(widths: list[int], runs: int) -> Non
     rows = pa.array(["x" * width for width in widths])
     columns = [rows] if runs == 1 else [rows.slice(0, 1), rows.slice(1)]
     batches = read(segment(columns), pa.string())
-    assert widths == [len(row) for one in batches for row in one["c"].to_pylist()]
-    sizes = [one.nbytes for one in batches]
-    assert all(one.nbytes <= BATCH_BYTES or one.num_rows == 1 for one in batches)
+    assert widths == [len(row) for batch in batches for row in batch["c"].to_pylist()]
+    sizes = [batch.nbytes for batch in batches]
+    assert all(batch.nbytes <= BATCH_BYTES or batch.num_rows == 1 for batch in batches)
     assert all(first + second > BATCH_BYTES for first, second in pairwise(sizes))
 
 

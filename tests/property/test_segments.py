@@ -107,7 +107,7 @@ def test_a_segment_is_an_arrow_file(
     part = data.draw(parts(schema, subpartitions))
     with exchange(schema, [part], subpartitions, codec, limits) as written:
         produced = written.state.produced(0)
-        found = []
+        plain = []
         for summary in produced.segments:
             name = LAYOUT.segment(produced.attempt, summary.number)
             body = written.objects[name][0]
@@ -117,9 +117,9 @@ def test_a_segment_is_an_arrow_file(
                 check_footer(reader.metadata, name, produced.attempt, summary.index, subpartitions)
             assert summary.rows == sum(batch.num_rows for batch in batches)
             assert (summary.size_bytes, summary.checksum) == (len(body), segment.checksum(body))
-            found += [reinterpret(batch, plain_schema(schema)) for batch in batches]
+            plain += [reinterpret(batch, plain_schema(schema)) for batch in batches]
         assert len(produced.segments) == len(written.objects)
-        assert ordered(tabled([part.rows], schema)) == ordered(tabled(found, schema))
+        assert ordered(tabled([part.rows], schema)) == ordered(tabled(plain, schema))
 
 
 def check_footer(
@@ -128,13 +128,13 @@ def check_footer(
     """Assert that the footer agrees with the event."""
     assert footer[b"headgate.format"] == b"1"
     assert str(attempt).encode() == footer[b"headgate.attempt"]
-    stated, found = (
+    stated, stored = (
         SegmentIndex.unpacked(packed, subpartitions),
         segment.read_index(footer, name, attempt, subpartitions),
     )
-    assert stated.entries() == found.entries()
-    assert stated.starts.tolist() == found.starts.tolist()
-    assert (subpartitions,) == found.rows.shape
+    assert stated.entries() == stored.entries()
+    assert stated.starts.tolist() == stored.starts.tolist()
+    assert (subpartitions,) == stored.rows.shape
 
 
 def ordered(table: pa.Table) -> list[str]:
@@ -210,7 +210,7 @@ def test_an_index_too_large_for_the_event_is_read_from_the_footers() -> None:
         pa.record_batch([numbers], schema=schema), targets, tuple(range(0, rows, subpartitions))
     )
     with exchange(schema, [part], subpartitions, "none", Limits(segment_bytes=1)) as written:
-        announced = [len(one.index) for one in written.state.produced(0).segments]
+        announced = [len(summary.index) for summary in written.state.produced(0).segments]
         assert 0 < sum(announced) <= 128 << 10
         assert announced[0] > 0
         assert announced[-1] == 0
@@ -255,7 +255,7 @@ def test_the_same_rows_have_the_same_fingerprint() -> None:
     whole = Part(rows, np.arange(100) % 4, (30, 60))
     kinds = [whole, whole, Part(rows.slice(1), whole.targets[1:], (30,)), Part(rows, moved, ())]
     with exchange(schema, kinds, 4, "lz4", Limits()) as written:
-        found = [written.state.produced(at).fingerprint for at in range(4)]
-    assert found[0] is not None
-    assert len(set(found)) == 3
-    assert found[0] == found[1]
+        fingerprints = [written.state.produced(at).fingerprint for at in range(4)]
+    assert fingerprints[0] is not None
+    assert len(set(fingerprints)) == 3
+    assert fingerprints[0] == fingerprints[1]

@@ -140,8 +140,8 @@ def test_every_fact_is_decided_once(
     for slot in SLOTS[:2]:
         world.join(slot)
     for action, inside in actions:
-        for one in inside:
-            world.interrupt(SLOTS[action[1] % len(SLOTS)], one)
+        for interruption in inside:
+            world.interrupt(SLOTS[action[1] % len(SLOTS)], interruption)
         world.do(action)
     for _, log in world.steps:
         log.before_commit.clear()

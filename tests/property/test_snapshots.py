@@ -35,23 +35,23 @@ def kept(
     records: Sequence[StateRecord], before: dict[str, bytes] | None = None
 ) -> dict[str, bytes]:
     """Return the values that a compacted log holds behind these records."""
-    found = dict(before or {})
+    values = dict(before or {})
     for record in records:
         if record.body is None:
-            del found[record.key]
+            del values[record.key]
         else:
-            found[record.key] = record.body
-    return found
+            values[record.key] = record.body
+    return values
 
 
 def survives(snapshot: Snapshot) -> Snapshot:
     records, standing = snapshots.write(snapshot, NOTHING)
     stored = kept(records)
     assert standing.keys == stored.keys()
-    found, again = snapshots.read(snapshot.state.job, stored)
+    restored, again = snapshots.read(snapshot.state.job, stored)
     assert again == standing
-    assert snapshots.write(found, again)[0] == snapshots.write(snapshot, standing)[0]
-    return found
+    assert snapshots.write(restored, again)[0] == snapshots.write(snapshot, standing)[0]
+    return restored
 
 
 def log_of(facts: Sequence[Fact], late: Sequence[int]) -> list[Recorded]:
@@ -68,7 +68,7 @@ def log_of(facts: Sequence[Fact], late: Sequence[int]) -> list[Recorded]:
             due = unrecorded.popleft()[1]
             record(due.decision, due.id, due.cause, due.basis)
         derived = replay.observe(record(fact, f"f{number}", "", None))
-        unrecorded.extend((number + late[number % len(late)], one) for one in derived)
+        unrecorded.extend((number + late[number % len(late)], entry) for entry in derived)
     return records
 
 
