@@ -91,7 +91,7 @@ class Application:
         """Produce a result, from another one or from nothing, and read it once or twice."""
         dice = self._dice
         pipelined = number == self.world.stream_at
-        sources = [None, *(one for one in self._live if not one.pipelined)]
+        sources = [None, *(live for live in self._live if not live.pipelined)]
         source = sources[-1] if self.world.chained else dice.choice(sources)
         exchange = Exchange(
             ResultId(f"r{self._voice.epoch}-{number}"),
@@ -118,8 +118,8 @@ class Application:
             self._live.remove(exchange)
 
         if len(self._live) > LIVE_MAX:
-            inputs = [one.source for one in self._live]
-            self._release(next(one for one in self._live if one not in inputs))
+            inputs = [live.source for live in self._live]
+            self._release(next(live for live in self._live if live not in inputs))
 
     def _release(self, exchange: Exchange) -> None:
         self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
@@ -155,7 +155,7 @@ class Application:
             try:
                 before = self._completions(exchange)
                 if early:
-                    self._make_whole([one for one in self._live if one is not exchange])
+                    self._make_whole([live for live in self._live if live is not exchange])
                     maps = self._maps(exchange).values()
                     readers = self._stage([*maps, *self._readers(exchange)])[len(maps) :]
                 else:
@@ -168,7 +168,7 @@ class Application:
             except (Lost, Corrupt) as exc:
                 self.world.scheduler.note(f"missed: {exc}")
                 if not self.world.chaos.bad_answers():
-                    self.world.oracle.missed([one.name for one in self._live], exc)
+                    self.world.oracle.missed([live.name for live in self._live], exc)
                 self._state_losses()
             early = exchange.pipelined and self._dice.random() < 0.5
         raise Unavailable(f"{exchange.name} never came to an end")
@@ -271,31 +271,31 @@ class Application:
     def _readers(self, exchange: Exchange) -> list[Run]:
         """Return tasks that read all subpartitions; they learn from the log about partitions not
         yet known."""
-        found, position = self._known(exchange)
+        partitions, position = self._known(exchange)
         width = self._dice.choice((1, 1, 2))
         firsts = range(0, exchange.subpartitions, width)
         parts = [range(at, min(at + width, exchange.subpartitions)) for at in firsts]
         if exchange.pipelined and self._dice.random() < 0.5:
             return [partial(self._late_reader, exchange, part) for part in parts]
-        return [partial(self._reader, exchange, found, position, part) for part in parts]
+        return [partial(self._reader, exchange, partitions, position, part) for part in parts]
 
     def _known(self, exchange: Exchange) -> tuple[KnownPartitions, int]:
         """Return the known partitions of a result, and the log position from which later facts
         follow."""
         result = self._result(exchange)
-        found = known(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
-        return found, self._voice.settled if exchange.pipelined else exchange.position
+        partitions = known(self._descriptor(exchange), result, Layout(ROOT, JOB), self._store)
+        return partitions, self._voice.settled if exchange.pipelined else exchange.position
 
     def _reader(
         self,
         exchange: Exchange,
-        found: KnownPartitions,
+        partitions: KnownPartitions,
         position: int,
         part: range,
         executor: Executor,
         number: int,
     ) -> int:
-        executor.read(exchange, found.manifest, part, number, found, position)
+        executor.read(exchange, partitions.manifest, part, number, partitions, position)
         return number
 
     def _late_reader(self, exchange: Exchange, part: range, executor: Executor, number: int) -> int:
@@ -323,12 +323,12 @@ class Application:
         """Return why an object counts as lost: it is missing, or its bytes are wrong twice."""
         for _ in range(2):
             try:
-                found = checksum(self._store.get(name))
+                actual = checksum(self._store.get(name))
             except Lost:
                 return "404"
-            if found == expected:
+            if actual == expected:
                 return ""
-        return f"checksum {found}"
+        return f"checksum {actual}"
 
     def _stage(self, runs: list[Run]) -> list[object]:
         """Run every task until one try of each has succeeded, and return their answers. Lost

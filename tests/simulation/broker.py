@@ -93,12 +93,12 @@ class Broker:
 
     def forget_head(self) -> None:
         """Let retention remove old events, but none that the job's newest snapshot still needs."""
-        found = read_snapshots(self.memory, JOB, Deadline.after(0.0))
-        if JOB not in found:
+        snapshots = read_snapshots(self.memory, JOB, Deadline.after(0.0))
+        if JOB not in snapshots:
             return
-        before = found[JOB].needed if self.mode == SESSION else found[JOB].position
-        held = self.memory.read_all(Deadline.after(0.0))
-        fresh = [one.offset for one in held if one.at_ms > self.now_ms() - KEPT_MS]
+        before = snapshots[JOB].needed if self.mode == SESSION else snapshots[JOB].position
+        records = self.memory.read_all(Deadline.after(0.0))
+        fresh = [record.offset for record in records if record.at_ms > self.now_ms() - KEPT_MS]
         before = min([before, *fresh])
         if self.memory.oldest(JOB) < before:
             self.show()
@@ -292,10 +292,10 @@ class SimFollower:
         limit = scheduler.random.randint(1, limit)
         while True:
             before = self.inner.position()
-            found = [] if broker.is_away(self.process) else self.inner.poll(limit, 0)
+            records = [] if broker.is_away(self.process) else self.inner.poll(limit, 0)
             left_ms = deadline_ms - scheduler.now_ms
-            if found or before < self.inner.position() or left_ms <= 0:
-                return found
+            if records or before < self.inner.position() or left_ms <= 0:
+                return records
             broker.changed.wait(left_ms, "poll")
 
     def position(self) -> int:

@@ -25,14 +25,14 @@ class Cluster:
 
     def executor(self) -> Executor:
         """Return an idle executor: each runs one task at a time."""
-        self.executors = [one for one in self.executors if not one.process.dead]
-        idle = [one for one in self.executors if not one.busy]
+        self.executors = [executor for executor in self.executors if not executor.process.dead]
+        idle = [executor for executor in self.executors if not executor.busy]
         if not idle:
             idle = [Executor(self.world, Process(f"executor-{next(self.names)}"))]
             self.executors += idle
-        found = self.world.scheduler.random.choice(idle)
-        found.busy = True
-        return found
+        chosen = self.world.scheduler.random.choice(idle)
+        chosen.busy = True
+        return chosen
 
 
 @dataclass(eq=False)

@@ -63,10 +63,10 @@ class SimMembership:
         while True:
             before = dict(self._inner._positions)
             away = broker.is_away(self._process)
-            found = [] if away else self._inner.poll(limit, 0)
+            placed = [] if away else self._inner.poll(limit, 0)
             left_ms = deadline_ms - scheduler.now_ms
-            if found or before != self._inner._positions or left_ms <= 0:
-                return found
+            if placed or before != self._inner._positions or left_ms <= 0:
+                return placed
             broker.changed.wait(left_ms, "poll")
 
     def position(self, partition: int) -> int:
@@ -162,8 +162,8 @@ class SimMembership:
             self._inner._commit()
         self._open, self._accepted = False, frozenset()
         count = self._broker.partitions
-        for number in sorted({partition_of(one.job, count) for one in self._written}):
-            there = [one for one in self._written if partition_of(one.job, count) == number]
+        for number in sorted({partition_of(event.job, count) for event in self._written}):
+            there = [event for event in self._written if partition_of(event.job, count) == number]
             self._broker.oracle.committed(number, self, there)
         self._broker.show()
 

@@ -168,8 +168,8 @@ class Executor:
         """
         deployment = InputGateDeployment(manifest, SCHEMA, part.start, len(part), task)
         if known is not None:
-            unknown, told = known.unknown, known.told
-            deployment = replace(deployment, unknown=unknown, told=told, position=position)
+            unknown, updates = known.unknown, known.told
+            deployment = replace(deployment, unknown=unknown, told=updates, position=position)
         rows: list[Row] = []
         for batch in self.environment.create_input_gate(deployment):
             rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -94,7 +94,7 @@ class Oracle:
         """Check a committed step. An open step of a zombie before it may hide it for a while."""
         if decisions and not self.holds(what, holder):
             self.violated(f"a fenced master committed {[str(d.body) for d in decisions]}")
-        for body in (one.body for one in decisions):
+        for body in (decision.body for decision in decisions):
             if isinstance(body, Superseded):
                 self._ordered.add(body.attempt)
             elif isinstance(body, Released):
@@ -161,59 +161,59 @@ class Oracle:
         return self.told(attempt.partition.result, attempt.partition.index)
 
     def _supersede(self, attempt: AttemptId) -> None:
-        told = self._of(attempt)
-        told.superseded.add(attempt)
-        if attempt == told.winner and attempt.partition.result not in self.released:
+        history = self._of(attempt)
+        history.superseded.add(attempt)
+        if attempt == history.winner and attempt.partition.result not in self.released:
             self.violated(f"{attempt} was superseded although readers read it")
 
     @property
     def streaming(self) -> set[AttemptId]:
         """Return the winning attempts of pipelined results."""
         return {
-            told.winner
-            for (result, _), told in self._told.items()
-            if told.winner is not None and self._streams.has(result)
+            history.winner
+            for (result, _), history in self._told.items()
+            if history.winner is not None and self._streams.has(result)
         }
 
     def _winners(self, result: str) -> dict[int, AttemptId]:
         return {
-            partition: told.winner
-            for (name, partition), told in self._told.items()
-            if name == result and told.winner is not None
+            partition: history.winner
+            for (name, partition), history in self._told.items()
+            if name == result and history.winner is not None
         }
 
     def _stop(self, attempt: AttemptId, basis: int) -> None:
         """Check that a winner no longer counts for a reason: an object was harmed, or, in a stream,
         an attempt failed."""
-        told, result = self._of(attempt), attempt.partition.result
+        history, result = self._of(attempt), attempt.partition.result
         fails = any(isinstance(body, AttemptFailed | ExecutorLost) for body in self._at(basis))
         ended = self._streams.has(result) and fails
         if self._streams.has(result):
             self._streams.restart(result)
-        if attempt != told.winner or not (ended or self.harmed()):
-            self.violated(f"{attempt} was given up, and {told.winner} is the partition")
-        told.winner = None
+        if attempt != history.winner or not (ended or self.harmed()):
+            self.violated(f"{attempt} was given up, and {history.winner} is the partition")
+        history.winner = None
 
     def _consumable(self, attempt: AttemptId, basis: int) -> None:
-        told, epoch = self._of(attempt), self._epoch_at(basis)
+        history, epoch = self._of(attempt), self._epoch_at(basis)
         kind = (
             Produced | SegmentProduced if self._streams.has(attempt.partition.result) else Produced
         )
         if attempt not in [body.attempt for body in self._at(basis) if isinstance(body, kind)]:
             self.violated(f"{attempt} is consumable on another basis, {basis}")
-        if told.winner is not None:
-            self.violated(f"{attempt} is consumable beside {told.winner}")
-        if attempt in told.superseded:
+        if history.winner is not None:
+            self.violated(f"{attempt} is consumable beside {history.winner}")
+        if attempt in history.superseded:
             self.violated(f"{attempt} is consumable and superseded")
         if attempt.epoch != epoch:
             self.violated(f"{attempt} is consumable in epoch {epoch}")
-        told.winner = attempt
-        told.consumable.append(attempt)
+        history.winner = attempt
+        history.consumable.append(attempt)
 
     def _released(self, result: str, basis: int) -> None:
         """Check a release: only the driver of that time may release a result, besides expiry and a
         job's end."""
-        by = [one.by for one in self._events_at.get(basis, ())]
+        by = [event.by for event in self._events_at.get(basis, ())]
         driver = self._before(basis)[-1].by
         expires_ms = self.promoted.pop(result, None)
         match self._at(basis)[0]:
@@ -243,10 +243,10 @@ class Oracle:
 
     def _before(self, offset: int) -> list[Event]:
         """Return the job's registrations before an offset."""
-        return [one.event for one in self._registered if one.offset < offset]
+        return [recorded.event for recorded in self._registered if recorded.offset < offset]
 
     def _at(self, offset: int) -> list[Body]:
-        return [one.body for one in self._events_at.get(offset, ())]
+        return [event.body for event in self._events_at.get(offset, ())]
 
     def heard(self, job: JobId, by: str, said_ms: float) -> None:
         """Record that the log got a heartbeat or an event, and when its author sent it."""
@@ -275,10 +275,10 @@ class Oracle:
         if attempt is None:
             self.violated(f"{name} was deleted before its result was released")
             return
-        told = self._of(attempt)
-        if attempt == told.winner:
+        history = self._of(attempt)
+        if attempt == history.winner:
             self.violated(f"{name} was deleted although readers need it")
-        elif attempt not in told.superseded and not self.closed:
+        elif attempt not in history.superseded and not self.closed:
             self.violated(f"{name} was deleted without an order")
 
     # Checks of readers
@@ -299,16 +299,16 @@ class Oracle:
     def _read_partition(
         self, result: str, partition: int, subpartitions: range, got: list[Row]
     ) -> None:
-        told = self.told(result, partition)
-        fits = [a for a in told.consumable if got == self._expected(a, subpartitions)]
+        history = self.told(result, partition)
+        fits = [a for a in history.consumable if got == self._expected(a, subpartitions)]
         if not fits:
             self.violated(
                 f"a reader of {result}/{subpartitions} got {got} of partition {partition}, "
-                f"and {[str(a) for a in told.consumable]} were consumable"
+                f"and {[str(a) for a in history.consumable]} were consumable"
             )
-        elif told.read and not set(fits) & set(told.read):
-            self.violated(f"readers of {result}/{partition} got {told.read} and {fits}")
-        told.read = [a for a in fits if not told.read or a in told.read]
+        elif history.read and not set(fits) & set(history.read):
+            self.violated(f"readers of {result}/{partition} got {history.read} and {fits}")
+        history.read = [a for a in fits if not history.read or a in history.read]
 
     def _read_stream(
         self, result: str, subpartitions: range, task: int, got: list[list[Row]]
@@ -322,7 +322,7 @@ class Oracle:
         }
         self._streams.read(result, task, fits)
         if not fits:
-            whole = [[str(a) for a in one.values()] for one in self._streams.of(result)]
+            whole = [[str(a) for a in winners.values()] for winners in self._streams.of(result)]
             self.violated(
                 f"a reader of {result}/{subpartitions} got {got}, and {whole} were whole together"
             )

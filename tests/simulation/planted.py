@@ -215,7 +215,9 @@ def read_on_from_another_attempt(patch: pytest.MonkeyPatch) -> None:
     """A reader of an attempt that fails continues with the segments of the next attempt."""
 
     def alive(self: _Channel) -> AttemptId | None:
-        return next((name for name, said in self.attempts.items() if not said.failed), None)
+        return next(
+            (name for name, announced in self.attempts.items() if not announced.failed), None
+        )
 
     patch.setattr(_Channel, "chosen", property(alive))
 

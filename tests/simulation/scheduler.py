@@ -293,7 +293,7 @@ class SimExecutor(Executor):
         self._scheduler.spawn(
             name, self._process, lambda: _settle(future, lambda: fn(*args, **kwargs))
         )
-        self._running = [one for one in self._running if not one.done()] + [future]
+        self._running = [running for running in self._running if not running.done()] + [future]
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

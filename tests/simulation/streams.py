@@ -44,18 +44,18 @@ class Streams:
     def state_failures(self, result: ResultState) -> None:
         """State the failure of each partition's attempt that ended before it was whole."""
         for attempt in sorted(result.production.winners.values()):
-            one = self._tries[attempt]
-            fails = result.production.attempts[attempt] is None and not one.said
-            if fails and (fact := self._failure(attempt, one)) is not None:
-                one.said = one.failed = True
+            task = self._tries[attempt]
+            fails = result.production.attempts[attempt] is None and not task.said
+            if fails and (fact := self._failure(attempt, task)) is not None:
+                task.said = task.failed = True
                 self._voice.ask(fact)
 
-    def _failure(self, attempt: AttemptId, one: _Try) -> Fact | None:
-        process, scheduler = one.executor.process, one.executor.world.scheduler
+    def _failure(self, attempt: AttemptId, task: _Try) -> Fact | None:
+        process, scheduler = task.executor.process, task.executor.world.scheduler
         if process.dead:
             return ExecutorLost(process.name, "killed")
-        if one.failed:
+        if task.failed:
             return AttemptFailed(attempt, "its task has failed")
-        if scheduler.now_ms - one.since_ms > self._silent_ms:
+        if scheduler.now_ms - task.since_ms > self._silent_ms:
             return ExecutorLost(process.name, "silent")
         return None

@@ -45,24 +45,26 @@ class Sweeper:
         now_ms = time_of(self._log, JobId(self.process.name), self._deadline())
         beats = self._log.read_beats(None, self._deadline())
         snapshots = read_snapshots(self._log, None, self._deadline())
-        positions = {job: one.position for job, one in snapshots.items()}
+        positions = {job: snapshot.position for job, snapshot in snapshots.items()}
         records = list(self._log.read_all(self._deadline(), positions))
-        for found in neglected(records, snapshots, beats, now_ms, self._log.oldest):
-            if found.job == JOB:
-                self._end(found)
+        for silent in neglected(records, snapshots, beats, now_ms, self._log.oldest):
+            if silent.job == JOB:
+                self._end(silent)
 
-    def _end(self, found: Neglected) -> None:
+    def _end(self, silent: Neglected) -> None:
         opening = JobSteps.follow if self._mode == SESSION else JobSteps.open
-        with closing(opening(self._log, self._announcer, MasterSettings(mode=found.mode))) as steps:
+        with closing(
+            opening(self._log, self._announcer, MasterSettings(mode=silent.mode))
+        ) as steps:
             state = self._until_read(steps)
-            if state.epoch != found.state.epoch:
+            if state.epoch != silent.state.epoch:
                 return
             if state.closed is None:
                 fact = self._announcer.fact(LeaseExpired("silent", state.epoch))
                 self._log.append(fact).offset(self._deadline())
             deadline = self._deadline()
             while state.closed is None or any(r.doomed for r in state.results.values()):
-                if deadline.passed or state.epoch != found.state.epoch:
+                if deadline.passed or state.epoch != silent.state.epoch:
                     return
                 state = self._step(steps).state or state
             self._storage.sweep(state)

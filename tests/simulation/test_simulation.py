@@ -24,8 +24,8 @@ MANY = 20
 def test_what_must_hold_does(start: int) -> None:
     """No seed breaks a guarantee; a failing seed is named."""
     outcomes = [simulate(seed) for seed in range(start, start + BLOCK)]
-    assert {} == {one.seed: one.violations for one in outcomes if one.violations}
-    assert sum(one.faults.total() for one in outcomes) > BLOCK
+    assert {} == {outcome.seed: outcome.violations for outcome in outcomes if outcome.violations}
+    assert sum(outcome.faults.total() for outcome in outcomes) > BLOCK
 
 
 def test_an_undisturbed_job_has_no_faults_and_leaves_nothing() -> None:
@@ -52,8 +52,10 @@ def fail_each(seed: int, first: int, every: int) -> None:
     chances = simulate(seed, nth=0).chances
     assert chances > 300
     outcomes = {nth: simulate(seed, nth=nth) for nth in range(first, chances + 1, every)}
-    assert {} == {nth: one.violations for nth, one in outcomes.items() if one.violations}
-    assert all(1 == one.faults.total() for one in outcomes.values())
+    assert {} == {
+        nth: outcome.violations for nth, outcome in outcomes.items() if outcome.violations
+    }
+    assert all(1 == outcome.faults.total() for outcome in outcomes.values())
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -69,9 +71,9 @@ def test_a_job_of_many_exchanges(seed: int, chained: bool) -> None:
 def test_one_seed_has_one_history() -> None:
     """Two runs of a seed have the same trace, even in a process with another hash seed."""
     seeds = (3, 8, 21)
-    told = [simulate(seed).trace for seed in seeds]
-    assert told == [simulate(seed).trace for seed in seeds]
-    assert len(set(told)) == len(seeds)
+    traces = [simulate(seed).trace for seed in seeds]
+    assert traces == [simulate(seed).trace for seed in seeds]
+    assert len(set(traces)) == len(seeds)
     code = (
         f"from tests.simulation.world import simulate as s; print(*[s(n).trace for n in {seeds}])"
     )
@@ -83,4 +85,4 @@ def test_one_seed_has_one_history() -> None:
         capture_output=True,
         text=True,
     )
-    assert told == done.stdout.split()
+    assert traces == done.stdout.split()

@@ -119,10 +119,10 @@ class Voice:
         answers."""
         return True if name in self._answers or self._told_at < self._answers_from else None
 
-    def wait(self, found: Callable[[JobState], T | None], what: str) -> T:
+    def wait(self, find: Callable[[JobState], T | None], what: str) -> T:
         """Return the first answer that is not None on the settled state."""
         deadline = Deadline.after(self._patience_s, self._clock)
-        while (answer := found(self.state)) is None:
+        while (answer := find(self.state)) is None:
             if deadline.passed:
                 raise Unavailable(f"waited too long for {what}")
             self.take(2.0)

@@ -109,7 +109,7 @@ class Operator:
         if not all(job.finished for job in self._beside):
             self.world.oracle.violated("a job beside it has come to no end")
         storage = ObjectDeleter(self.world.bucket.client(SimClock(scheduler, self.process)), ROOT)
-        self.left = sum(storage.sweep(one) for one in _folded(self.world) if one.job == JOB)
+        self.left = sum(storage.sweep(state) for state in _folded(self.world) if state.job == JOB)
 
     def _settle(self) -> None:
         until_ms = self.world.scheduler.now_ms + SETTLE_MS
@@ -134,8 +134,8 @@ class Operator:
         """Delete an object of a stream, and state it as lost, as fsck would."""
         names = [name for name in self.world.bucket.objects if name.startswith(PREFIX)]
         winners = self.world.oracle.streaming
-        if found := [(name, one) for name in names if (one := attempt_of(name)) in winners]:
-            name, attempt = self.world.scheduler.random.choice(found)
+        if choices := [(name, writer) for name in names if (writer := attempt_of(name)) in winners]:
+            name, attempt = self.world.scheduler.random.choice(choices)
             self.world.oracle.damaged.add(name)
             self.world.scheduler.note(f"missed {name}")
             del self.world.bucket.objects[name]
