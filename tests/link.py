@@ -67,7 +67,7 @@ class Link:
         asks = asyncio.create_task(self._pass(reader, their_writer))
         await self._pass(their_reader, writer)
         asks.cancel()
-        self._writers = [one for one in self._writers if one not in (writer, their_writer)]
+        self._writers = [other for other in self._writers if other not in (writer, their_writer)]
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Whole requests and answers; those name nodes by the address that they have here."""

@@ -51,14 +51,14 @@ def main() -> int:
 def rounds(place: Place, given: argparse.Namespace) -> list[Outcome]:
     among = (given.application,) if given.application else APPLICATIONS
     first = given.start - 1
-    planned = list(islice(plan(given.seed, among), first, first + given.rounds))
-    applications = sorted({one.work.application for one in planned})
+    chosen = list(islice(plan(given.seed, among), first, first + given.rounds))
+    applications = sorted({planned.work.application for planned in chosen})
     expected = {name: undisturbed(place, name) for name in applications}
     print(f"undisturbed: {expected}", flush=True)
     outcomes = []
-    for one in planned:
-        job, right = f"chaos-{given.seed}-{one.number}", expected[one.work.application]
-        outcomes.append(run(place, one, right, job))
+    for planned in chosen:
+        job, right = f"chaos-{given.seed}-{planned.number}", expected[planned.work.application]
+        outcomes.append(run(place, planned, right, job))
         print(outcomes[-1], flush=True)
     return outcomes
 

@@ -55,8 +55,8 @@ def summed(df: DataFrame) -> list[str]:
 
 def undisturbed(spark: SparkSession) -> None:
     """Tell the sums of both exchanges as Spark alone computes them."""
-    found = [summed(orders(spark).repartition(*into)) for into in (FIRST, SECOND)]
-    tell("closed", read=found)
+    sums = [summed(orders(spark).repartition(*into)) for into in (FIRST, SECOND)]
+    tell("closed", read=sums)
 
 
 def disturbed(spark: SparkSession) -> None:
@@ -77,9 +77,9 @@ def disturbed(spark: SparkSession) -> None:
 def complete(hg: Headgate) -> dict[int, str]:
     """Return the results that can be read, by the number of their subpartitions."""
     return {
-        one.subpartitions: one.result
-        for one in hg.results()
-        if one.consumable == one.partitions and one.released is None
+        result.subpartitions: result.result
+        for result in hg.results()
+        if result.consumable == result.partitions and result.released is None
     }
 
 

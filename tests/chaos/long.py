@@ -53,16 +53,16 @@ def added(spark: SparkSession, hg: Headgate, rows: int) -> tuple[DataFrame, Rows
     sums = Counter[int]()
     for key, value in pairs(rows):
         sums[key] += value
-    found = hg.offload(plain(spark, rows).groupBy("k").agg(F.sum("v").alias("v")))
-    return found, [list(pair) for pair in sums.items()]
+    out = hg.offload(plain(spark, rows).groupBy("k").agg(F.sum("v").alias("v")))
+    return out, [list(pair) for pair in sums.items()]
 
 
 def called(spark: SparkSession, hg: Headgate, rows: int) -> tuple[DataFrame, Rows]:
     def count(table: pa.Table) -> pa.Table:
         return pa.table({"k": table["k"].slice(0, 1), "v": [table.num_rows]})
 
-    found = hg.group_by(plain(spark, rows), "k").applyInArrow(count, "k long, v long")
-    return found, [list(pair) for pair in Counter(key for key, _ in pairs(rows)).items()]
+    out = hg.group_by(plain(spark, rows), "k").applyInArrow(count, "k long, v long")
+    return out, [list(pair) for pair in Counter(key for key, _ in pairs(rows)).items()]
 
 
 def wide(spark: SparkSession, hg: Headgate, rows: int) -> tuple[DataFrame, Rows]:
@@ -91,24 +91,24 @@ def exchange(spark: SparkSession, hg: Headgate, number: int) -> dict[str, Any]:
     promoted = number % PROMOTED_EVERY == 0
     kind = hashed if promoted else KINDS[number % len(KINDS)]
     out, right = kind(spark, hg, 100 + 37 * number % 5_000)
-    found, told = read(out), dict[str, Any](exchange=number)
-    if found != sorted(right):
-        rows = f"{len(found)} rows, {len(right)} are right"
-        told["wrong"] = f"exchange {number}, {kind.__name__}: {rows}"
+    answer, report = read(out), dict[str, Any](exchange=number)
+    if answer != sorted(right):
+        rows = f"{len(answer)} rows, {len(right)} are right"
+        report["wrong"] = f"exchange {number}, {kind.__name__}: {rows}"
     if promoted:
         is_soon = number // PROMOTED_EVERY % 2
         name = hg.promote(out, SYSTEM_CLOCK.now_ms() + SOON_MS if is_soon else 0)
-        told["soon" if is_soon else "promoted"] = {name: len(right)}
-    return told
+        report["soon" if is_soon else "promoted"] = {name: len(right)}
+    return report
 
 
 def look_for(hg: Headgate, promoted: Mapping[str, int]) -> dict[str, Any]:
     """Report the promoted results that no longer have their rows."""
     wrong = []
     for name, rows in promoted.items():
-        found = read(hg.read(name)) if hg.ops.is_available(name) else []
-        if found != sorted(pairs(rows)):
-            wrong.append(f"{name} has {len(found)} rows, {rows} are right")
+        answer = read(hg.read(name)) if hg.ops.is_available(name) else []
+        if answer != sorted(pairs(rows)):
+            wrong.append(f"{name} has {len(answer)} rows, {rows} are right")
     return {"wrong": ", ".join(wrong)} if wrong else {}
 
 

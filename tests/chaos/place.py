@@ -92,8 +92,8 @@ class Place:
         """Return the node that coordinates the group of masters."""
         group = self.log.masters_group
         admin = AdminClient({"bootstrap.servers": self.state.bootstrap})
-        found = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
-        return f"kafka-{found.coordinator.id}"
+        description = admin.describe_consumer_groups([group])[group].result(ASK_S_MAX)
+        return f"kafka-{description.coordinator.id}"
 
     def ask(self, *command: str) -> str:
         """Run a command of `headgate`; return its output when it fails, and an empty text when it

@@ -70,7 +70,7 @@ class Application:
 
     def has_reached(self, phase: str) -> bool:
         at = self._phases.index
-        return any(at(one["phase"]) >= at(phase) for one in self.told())
+        return any(at(line["phase"]) >= at(phase) for line in self.told())
 
     def is_over(self) -> bool:
         return self._driver.poll() is not None
@@ -85,7 +85,7 @@ class Application:
 
     def read(self) -> Any:
         """Return what the application says that it has read, or None before it has said so."""
-        return next((one["read"] for one in self.told() if "read" in one), None)
+        return next((line["read"] for line in self.told() if "read" in line), None)
 
     def exit_code(self) -> int | None:
         return self._driver.poll()
@@ -138,25 +138,25 @@ class Masters:
         self._said: dict[str, Path] = {}
 
     def start(self, slot: str) -> None:
-        said = self._folder / f"master-{slot}-{len(list(self._folder.glob('master-*')))}.err"
+        errors = self._folder / f"master-{slot}-{len(list(self._folder.glob('master-*')))}.err"
         command = [sys.executable, "-m", "headgate", "master", "--slot", slot, *self._where]
-        with said.open("wb") as stderr:
+        with errors.open("wb") as stderr:
             kafka = ["--kafka", "session.timeout.ms=6000"]
             process = subprocess.Popen(
                 command + kafka, cwd=ROOT, env=self._env, stderr=stderr, start_new_session=True
             )
-        self._processes[slot], self._said[slot] = process, said
+        self._processes[slot], self._said[slot] = process, errors
 
     def holder(self, partition: int) -> str:
         """Return the slot whose process decides for a partition."""
-        found: list[str] = []
+        slots: list[str] = []
 
         def held() -> bool:
-            found[:] = [slot for slot in self._processes if partition in self._holds(slot)]
-            return bool(found)
+            slots[:] = [slot for slot in self._processes if partition in self._holds(slot)]
+            return bool(slots)
 
         wait_for(held, STARTED_S_MAX, f"a master of partition {partition}")
-        return found[0]
+        return slots[0]
 
     def send(self, slot: str, number: signal.Signals) -> int:
         """Signal the process of a slot, and return its pid."""
@@ -172,13 +172,13 @@ class Masters:
     def fallen(self) -> list[str]:
         """Start masters again that have ended by themselves, and return a complaint for each."""
         ended = [slot for slot, process in self._processes.items() if process.poll() is not None]
-        told = [
+        complaints = [
             f"master {slot} ended with {self._processes[slot].returncode} ({self._said[slot]})"
             for slot in ended
         ]
         for slot in ended:
             self.start(slot)
-        return told
+        return complaints
 
     def end(self) -> None:
         for process in self._processes.values():
@@ -192,12 +192,12 @@ class Masters:
                 process.wait()
 
     def _holds(self, slot: str) -> set[int]:
-        found: set[int] = set()
+        partitions: set[int] = set()
         if self._processes[slot].poll() is not None:
-            return found
+            return partitions
         for line in self._said[slot].read_text().splitlines():
             if begun := re.search(r"decides for partition (\d+) now", line):
-                found.add(int(begun[1]))
+                partitions.add(int(begun[1]))
             if lost := re.search(r"holds partition (\d+) no longer", line):
-                found.discard(int(lost[1]))
-        return found
+                partitions.discard(int(lost[1]))
+        return partitions

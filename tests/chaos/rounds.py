@@ -75,14 +75,14 @@ class Scene:
         return Victim(f"pids {pids}", lambda number: send(pids, number), self.start)
 
     def _one_of(self, among: Callable[[Application], list[int]], choice: float) -> Victim:
-        last, found = self.applications[-1], list[int]()
+        last, pids = self.applications[-1], list[int]()
 
         def is_there() -> bool:
-            found[:] = sorted(among(last))
-            return bool(found) or last.is_over()
+            pids[:] = sorted(among(last))
+            return bool(pids) or last.is_over()
 
         wait_for(is_there, STARTED_S_MAX, "somebody to choose from")
-        chosen = found[int(choice * len(found)) :][:1]
+        chosen = pids[int(choice * len(pids)) :][:1]
         return Victim(f"pids {chosen}", lambda number: send(chosen, number))
 
     def _leader(self) -> Victim:
@@ -96,9 +96,9 @@ class Scene:
 
     def _node(self, name: str) -> Victim:
         settings = self.place.settings
-        found = stack.status(settings)
-        assert found is not None
-        node = found.node(name)
+        state = stack.status(settings)
+        assert state is not None
+        node = state.node(name)
         return Victim(
             name, lambda number: daemons.send(node, number), lambda: stack.restart(name, settings)
         )
@@ -107,27 +107,27 @@ class Scene:
 def strike_all(scene: Scene, round: Round) -> Iterator[str]:
     """Strike as the round says while the application runs; yield each victim and its phase."""
     first = scene.applications[-1]
-    for at, one in enumerate(round.strikes):
-        first.await_phase(one.phase, WORK_S_MAX)
-        SYSTEM_CLOCK.sleep_s(one.after_s)
+    for at, hit in enumerate(round.strikes):
+        first.await_phase(hit.phase, WORK_S_MAX)
+        SYSTEM_CLOCK.sleep_s(hit.after_s)
         if at and first.is_over():
             return
-        yield strike(scene, round.victim, round.how, one)
+        yield strike(scene, round.victim, round.how, hit)
 
 
-def strike(scene: Scene, kind: str, how: str, one: Strike) -> str:
+def strike(scene: Scene, kind: str, how: str, hit: Strike) -> str:
     """Kill or pause once; return the victim and its phase."""
     first = scene.applications[-1]
-    victim = scene.victim(kind, one.choice)
+    victim = scene.victim(kind, hit.choice)
     struck = f"{victim.name}, {first.phase()}"
     if how == KILLED:
         victim.send(signal.SIGKILL)
-        SYSTEM_CLOCK.sleep_s(one.lasts_s)
+        SYSTEM_CLOCK.sleep_s(hit.lasts_s)
         victim.restart()
         return struck
     victim.send(signal.SIGSTOP)
     try:
-        SYSTEM_CLOCK.sleep_s(one.lasts_s)
+        SYSTEM_CLOCK.sleep_s(hit.lasts_s)
         if how == REPLACED:
             scene.start().await_phase(scene.work.phases[2], WORK_S_MAX)
     finally:
@@ -143,20 +143,20 @@ class Outcome:
     wrong: tuple[str, ...]
 
     def __str__(self) -> str:
-        one = self.round
-        when = f"{one.strikes[0]} ({'; '.join(self.struck) or 'nobody'})"
-        found = "ok" if not self.wrong else "\n    ".join(("WRONG", *self.wrong))
-        head = f"round {one.number:>3} {one.work}, {one.what}"
-        return f"{head}: {when}: {self.took_s:.1f} s, {found}"
+        planned = self.round
+        when = f"{planned.strikes[0]} ({'; '.join(self.struck) or 'nobody'})"
+        verdict = "ok" if not self.wrong else "\n    ".join(("WRONG", *self.wrong))
+        head = f"round {planned.number:>3} {planned.work}, {planned.what}"
+        return f"{head}: {when}: {self.took_s:.1f} s, {verdict}"
 
 
-def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
+def run(place: Place, planned: Round, expected: Any, job: str) -> Outcome:
     """Run the application of a round to its end, strike meanwhile, and check what is left."""
     begun_s = SYSTEM_CLOCK.monotonic_s()
-    scene, struck, wrong = Scene(place, one.work, job), list[str](), list[str]()
+    scene, struck, wrong = Scene(place, planned.work, job), list[str](), list[str]()
     try:
         scene.start()
-        struck.extend(strike_all(scene, one))
+        struck.extend(strike_all(scene, planned))
         last = scene.applications[-1]
         wait_for(last.is_over, WORK_S_MAX, f"the application's end, it is {last.phase()}")
     except Late as exc:
@@ -168,7 +168,7 @@ def run(place: Place, one: Round, expected: Any, job: str) -> Outcome:
     asked = [place.ask("fsck", "--job", job), place.ask("audit", "verify", "--job", job)]
     wrong += filter(None, asked)
     took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
-    return Outcome(one, tuple(struck), took_s, tuple(wrong))
+    return Outcome(planned, tuple(struck), took_s, tuple(wrong))
 
 
 def _rows(scene: Scene, expected: Any) -> list[str]:
@@ -180,7 +180,7 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
     last = scene.applications[-1]
     if last.exit_code() != 0 or not last.has_reached("closed"):
         wrong.append(f"ended with {last.exit_code()} while {last.phase()}: {last.complaint()}")
-    wrong += [f"ran in Spark: {one['native']}" for one in last.told() if one.get("native")]
+    wrong += [f"ran in Spark: {line['native']}" for line in last.told() if line.get("native")]
     if len(scene.applications) > 1 and scene.work.application == EXCHANGES:
         wrong += _found_again(*scene.applications)
     return wrong
@@ -189,7 +189,7 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
 def _found_again(first: Application, second: Application) -> list[str]:
     """Return a complaint for each result that the first driver completed and the second did not
     find."""
-    known = [one["found"] for one in second.told() if "found" in one]
+    known = [line["found"] for line in second.told() if "found" in line]
     done = {"rewriting": FIRST[0], "reading": SECOND[0]}
     lost = [number for phase, number in done.items() if first.has_reached(phase)]
     if first.has_reached("closing") or not known:

@@ -80,10 +80,10 @@ class Run:
         return self.scene.applications[-1]
 
     def done(self) -> set[int]:
-        return {one["exchange"] for one in self._lines() if "exchange" in one}
+        return {line["exchange"] for line in self._lines() if "exchange" in line}
 
     def told(self, key: str) -> dict[str, int]:
-        return {name: rows for one in self._lines() for name, rows in one.get(key, {}).items()}
+        return {name: rows for line in self._lines() for name, rows in line.get(key, {}).items()}
 
     def strike(self, fault: Fault) -> str:
         if fault.victim == LINK:
@@ -91,10 +91,10 @@ class Run:
             SYSTEM_CLOCK.sleep_s(fault.lasts_s)
             self.link.mend()
             return "the link to Kafka"
-        one, how = Strike("working", 0.0, fault.lasts_s, fault.choice), fault.how
+        hit, how = Strike("working", 0.0, fault.lasts_s, fault.choice), fault.how
         if fault.victim == "master" and self.scene.holder() == SLOTS[-1]:
             how = PAUSED  # its memory is watched
-        return strike(self.scene, fault.victim, how, one)
+        return strike(self.scene, fault.victim, how, hit)
 
     def end(self) -> None:
         for application in self.scene.applications:
@@ -106,7 +106,7 @@ class Run:
         wait_for(self.last.is_over, LOOKED_S_MAX, f"{self.job} to be looked at")
 
     def wrong(self) -> Iterator[str]:
-        yield from (f"{self.job}: {one['wrong']}" for one in self._lines() if "wrong" in one)
+        yield from (f"{self.job}: {line['wrong']}" for line in self._lines() if "wrong" in line)
         if len(self.done()) != self.exchanges:
             yield f"{self.job}: {len(self.done())} of {self.exchanges} exchanges"
         if self.last.exit_code() != 0 or not self.last.has_reached("closed"):
@@ -121,7 +121,7 @@ class Run:
             yield f"{self.job}: objects of {sorted(map(str, there))}, promoted are {sorted(kept)}"
 
     def _lines(self) -> list[dict[str, Any]]:
-        return [line for one in self.scene.applications for line in one.told()]
+        return [line for application in self.scene.applications for line in application.told()]
 
 
 @dataclass
@@ -132,12 +132,12 @@ class Soak:
 
     def pids(self) -> dict[str, int]:
         """Return the processes whose memory is watched."""
-        found = {f"master {slot}": pid for slot, pid in self.place.masters.pids().items()}
+        pids = {f"master {slot}": pid for slot, pid in self.place.masters.pids().items()}
         for run in self.runs:
             python, *jvm = run.last.driver()
-            found[f"driver of {run.job}"] = python
-            found |= {f"JVM of {run.job}": pid for pid in jvm}
-        return found
+            pids[f"driver of {run.job}"] = python
+            pids |= {f"JVM of {run.job}": pid for pid in jvm}
+        return pids
 
     def run(self, seed: int, limit_s: float) -> None:
         """Strike until all applications have ended."""
@@ -153,7 +153,7 @@ class Soak:
                 continue
             struck = run.strike(fault)
             self.fallen += self.place.masters.fallen()
-            done = " ".join(str(len(one.done())) for one in self.runs)
+            done = " ".join(str(len(each.done())) for each in self.runs)
             print(
                 f"{number:>4} {fault.victim} {fault.how} for {fault.lasts_s:.0f} s: {struck}; "
                 f"done: {done}",

@@ -38,28 +38,32 @@ def test_every_fault_comes_once_before_any_comes_again() -> None:
     """Every fault comes once in as many rounds as there are faults."""
     rounds = list(islice(plan(7), 2 * len(FAULTS)))
     for part in (rounds[: len(FAULTS)], rounds[len(FAULTS) :]):
-        assert sorted(FAULTS) == sorted((one.victim, one.how) for one in part)
+        assert sorted(FAULTS) == sorted((planned.victim, planned.how) for planned in part)
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_every_fault_meets_every_application(application: str) -> None:
     """Ten seeds, each with as many rounds as there are faults, have each fault for each
     application."""
-    rounds = [one for seed in range(1, 11) for one in islice(plan(seed), len(FAULTS))]
-    met = {(one.victim, one.how) for one in rounds if one.work.application == application}
+    rounds = [planned for seed in range(1, 11) for planned in islice(plan(seed), len(FAULTS))]
+    met = {
+        (planned.victim, planned.how)
+        for planned in rounds
+        if planned.work.application == application
+    }
     assert set(FAULTS) == met
 
 
 def test_one_application_alone() -> None:
     """A plan for one kind of application has no other kind, and still every fault."""
     rounds = list(islice(plan(7, [TPCDS]), len(FAULTS)))
-    assert {TPCDS} == {one.work.application for one in rounds}
-    assert set(FAULTS) == {(one.victim, one.how) for one in rounds}
+    assert {TPCDS} == {planned.work.application for planned in rounds}
+    assert set(FAULTS) == {(planned.victim, planned.how) for planned in rounds}
 
 
 def test_queries_and_ways_are_drawn() -> None:
     """Rounds have every query and both ways, and no query twice in a round."""
-    works = [one.work for one in islice(plan(7, [TPCDS]), 40)]
+    works = [planned.work for planned in islice(plan(7, [TPCDS]), 40)]
     assert {OFFLOAD, ACTION} == {work.way for work in works}
     assert set(QUERIES) == {number for work in works for number in work.queries}
     assert {len(IN_TURN)} == {len(set(work.queries)) for work in works}
@@ -67,32 +71,34 @@ def test_queries_and_ways_are_drawn() -> None:
 
 def test_a_victim_is_there() -> None:
     """Masters are struck only in mode `session`, and executors and workers only while tasks run."""
-    for one in islice(plan(7), 200):
-        assert one.work.mode == SESSION or one.victim != "master"
-        if one.victim in ("executor", "worker"):
-            assert {strike.phase for strike in one.strikes} <= set(one.work.phases[1:-2])
+    for planned in islice(plan(7), 200):
+        assert planned.work.mode == SESSION or planned.victim != "master"
+        if planned.victim in ("executor", "worker"):
+            assert {strike.phase for strike in planned.strikes} <= set(planned.work.phases[1:-2])
 
 
 def test_a_driver_is_replaced_after_it_has_attached() -> None:
     """A driver that is held up while it attaches would be the last to register."""
-    replaced = [one for one in islice(plan(7), 200) if one.how == REPLACED]
+    replaced = [planned for planned in islice(plan(7), 200) if planned.how == REPLACED]
     assert len(replaced) > 10
-    assert "attaching" not in {strike.phase for one in replaced for strike in one.strikes}
+    assert "attaching" not in {strike.phase for planned in replaced for strike in planned.strikes}
 
 
 def test_how_often_a_victim_is_struck() -> None:
     """Queries lose executors and workers every few seconds, a service once or twice."""
     times: dict[tuple[str, str], set[int]] = {}
-    for one in islice(plan(7), 200):
-        times.setdefault((one.work.application, one.victim), set()).add(len(one.strikes))
-        order = [one.work.phases.index(strike.phase) for strike in one.strikes]
-        assert sorted(order) == order
-        assert one.work.application == EXCHANGES or {"closing"}.isdisjoint(
-            strike.phase for strike in one.strikes
+    for planned in islice(plan(7), 200):
+        times.setdefault((planned.work.application, planned.victim), set()).add(
+            len(planned.strikes)
         )
-        if one.work.application == TPCDS and one.victim in ("executor", "worker"):
-            assert all(BETWEEN_S[0] <= at.after_s <= BETWEEN_S[1] for at in one.strikes)
-            assert one.how != KILLED or {0.0} == {at.lasts_s for at in one.strikes}
+        order = [planned.work.phases.index(strike.phase) for strike in planned.strikes]
+        assert sorted(order) == order
+        assert planned.work.application == EXCHANGES or {"closing"}.isdisjoint(
+            strike.phase for strike in planned.strikes
+        )
+        if planned.work.application == TPCDS and planned.victim in ("executor", "worker"):
+            assert all(BETWEEN_S[0] <= at.after_s <= BETWEEN_S[1] for at in planned.strikes)
+            assert planned.how != KILLED or {0.0} == {at.lasts_s for at in planned.strikes}
     for victim in ("master", "leader", "coordinator", "store"):
         assert {1, 2} == times[TPCDS, victim]
     assert {1} == times[TPCDS, "driver"]
@@ -104,7 +110,7 @@ def test_hours_have_every_fault() -> None:
     """Each application meets each fault, but a driver whose memory is watched is not killed."""
     first, again = (list(islice(faults(7, 4), 2_000)) for _ in range(2))
     assert first == again
-    met = {(one.at, one.victim, one.how) for one in first}
+    met = {(fault.at, fault.victim, fault.how) for fault in first}
     wanted = {(at, victim, how) for at in range(4) for victim, how in SOAKED}
     assert met == wanted - {(at, "driver", KILLED) for at in (1, 3)}
 
@@ -122,5 +128,5 @@ def test_memory_that_grows_is_told() -> None:
     samples.close()
     assert ["leaks (4) grew from 137 to 187 MiB"] == list(samples.growing())
     picture = ElementTree.fromstring(drawn(samples.lives))
-    lines = [one for one in picture if one.tag.endswith("polyline")]
+    lines = [element for element in picture if element.tag.endswith("polyline")]
     assert len(lines) == len(samples.lives)

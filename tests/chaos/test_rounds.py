@@ -32,9 +32,9 @@ def expected(place: Place) -> Any:
     return undisturbed(place, EXCHANGES)
 
 
-@pytest.mark.parametrize("one", [MASTER, NODE], ids=lambda one: one.what)
-def test_nothing_is_lost(place: Place, expected: Any, one: Round) -> None:
+@pytest.mark.parametrize("planned", [MASTER, NODE], ids=lambda planned: planned.what)
+def test_nothing_is_lost(place: Place, expected: Any, planned: Round) -> None:
     """A round gives the rows of Spark alone, its log explains itself, and nothing stays stored."""
-    outcome = run(place, one, expected, f"chaos-{one.number}")
+    outcome = run(place, planned, expected, f"chaos-{planned.number}")
     assert not outcome.wrong, str(outcome)
     assert ["", ""] == [place.ask("fsck"), place.ask("audit", "verify")]
