@@ -66,21 +66,21 @@ def difference(hg: Headgate, df: DataFrame, expected: list[str], tree: Tree) -> 
     query above it, and whether every exchange ran in Headgate."""
     try:
         out = hg.offload(df)
-        done, found = hg._queries.finished[out], told(out, tree)
-        expected_above, found_above = _above(df, tree), _above(out, tree)
+        done, actual = hg._queries.finished[out], told(out, tree)
+        expected_above, actual_above = _above(df, tree), _above(out, tree)
     except Exception as exc:
         return Outcome(f"{type(exc).__name__}: {str(exc)[:_ERROR_CHARS]}")
     refused = [reason for _, reason in done.refused if reason != _NOTHING_TO_WRITE]
     kept = f"{refused} stayed" if refused else ""
     if not done.refused and " Exchange " in done.plan:
         kept = "an exchange was added"
-    wrong = "" if expected == found else f"{len(expected)}{_WRONG_ROWS}{len(found)}"
-    if expected_above != found_above:
-        wrong += f"{len(expected_above)}{_WRONG_ROWS}{len(found_above)} above"
+    wrong = "" if expected == actual else f"{len(expected)}{_WRONG_ROWS}{len(actual)}"
+    if expected_above != actual_above:
+        wrong += f"{len(expected_above)}{_WRONG_ROWS}{len(actual_above)} above"
     changed = "" if df.schema == out.schema else f"{out.schema.simpleString()} is not the schema"
     hg.release(out)
-    said = ", ".join(filter(None, (wrong, changed, kept)))
-    return Outcome(said, len(done.exchanges) + done.reused)
+    complaint = ", ".join(filter(None, (wrong, changed, kept)))
+    return Outcome(complaint, len(done.exchanges) + done.reused)
 
 
 def _above(df: DataFrame, tree: Tree) -> list[str]:

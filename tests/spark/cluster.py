@@ -60,18 +60,18 @@ def recorded(hg: Headgate) -> list[Recorded]:
 def audited(events: list[Recorded]) -> Replay:
     """Replay the log; raise an error if a recorded decision is not the one that follows."""
     replay = Replay(events[0].event.job)
-    for one in events:
-        replay.observe(one)
+    for record in events:
+        replay.observe(record)
     return replay
 
 
 def kinds(events: list[Recorded]) -> Counter[str]:
-    return Counter(one.event.kind for one in events)
+    return Counter(record.event.kind for record in events)
 
 
 def attempts_of(events: list[Recorded]) -> Counter[int]:
     """Count the started attempts of each partition."""
-    bodies = (one.event.body for one in events)
+    bodies = (record.event.body for record in events)
     return Counter(b.attempt.partition.index for b in bodies if isinstance(b, AttemptStarted))
 
 

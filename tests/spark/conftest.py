@@ -45,15 +45,15 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 def real_place() -> Place:
     """Return the stack that `make stack` started; its credentials go through the environment."""
-    found = stack.status()
-    if found is None or not found.is_up():
+    state = stack.status()
+    if state is None or not state.is_up():
         raise Invalid("start the stack first: make stack")
-    os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
-    os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
+    os.environ["AWS_ACCESS_KEY_ID"] = state.access_key
+    os.environ["AWS_SECRET_ACCESS_KEY"] = state.secret_key
     conf = {
-        "spark.headgate.broker": found.bootstrap,
-        "spark.headgate.store": f"s3://{found.bucket}/tests",
-        "spark.headgate.s3.endpoint": found.endpoint,
+        "spark.headgate.broker": state.bootstrap,
+        "spark.headgate.store": f"s3://{state.bucket}/tests",
+        "spark.headgate.s3.endpoint": state.endpoint,
     }
     return Place("real", conf)
 

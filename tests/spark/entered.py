@@ -43,7 +43,7 @@ def stored(hg: Headgate, act: Callable[[], Any]) -> int:
     released."""
     before = len(hg.results())
     act()
-    wait_until(lambda: all(one.released for one in hg.results()[before:]))
+    wait_until(lambda: all(result.released for result in hg.results()[before:]))
     return len(hg.results()) - before
 
 

@@ -78,7 +78,7 @@ def smaller(tree: Tree) -> Iterator[Tree]:
     """Yield smaller trees: a part of the same rule, a simpler choice, or a tree with one smaller
     part."""
     yield from (part for part in _parts(tree) if part.rule == tree.rule)
-    yield from (one for one in (simplest(tree.rule),) if one != tree)
+    yield from (simple for simple in (simplest(tree.rule),) if simple != tree)
     texts = RULES[tree.rule][: tree.choice + 1]
     simpler = {texts.index(text) for text in texts if _names(text) == _names(texts[-1])}
     yield from (replace(tree, choice=at) for at in sorted(simpler - {tree.choice}))
@@ -90,13 +90,13 @@ def smaller(tree: Tree) -> Iterator[Tree]:
 
 def shrunk(tree: Tree, differs: Callable[[Tree], bool], tries: int = 300) -> Tree:
     """Return the smallest tree that still differs, as far as this many tries find one."""
-    found: Tree | None = tree
-    while found is not None:
-        tree, found = found, None
+    best: Tree | None = tree
+    while best is not None:
+        tree, best = best, None
         for less in islice(smaller(tree), tries):
             tries -= 1
             if differs(less):
-                found = less
+                best = less
                 break
     return tree
 

@@ -38,10 +38,10 @@ def same(hg: Headgate, query: DataFrame, here: bool = True) -> None:
 def same_error(hg: Headgate, query: DataFrame, named: str = "") -> None:
     """Assert that PySpark and Headgate raise the same error, and that the user's traceback names
     the user's function."""
-    said = []
-    for one in (query, hg.offload(query)):
+    messages = []
+    for df in (query, hg.offload(query)):
         with pytest.raises(PythonException) as caught:
-            one.collect()
-        said.append(str(caught.value).strip().splitlines()[-1])
+            df.collect()
+        messages.append(str(caught.value).strip().splitlines()[-1])
         assert f"in {named}" in str(caught.value) or not named
-    assert said[0] == said[1]
+    assert messages[0] == messages[1]

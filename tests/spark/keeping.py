@@ -49,7 +49,7 @@ def in_a_default() -> Recall:
 
 
 WAYS: dict[str, Recall] = {
-    **{one.__name__: one for one in (in_itself, in_globals, in_numpy, in_builtins)},
+    **{function.__name__: function for function in (in_itself, in_globals, in_numpy, in_builtins)},
     **{"in_a_closure": in_a_closure(), "in_a_default": in_a_default()},
 }
 
@@ -122,7 +122,7 @@ def every_type(memory: Memory, n: int) -> pa.Table:
     text = memory.setdefault("text", bytearray(3))
     text[:] = f"{n % 1000:03}".encode()
     of = pa.Array.from_buffers
-    held = [
+    arrays = [
         pa.array(numbers),
         pa.array(seen),
         of(pa.int64(), 3, [None, pa.py_buffer(numbers)]),
@@ -137,7 +137,7 @@ def every_type(memory: Memory, n: int) -> pa.Table:
         pa.array(filled(memory, "at", [n] * 3, "datetime64[us]")),
         of(pa.decimal128(10), 3, [None, pa.py_buffer(filled(memory, "six", [n, 0] * 3))]),
     ]
-    return pa.table(dict(zip(TABLE, held, strict=True)))
+    return pa.table(dict(zip(TABLE, arrays, strict=True)))
 
 
 def block(memory: Memory, n: int) -> pd.DataFrame:

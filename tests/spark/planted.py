@@ -52,7 +52,7 @@ def read_each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
     so many partitions, and prepares the stage once more."""
 
     def apart(alike: Iterable[Sequence[Shuffle]]) -> list[Group]:
-        return list(dict.fromkeys(one.group for same in alike for one in same))
+        return list(dict.fromkeys(shuffle.group for same in alike for shuffle in same))
 
     def hashed(self: Planner, shuffle: Shuffle) -> Any:
         stated = partitioning(self, shuffle)
@@ -128,10 +128,10 @@ def lose_a_piece(patch: pytest.MonkeyPatch) -> None:
     parts_of = adaptive.parts_of
 
     def without_last(*given: Any) -> Sequence[tuple[Part, ...]]:
-        found = parts_of(*given)
-        cut = [at for at, one in enumerate(zip(*found, strict=True)) if any(map(_is_piece, one))]
-        end = cut[-1] if cut else max(map(len, found), default=0)
-        return [(*parts[:end], *parts[end + 1 :]) for parts in found]
+        sides = parts_of(*given)
+        cut = [at for at, task in enumerate(zip(*sides, strict=True)) if any(map(_is_piece, task))]
+        end = cut[-1] if cut else max(map(len, sides), default=0)
+        return [(*parts[:end], *parts[end + 1 :]) for parts in sides]
 
     patch.setattr(runner, "parts_of", without_last)
 

@@ -61,7 +61,7 @@ def main() -> int:
     if not given.planted:
         return report(seeds, given.shrunk, given.processes)
     with session() as (spark, hg):
-        plants = [one for one in PLANTED if one.__name__ in given.planted]
+        plants = [plant for plant in PLANTED if plant.__name__ in given.planted]
         missed = [plant.__name__ for plant in find(spark, hg, plants, seeds)]
     print(f"not found: {missed or 'none'}")
     return 1 if missed else 0
@@ -97,7 +97,7 @@ def find(
             reason = outcome.said or f"Spark has no answer: {outcome.unanswered}"
             print(f"seed {seed} as it is: {reason}; {tree.text}", flush=True)
             continue
-        for plant in [one for one in sought if PLANTED[one] in {"", *seen}]:
+        for plant in [bug for bug in sought if PLANTED[bug] in {"", *seen}]:
             with pytest.MonkeyPatch.context() as patch:
                 check_nothing(patch)
                 plant(patch)
@@ -135,7 +135,7 @@ class Ended:
     fsck: str
 
 
-def answer_all(seeds: range, shrunk_max: int, told: Connection) -> None:
+def answer_all(seeds: range, shrunk_max: int, writer: Connection) -> None:
     """Ask the queries of one process, in a session of its own, and send each outcome."""
     with session() as (spark, hg), pytest.MonkeyPatch.context() as patch:
         watched, wrong = Watched(patch), 0
@@ -147,8 +147,8 @@ def answer_all(seeds: range, shrunk_max: int, told: Connection) -> None:
             if outcome.said and wrong <= shrunk_max:
                 tree = smallest(spark, hg, tree)
                 watched.forget()
-            told.send(Asked(seed, outcome, tree.text if outcome.said else ""))
-        told.send(Ended(watched.reached, left(hg) or fsck(hg)))
+            writer.send(Asked(seed, outcome, tree.text if outcome.said else ""))
+        writer.send(Ended(watched.reached, left(hg) or fsck(hg)))
 
 
 def fsck(hg: Headgate) -> str:
@@ -175,7 +175,7 @@ def report(seeds: range, shrunk_max: int, processes: int) -> int:
     tally, ended = Tally(len(seeds)), list[Ended]()
     while readers:
         ready = wait(readers)
-        for reader in [one for one in readers if one in ready]:
+        for reader in [pipe for pipe in readers if pipe in ready]:
             try:
                 answer = reader.recv()
             except EOFError:
@@ -185,7 +185,7 @@ def report(seeds: range, shrunk_max: int, processes: int) -> int:
                 ended.append(answer)
             else:
                 tally.add(answer)
-    reached = sum((one.reached for one in ended), Counter[str]())
+    reached = sum((process.reached for process in ended), Counter[str]())
     show(reached)
     for reason, times in tally.unanswered.most_common():
         print(f"{times:>10,} were not answered by Spark: {reason}")
@@ -193,11 +193,11 @@ def report(seeds: range, shrunk_max: int, processes: int) -> int:
     if tally.unanswered.total() * 100 > UNANSWERED_MAX_PERCENT * len(seeds):
         lacking.append(f"{tally.unanswered.total()} were not answered by Spark")
     print(f"seeds that differ: {tally.wrong or 'none'}")
-    for one in lacking:
-        print(f"too few or too many: {one}")
-    found = [one.fsck for one in ended if one.fsck]
-    print(f"fsck finds {found or 'nothing'} behind {len(ended)} of {processes} processes")
-    return 1 if tally.wrong or lacking or found or len(ended) < processes else 0
+    for lack in lacking:
+        print(f"too few or too many: {lack}")
+    findings = [process.fsck for process in ended if process.fsck]
+    print(f"fsck finds {findings or 'nothing'} behind {len(ended)} of {processes} processes")
+    return 1 if tally.wrong or lacking or findings or len(ended) < processes else 0
 
 
 class Tally:

@@ -69,10 +69,12 @@ def test_offloaded(spark: SparkSession, hg: Headgate, name: str) -> None:
     with detached(hg, spark):
         expected = act(counted(spark))
     assert expected == act(counted(spark))
-    results = [one.result for one in hg.results()[before:]]
+    results = [result.result for result in hg.results()[before:]]
     assert results != []
     stay = results if name == "rdd" else []
-    wait_until(lambda: stay == [one.result for one in hg.results()[before:] if not one.released])
+    wait_until(
+        lambda: stay == [result.result for result in hg.results()[before:] if not result.released]
+    )
     assert bool(stay) == (name == "rdd")
 
 
@@ -142,12 +144,12 @@ def test_a_dataframe_is_planned_once(spark: SparkSession, hg: Headgate) -> None:
     hg.remove_unused()
     assert first == sorted(df.collect())
     del df
-    wait_until(lambda: all(one.released for one in hg.results()[before:]))
+    wait_until(lambda: all(result.released for result in hg.results()[before:]))
 
 
 def _methods() -> dict[tuple[type, str], Any]:
     kinds = (Classic, *writers.SAVES)
-    return {(kind, name): found for kind in kinds for name, found in vars(kind).items()}
+    return {(kind, name): method for kind in kinds for name, method in vars(kind).items()}
 
 
 def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
@@ -166,7 +168,7 @@ def test_the_way_back(spark: SparkSession, hg: Headgate) -> None:
     assert {(Classic, name) for name in acts} | saves <= changed
     assert changed == {name for name in outside if outside[name] is not inside[name]}
     with detached(hg, spark):
-        assert all(found is outside[name] for name, found in _methods().items())
+        assert all(method is outside[name] for name, method in _methods().items())
 
 
 def test_two_in_one_session(spark: SparkSession, hg: Headgate) -> None:
@@ -281,7 +283,7 @@ def test_a_registration_that_nobody_answers(
         patched.setattr(DriverMaster, "register_partition_with_producer", silent)
         reasons = left(hg, lambda: counted(spark).collect())
     assert [why.startswith("Unavailable: no master has answered") for why in reasons] == [True]
-    wait_until(lambda: all(one.released for one in hg.results()[before:]))
+    wait_until(lambda: all(result.released for result in hg.results()[before:]))
     assert len(hg.results()) == before + 1
 
 
@@ -307,10 +309,10 @@ def test_what_is_read_is_not_unused(spark: SparkSession, hg: Headgate) -> None:
     for _ in range(2):
         before = len(hg.results())
         rows = df.toLocalIterator()
-        found = [next(rows)]
+        received = [next(rows)]
         assert () == hg.remove_unused()
-        found += rows
-        assert 7 == len(found)
+        received += rows
+        assert 7 == len(received)
     assert before == len(hg.results())
     assert 1 == len(hg.remove_unused())
 
@@ -324,11 +326,11 @@ def test_nothing_of_an_action_stays(spark: SparkSession, hg: Headgate) -> None:
         df.collect()
     counted(spark).collect()
     hg.remove_unused()
-    mine = {one.result for one in hg.results()[before:]}
+    mine = {result.result for result in hg.results()[before:]}
     assert len(mine) == 3
 
     def live() -> list[str]:
-        names = [one.name for one in findings(hg._services, recorded(hg)).live]
+        names = [stat.name for stat in findings(hg._services, recorded(hg)).live]
         return [name for name in names if name.split("/")[3] in mine]
 
     wait_until(lambda: live() == [])

@@ -71,8 +71,8 @@ def test_skewed_joins(
             whole = hg.offload(df)
         assert (tasks > whole.rdd.getNumPartitions()) == cut
         assert told(df.groupBy("k").count()) == told(out.groupBy("k").count())
-    for one in (out, whole):
-        hg.release(one)
+    for frame in (out, whole):
+        hg.release(frame)
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right"])
@@ -103,8 +103,8 @@ def test_what_is_read_beside_pieces_is_not_hashed_either(
         for name, ask in above.items():
             expected = told(ask(df))
             inside = hg.offload(ask(df))
-            for how_asked, found in (("above", ask(out)), ("cached", ask(cached)), ("", inside)):
-                assert expected == told(found), f"{name} {how_asked}"
+            for how_asked, asked in (("above", ask(out)), ("cached", ask(cached)), ("", inside)):
+                assert expected == told(asked), f"{name} {how_asked}"
             hg.release(inside)
         cached.unpersist()
     hg.release(out)

@@ -127,7 +127,7 @@ def test_executor_without_headgate(tmp_path: Path) -> None:
     bare = tmp_path / "python"  # no site-packages: Spark itself is on the workers' path
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYSPARK_PYTHON": str(bare)},
         capture_output=True,
@@ -136,7 +136,7 @@ def test_executor_without_headgate(tmp_path: Path) -> None:
         check=False,
         cwd=tmp_path,
     )
-    assert "has headgate none, the driver has 0." in found.stdout, found.stderr[-2000:]
+    assert "has headgate none, the driver has 0." in done.stdout, done.stderr[-2000:]
 
 
 @pytest.mark.real

@@ -70,7 +70,7 @@ def is_left(hg: Headgate, spark: SparkSession, since: int, turns: int = 10) -> b
         assert spark._jvm is not None
         spark._jvm.System.gc()
         spark.range(1).collect()
-        if all(one.released is not None for one in hg.results()[since:]):
+        if all(result.released is not None for result in hg.results()[since:]):
             return False
     return True
 
@@ -190,7 +190,7 @@ def test_let_go(hg: Headgate, df: DataFrame) -> None:
     df.unpersist()
     assert COUNTS[:3] == rows(early)
     assert COUNTS == sorted(derived.collect())
-    assert any(one.released is None for one in hg.results()[since:])
+    assert any(result.released is None for result in hg.results()[since:])
     del early, derived
     vars(df).pop("rdd")
     assert not is_left(hg, df.sparkSession, since)
@@ -240,7 +240,7 @@ def test_answers_outlive_caches(
     df.write.saveAsTable("numbers", mode="overwrite")
     kept = spark.table("numbers").cache()
     asked = kept.groupBy("n").count().withColumn("at", F.current_timestamp())
-    found = rows(asked)
+    answer = rows(asked)
     if gone == "made anew":
         spark.sql("insert into numbers values (9, 71)")
     else:
@@ -248,7 +248,7 @@ def test_answers_outlive_caches(
     if gone == "dropped":
         spark.sql("drop table numbers")
     assert 0 == ran(hg, lambda: rows(asked))
-    assert found == rows(asked)
+    assert answer == rows(asked)
 
 
 def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
@@ -257,7 +257,7 @@ def test_errors_are_the_users(hg: Headgate, df: DataFrame) -> None:
     kept = df.selectExpr("if(k = 6, raise_error('six'), k) as k").distinct().cache()
     with pytest.raises(PySparkException, match="six"):
         rows(kept)
-    assert all(one.released is not None for one in hg.results()[since:])
+    assert all(result.released is not None for result in hg.results()[since:])
 
 
 def test_two_threads(hg: Headgate, df: DataFrame) -> None:

@@ -32,7 +32,7 @@ PART_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 @pytest.fixture(scope="module")
 def wide(spark: SparkSession) -> DataFrame:
     """Return rows with every type; three columns also have nulls in some groups of `k`."""
-    nulls = [f"if(v % 22 = 0, null, {one}) {one}_null" for one in ("v", "t", "day")]
+    nulls = [f"if(v % 22 = 0, null, {name}) {name}_null" for name in ("v", "t", "day")]
     return spark.sql(f"select {ROWS} from range(0, 60, 1, 3)").selectExpr("*", *nulls)
 
 
@@ -60,25 +60,25 @@ def of_both(left: DataFrame, right: DataFrame, keys: list[Any], way: str, *what:
 
 def told_frames(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
     """Return the row labels of each side, and the type and values of each column."""
-    said = [str(left.index), str(right.index)]
-    for one in (left, right):
-        said += [f"{name} {column.dtype} {list(column)!r}" for name, column in one.items()]
-    return pd.DataFrame({"said": said})
+    lines = [str(left.index), str(right.index)]
+    for frame in (left, right):
+        lines += [f"{name} {column.dtype} {list(column)!r}" for name, column in frame.items()]
+    return pd.DataFrame({"said": lines})
 
 
 def told_frames_with_key(key: Key, left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    kinds = [(type(one).__name__, repr(one)) for one in key]
-    said = f"{type(key)} {kinds} {left.values.tolist()} {right.values.tolist()}"
-    return pd.DataFrame({"said": [said]})
+    kinds = [(type(value).__name__, repr(value)) for value in key]
+    line = f"{type(key)} {kinds} {left.values.tolist()} {right.values.tolist()}"
+    return pd.DataFrame({"said": [line]})
 
 
 def told_tables(left: pa.Table, right: pa.Table) -> pa.Table:
-    said = [str(said) for one in (left, right) for said in (one.schema, one.to_pydict())]
-    return pa.table({"said": said})
+    lines = [str(value) for table in (left, right) for value in (table.schema, table.to_pydict())]
+    return pa.table({"said": lines})
 
 
 def told_tables_with_key(key: Key, left: pa.Table, right: pa.Table) -> pa.Table:
-    kinds = [(str(one.type), str(one)) for one in key]
+    kinds = [(str(value.type), str(value)) for value in key]
     return pa.table({"said": [f"{type(key)} {kinds} {left.to_pydict()} {right.to_pydict()}"]})
 
 
@@ -92,11 +92,11 @@ TOLD = [
 
 def told(left: DataFrame, right: DataFrame, *keys: Any) -> DataFrame:
     """Return the arguments of functions of each kind, as text."""
-    return together([of_both(left, right, [*keys], *one, "said string") for one in TOLD])
+    return together([of_both(left, right, [*keys], *pair, "said string") for pair in TOLD])
 
 
 def told_with_keys(left: DataFrame, right: DataFrame, *keys: Any) -> DataFrame:
-    return together([of_both(left, right, [*keys], *one, "said string") for one in TOLD[1::2]])
+    return together([of_both(left, right, [*keys], *pair, "said string") for pair in TOLD[1::2]])
 
 
 def test_keys_of_one_side(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
@@ -128,7 +128,7 @@ def test_keys(hg: Headgate, wide: DataFrame) -> None:
     rows = wide.withColumn("x", wide.x + 0.0)
     halves = rows.filter("v % 4 < 3"), rows.filter("v % 4 > 1")
     queries = []
-    for keys in (one.split(",") for one in KEYS):
+    for keys in (names.split(",") for names in KEYS):
         first, second = (half.select("v", *keys) for half in halves)
         queries.append(told_with_keys(first, second, *keys))
     same(hg, together(queries))
@@ -225,7 +225,10 @@ FUNCTIONS: dict[str, tuple[str, Function]] = {
     "larger": ("pandas", merged),
     "by name or by position": ("pandas", labelled),
     "a bound method": ("pandas", Counts().of),
-    "not a function": ("pandas", functools.partial(lambda by, one, other: counted(one, other), 7)),
+    "not a function": (
+        "pandas",
+        functools.partial(lambda by, left, right: counted(left, right), 7),
+    ),
     "other arguments": ("pandas", lambda left, right, *rest, by=3, **more: counted(left, right)),
     "no rows": ("pandas", lambda left, right: counted(left, right)[:0]),
     "no columns": ("pandas", lambda key, left, right: pd.DataFrame()),
@@ -233,13 +236,13 @@ FUNCTIONS: dict[str, tuple[str, Function]] = {
     "tables without columns": ("arrow", some_tables),
     "tables of parts": (
         "arrow",
-        lambda one, other: pa.concat_tables([counted_tables(one, other)] * 3),
+        lambda left, right: pa.concat_tables([counted_tables(left, right)] * 3),
     ),
 }
 
 
 def test_functions(hg: Headgate, left: DataFrame, right: DataFrame) -> None:
-    queries = [of_both(left, right, ["k"], *one, "k long, n long") for one in FUNCTIONS.values()]
+    queries = [of_both(left, right, ["k"], *pair, "k long, n long") for pair in FUNCTIONS.values()]
     same(hg, together(queries))
 
 

@@ -94,11 +94,11 @@ def test_what_nobody_holds_is_removed(spark: SparkSession, stack: EmbeddedStack)
     """`remove_unused` releases a result that is neither named as used nor promoted, and keeps the
     others."""
     with attached(spark, stack) as hg:
-        held = hg.repartition(orders(spark), 3, "k")
+        used = hg.repartition(orders(spark), 3, "k")
         promoted, unused = (hg.repartition(orders(spark), 3, "v") for _ in range(2))
         hg.promote(promoted)
-        assert (hg.results()[-1].result,) == hg.remove_unused(held)
-        assert rows(orders(spark)) == rows(held) == rows(promoted)
+        assert (hg.results()[-1].result,) == hg.remove_unused(used)
+        assert rows(orders(spark)) == rows(used) == rows(promoted)
         hg.release(promoted)
         with pytest.raises(PySparkException, match="Lost"):
             unused.collect()

@@ -367,6 +367,6 @@ def test_wide_rows_need_no_more_of_a_heap(spark: SparkSession, hg: Headgate) -> 
     wide = spark.range(0, rows, 1, 1).select("id", F.repeat(F.lit("x"), chars).alias("t"))
     before = set(executors(spark))
     out = hg.repartition(wide, 8, "id")
-    found = out.select(F.sum("id"), F.sum(F.length("t"))).first()
-    assert found == (rows * (rows - 1) // 2, rows * chars)
+    sums = out.select(F.sum("id"), F.sum(F.length("t"))).first()
+    assert sums == (rows * (rows - 1) // 2, rows * chars)
     assert before == set(executors(spark))

@@ -85,7 +85,7 @@ def test_only_what_is_lost_is_made_again(
     assert expected == rows(out)
     events = recorded(hg)
     assert {0: 1, 1: 2, 2: 1, 3: 1} == attempts_of(events)
-    bodies = [one.event.body for one in events]
+    bodies = [record.event.body for record in events]
     lost = [body for body in bodies if isinstance(body, Lost)]
     orders_again = [body for body in bodies if isinstance(body, Reproduce)]
     assert [(1,)] == [order.partitions for order in orders_again]

@@ -116,7 +116,7 @@ def _attempt() -> str:
 
 def registered(hg: Headgate) -> ResultRegistered:
     """Return the registration of the newest result."""
-    bodies = [one.event.body for one in recorded(hg)]
+    bodies = [record.event.body for record in recorded(hg)]
     return [body for body in bodies if isinstance(body, ResultRegistered)][-1]
 
 
@@ -174,6 +174,6 @@ def test_rows_that_are_others_fail_the_job(spark: SparkSession, hg: Headgate) ->
     hg._services.store.delete([segments(hg)[0]])
     with pytest.raises(
         PySparkException, match=r"other rows than were read before.*storage"
-    ) as told:
+    ) as caught:
         out.collect()
-    assert "checkpoint" in str(told.value)
+    assert "checkpoint" in str(caught.value)

@@ -47,7 +47,7 @@ def test_generated_queries(
                 tree = smallest(spark, hg, tree)
                 watched.forget()
             wrong[seed] = f"{outcome.said}; at its smallest: {tree.text}"
-    assert not wrong, "\n".join(f"seed {seed}: {said}" for seed, said in wrong.items())
+    assert not wrong, "\n".join(f"seed {seed}: {reason}" for seed, reason in wrong.items())
     assert exchanges > len(SEEDS)
     assert len(unanswered) * 20 <= len(SEEDS), unanswered
     assert [] == list(lacks(watched.reached, len(SEEDS)))
@@ -76,17 +76,17 @@ def test_generated_caches(spark: SparkSession, hg: Headgate) -> None:
 def test_shrinking() -> None:
     """A large query that is wrong for one reason shrinks to little more than that reason."""
     large = (tree for seed in range(99) if "full join" in (tree := query(seed)).text)
-    found = max(large, key=lambda tree: len(tree.text))
-    small = shrunk(found, lambda tree: "full join" in tree.text)
+    longest = max(large, key=lambda tree: len(tree.text))
+    small = shrunk(longest, lambda tree: "full join" in tree.text)
     assert small.statement.count("full join") == 1
     assert small.statement.count("select") <= 5
-    assert len(small.text) < len(found.text) / 2
+    assert len(small.text) < len(longest.text) / 2
 
 
 def test_settings_shrink_away() -> None:
     """Shrinking drops every setting that is not needed for the query to be wrong."""
     drawn = (tree for seed in range(99) if "LEGACY" in (tree := query(seed)).text)
-    found = max(drawn, key=lambda tree: len(tree.settings))
-    small = shrunk(found, lambda tree: "LEGACY" in tree.text)
+    longest = max(drawn, key=lambda tree: len(tree.settings))
+    small = shrunk(longest, lambda tree: "LEGACY" in tree.text)
     assert {"2", "-1", "LEGACY"} == set(small.settings.values())
     assert "select a a, b, c c, d, s from few0" == small.statement

@@ -99,8 +99,8 @@ def test_what_a_function_is_given(hg: Headgate, df: DataFrame) -> None:
         return pa.table({"schema": [str(table.schema)] * len(rows), "row": rows})
 
     def told_with_key(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-        said = f"{table.num_rows} {[(str(one.type), str(one)) for one in key]}"
-        return pa.table({"schema": [str(table.schema)], "row": [said]})
+        line = f"{table.num_rows} {[(str(value.type), str(value)) for value in key]}"
+        return pa.table({"schema": [str(table.schema)], "row": [line]})
 
     for function in (told, told_with_key):
         same(hg, df.groupBy("d", "at", "n").applyInArrow(function, "schema string, row string"))
@@ -261,7 +261,7 @@ def test_duplicates(hg: Headgate, df: DataFrame) -> None:
     query = df.select("k", "s").distinct()
     assert sorted(query.collect()) == sorted(hg.offload(query).collect())
     counts = df.groupBy("k").agg(F.countDistinct("s"), F.sum("v"))
-    assert all(one.reading.merging for one in hg._queries.query().plan(counts).shuffles)
+    assert all(shuffle.reading.merging for shuffle in hg._queries.query().plan(counts).shuffles)
     assert sorted(counts.collect()) == sorted(hg.offload(counts).collect())
 
 

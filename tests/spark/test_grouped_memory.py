@@ -81,7 +81,7 @@ def query(df: DataFrame, kind: str, make: Make, way: str, schema: str) -> DataFr
 
 @pytest.mark.parametrize("kind", IN_ARROW)
 def test_tables(hg: Headgate, df: DataFrame, kind: str) -> None:
-    schema = ", ".join(f"{name} {one}" for name, one in TABLE.items())
+    schema = ", ".join(f"{name} {sql_type}" for name, sql_type in TABLE.items())
     same(hg, together([query(df, kind, every_type, way, schema) for way in WAYS]))
 
 

@@ -43,7 +43,7 @@ def wide(spark: SparkSession) -> DataFrame:
     """
     more = "tinyint(id) i1, smallint(id) i2, timestamp_seconds(1604206800 + id * 600) clock"
     rows = spark.sql(f"select {ROWS}, {more} from range(0, 60, 1, 3)")
-    nulls = (f"if(v % 22 = 0 or k = 3, null, {one}) {one}_null" for one in rows.columns)
+    nulls = (f"if(v % 22 = 0 or k = 3, null, {name}) {name}_null" for name in rows.columns)
     return rows.selectExpr("*", *nulls)
 
 
@@ -54,12 +54,12 @@ def df(spark: SparkSession) -> DataFrame:
 
 def told(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the labels of the rows, and the type and values of each column."""
-    said = [f"{name} {column.dtype} {list(column)!r}" for name, column in frame.items()]
-    return pd.DataFrame({"said": [str(frame.index), *said]})
+    lines = [f"{name} {column.dtype} {list(column)!r}" for name, column in frame.items()]
+    return pd.DataFrame({"said": [str(frame.index), *lines]})
 
 
 def told_key(key: Key, frame: pd.DataFrame) -> pd.DataFrame:
-    kinds = [(type(one).__name__, repr(one)) for one in key]
+    kinds = [(type(value).__name__, repr(value)) for value in key]
     return pd.DataFrame({"said": [f"{type(key)} {kinds} {sorted(frame['v'])}"]})
 
 
@@ -73,8 +73,8 @@ def told_key_of_parts(key: Key, parts: Iterator[pd.DataFrame]) -> Iterator[pd.Da
 
 def told_batches(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        said = [str(said) for said in (key, batch.schema, batch.to_pydict())]
-        yield pa.RecordBatch.from_pydict({"said": said})
+        lines = [str(value) for value in (key, batch.schema, batch.to_pydict())]
+        yield pa.RecordBatch.from_pydict({"said": lines})
 
 
 KEYS = ["k_null", "x_null", "at_null", "d_null", "s_null", "day,z,t_null", "b,w,f", "i,e,n,i1,i2"]
@@ -85,14 +85,16 @@ def test_keys(hg: Headgate, wide: DataFrame) -> None:
     """A function gets its key as a tuple of the first row's pandas values. Rows are compared
     without their order, which Spark does not keep if a single key column has nulls."""
     groups = []
-    for given in (wide.selectExpr("v", *one.split(",")) for one in KEYS):
+    for given in (wide.selectExpr("v", *names.split(",")) for names in KEYS):
         groups.append(given.groupBy(*given.columns[1:]))
-    same(hg, together([one.applyInPandas(told_key, "said string") for one in groups]))
+    same(hg, together([group.applyInPandas(told_key, "said string") for group in groups]))
 
 
 def test_expressions_for_keys(hg: Headgate, df: DataFrame) -> None:
     groups = df.groupBy(df.v % 2 == 0, (df.v / 7).cast("int").alias("seven"), "S")
-    queries = [groups.applyInPandas(one, "said string") for one in (told, told_key_of_parts)]
+    queries = [
+        groups.applyInPandas(function, "said string") for function in (told, told_key_of_parts)
+    ]
     same(hg, together([*queries, groups.applyInArrow(told_batches, "said string")]))
 
 
@@ -123,8 +125,8 @@ def test_what_it_is_given_beside_nulls(hg: Headgate, wide: DataFrame) -> None:
     """Nulls in another group, or inside values, do not change a column's type."""
     inner = "array", "map", "struct"
     flat = [name for name, kind in wide.dtypes if not kind.startswith(inner)]
-    queries = [wide.select(*flat), *(wide.selectExpr("k", one) for one in NESTED)]
-    told_of = [one.groupBy("k").applyInPandas(told, "said string") for one in queries]
+    queries = [wide.select(*flat), *(wide.selectExpr("k", expression) for expression in NESTED)]
+    told_of = [query.groupBy("k").applyInPandas(told, "said string") for query in queries]
     same(hg, together(told_of))
 
 
@@ -133,7 +135,7 @@ def test_parts(hg: Headgate, spark: SparkSession, wide: DataFrame, rows: str) ->
     """The types of a part are those of the part's rows, not those of the group's."""
     groups = wide.select("v", "k", "n", "t_null", "day_null", "y_null", "td_null").groupBy("k")
     functions = told, told_parts, told_key_of_parts
-    queries = [groups.applyInPandas(one, "said string") for one in functions]
+    queries = [groups.applyInPandas(function, "said string") for function in functions]
     with setting(spark, {PART: rows}):
         same(hg, together([*queries, groups.applyInArrow(told_batches, "said string")]))
 
@@ -151,22 +153,25 @@ CASTS: dict[str, list[Function]] = {
     "double": [lambda v: v, lambda v: v.where(v > 30).astype(object)],
     "float": [lambda v: v.astype("float16")],
     "boolean": [lambda v: v, lambda v: (v % 2 == 0).astype(object).where(v > 9, None)],
-    "string": [lambda v: v.astype(str).astype("category"), lambda v: v.map(lambda one: b"text")],
-    "binary": [lambda v: v.map(lambda one: bytearray([one])), lambda v: v.astype(str)],
+    "string": [lambda v: v.astype(str).astype("category"), lambda v: v.map(lambda value: b"text")],
+    "binary": [lambda v: v.map(lambda value: bytearray([value])), lambda v: v.astype(str)],
     "decimal(10, 2)": [lambda v: v.map(Decimal), lambda v: v / 4],
     "decimal(10, 0)": [lambda v: v.astype("int8")],
-    "date": [lambda v: v.map(lambda one: NIGHT.date()), lambda v: NIGHT + pd.to_timedelta(v, "D")],
+    "date": [
+        lambda v: v.map(lambda value: NIGHT.date()),
+        lambda v: NIGHT + pd.to_timedelta(v, "D"),
+    ],
     "timestamp": [
         lambda v: NIGHT + pd.to_timedelta(v * 10, "min"),
         lambda v: (NIGHT + pd.to_timedelta(v, "h")).astype(object),
         lambda v: (NIGHT + pd.to_timedelta(v, "h")).dt.tz_localize("Asia/Tokyo"),
     ],
     "timestamp_ntz": [lambda v: NIGHT + pd.to_timedelta(v, "h")],
-    "interval day to second": [lambda v: v.map(lambda one: timedelta(one)).astype(object)],
-    "array<long>": [lambda v: v.map(lambda one: [one, None]), lambda v: v.map(np.arange)],
-    "map<string, long>": [lambda v: v.map(lambda one: {"one": one, "none": None})],
-    "struct<a long, b string>": [lambda v: v.map(lambda one: (one, "text"))],
-    "array<struct<t timestamp>>": [lambda v: v.map(lambda one: [{"t": NIGHT}])],
+    "interval day to second": [lambda v: v.map(lambda value: timedelta(value)).astype(object)],
+    "array<long>": [lambda v: v.map(lambda value: [value, None]), lambda v: v.map(np.arange)],
+    "map<string, long>": [lambda v: v.map(lambda value: {"one": value, "none": None})],
+    "struct<a long, b string>": [lambda v: v.map(lambda value: (value, "text"))],
+    "array<struct<t timestamp>>": [lambda v: v.map(lambda value: [{"t": NIGHT}])],
     "void": [lambda v: None],
 }
 LARGE: dict[str, list[Function]] = {"tinyint": [lambda v: v * 100], "integer": [lambda v: v + 0.5]}
@@ -260,7 +265,7 @@ FUNCTIONS: dict[str, Function] = {
 @pytest.mark.parametrize("names", [list(FUNCTIONS)[at::3] for at in range(3)])
 def test_functions(hg: Headgate, df: DataFrame, names: list[str]) -> None:
     groups = df.select("k", "v").groupBy("k")
-    queries = [groups.applyInPandas(FUNCTIONS[one], "k long, n long") for one in names]
+    queries = [groups.applyInPandas(FUNCTIONS[name], "k long, n long") for name in names]
     same(hg, together(queries))
 
 
@@ -279,7 +284,7 @@ def test_by_name(hg: Headgate, spark: SparkSession, df: DataFrame, on: str) -> N
 
 def test_no_rows(hg: Headgate, df: DataFrame) -> None:
     none = df.filter("v < 0").groupBy("k")
-    queries = [none.applyInPandas(one, "said string") for one in (told, told_parts)]
+    queries = [none.applyInPandas(function, "said string") for function in (told, told_parts)]
     same(hg, together([*queries, none.applyInArrow(told_batches, "said string")]))
 
 

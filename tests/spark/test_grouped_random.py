@@ -130,7 +130,7 @@ def function(kind: str, taking: Taking) -> Callable[..., Any]:
         return spoiled(of_frame(given))
 
     def frames(given: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        return (spoiled(of_frame(one)) for one in given)
+        return (spoiled(of_frame(piece)) for piece in given)
 
     def tables(left: pa.Table, right: pa.Table) -> pa.Table:
         return kept(pa.concat_tables([of_table(left), right.sort_by("v")]))

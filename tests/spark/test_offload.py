@@ -87,8 +87,8 @@ def told(df: DataFrame) -> list[str]:
 
 def runs(context: SparkContext, group: str) -> bool:
     tracker = context.statusTracker()
-    found = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
-    return any(job is not None and job.status == "RUNNING" for job in found)
+    jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+    return any(job is not None and job.status == "RUNNING" for job in jobs)
 
 
 def exchanges(hg: Headgate, df: DataFrame) -> int:
@@ -219,7 +219,7 @@ def test_rows_that_nobody_asks_for_are_not_read(
         assert sorted(told(df)) == sorted(told(out))
     deadline = Deadline.after(20)
     while True:  # readers' facts come a little later
-        skipped, read = sorted(hg.report().results[-2:], key=lambda one: one.consumed)
+        skipped, read = sorted(hg.report().results[-2:], key=lambda result: result.consumed)
         if (skipped.consumed and read.consumed == read.subpartitions) or deadline.passed:
             break
         SYSTEM_CLOCK.sleep_s(0.1)
@@ -302,7 +302,7 @@ def test_python_functions(spark: SparkSession, hg: Headgate, views: None, kind: 
 
 
 @pytest.mark.parametrize(
-    ("cancel", "error", "said"),
+    ("cancel", "error", "message"),
     [
         (lambda context: context.cancelJobGroup(GROUP), Py4JJavaError, "cancelled job group"),
         (lambda _: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt, None),
@@ -315,7 +315,7 @@ def test_cancelled(
     views: None,
     cancel: Callable[[SparkContext], None],
     error: type[BaseException],
-    said: str | None,
+    message: str | None,
 ) -> None:
     """Cancelling a query's job group, or interrupting its driver, ends its map stages and releases
     its stored results."""
@@ -339,12 +339,12 @@ def test_cancelled(
     context.setJobGroup(GROUP, "a slow query")
     with ThreadPoolExecutor(1) as beside:
         cancelled = beside.submit(cancel_soon)
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=message):
             hg.offload(df)
         cancelled.result()
     assert not runs(context, GROUP)
     context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-    assert all(one.released for one in hg.results()[before:])
+    assert all(result.released for result in hg.results()[before:])
 
 
 def test_no_class_is_looked_up_again(
@@ -366,7 +366,9 @@ def test_no_class_is_looked_up_again(
     hg.release(hg.offload(df))
     assert len(asked) > 100
     assert [] == [
-        one for one in asked if one.startswith(("r\nu\norg", "r\nu\nscala", "r\nu\njava"))
+        command
+        for command in asked
+        if command.startswith(("r\nu\norg", "r\nu\nscala", "r\nu\njava"))
     ]
 
 
@@ -392,12 +394,12 @@ def test_no_value_of_a_query_is_told(spark: SparkSession, hg: Headgate) -> None:
     hg.release(hg.offload(numbers.repartition(3, key)))
     hg.release(hg.offload(numbers.repartitionByRange(3, key)))
     hg.release(hg.repartition(numbers, 3, key, "id", F.col("id")))
-    labels = [one.label for one in hg.results()[-3:]]
+    labels = [result.label for result in hg.results()[-3:]]
     assert [True] * 3 == ["id" in label for label in labels]
-    assert not [one for one in recorded(hg) if secret in str(one.event)]
+    assert not [record for record in recorded(hg) if secret in str(record.event)]
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     described = [jobs.apply(at).description().toString() for at in range(jobs.size())]
-    assert not [one for one in described if secret in one]
+    assert not [description for description in described if secret in description]
 
 
 def test_each_map_stage_is_described_by_its_result(

@@ -37,15 +37,15 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def each_place_by_itself(patch: pytest.MonkeyPatch) -> None:
     """Plant the fault that TPC-DS found: equal places are cut by their own groups."""
-    patch.setattr(Planner, "alike", lambda self, shuffles: [[one] for one in shuffles])
+    patch.setattr(Planner, "alike", lambda self, shuffles: [[shuffle] for shuffle in shuffles])
 
 
 def each_side_by_itself(patch: pytest.MonkeyPatch) -> None:
     def cut(self: QueryRunner, group: Group) -> None:
-        for one in group.shuffles:
-            sizes = [self._done(one).written.sizes]
+        for shuffle in group.shuffles:
+            sizes = [self._done(shuffle).written.sizes]
             (parts,) = parts_of(sizes, self._plans.adapting, [{}])
-            one.reading = replace(one.reading, parts=parts)
+            shuffle.reading = replace(shuffle.reading, parts=parts)
 
     patch.setattr(QueryRunner, "_cut", cut)
 
@@ -54,8 +54,8 @@ def columns_of_another(patch: pytest.MonkeyPatch) -> None:
     scans = QueryRunner._scans
 
     def swapped(self: QueryRunner, inputs: Any) -> dict[Any, Any]:
-        found = scans(self, inputs)
-        return dict(zip(found, reversed(found.values()), strict=True))
+        scanned = scans(self, inputs)
+        return dict(zip(scanned, reversed(scanned.values()), strict=True))
 
     patch.setattr(QueryRunner, "_scans", swapped)
 
@@ -96,7 +96,7 @@ def test_a_fault_is_found(
     with pytest.raises(Corrupt):
         hg.offload(df)
     assert len(hg.results()) > before
-    assert all(one.released for one in hg.results()[before:])
+    assert all(result.released for result in hg.results()[before:])
     given: list[list[Row]] = []
     reasons = left(hg, lambda: given.append(spark.sql(query).collect()))
     assert [expected] == given

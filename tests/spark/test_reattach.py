@@ -137,8 +137,8 @@ def assert_nothing_stays(services: JobServices) -> None:
         with closing(log.follow(worker.job)) as follower:
             replay, end = Replay(worker.job), follower.end()
             while follower.position() < end:
-                for one in follower.poll(500, 1.0):
-                    replay.observe(one)
+                for record in follower.poll(500, 1.0):
+                    replay.observe(record)
         assert ([], "closed") == (list(replay.due), replay.state.closed)
         (last,) = read_snapshots(log, worker.job, Deadline.after(20)).values()
         assert last.state == replay.state

@@ -80,9 +80,9 @@ def test_no_exchange_below_a_join(spark: SparkSession, hg: Headgate) -> None:
     both = left.join(right, F.col("k") == F.col("k2"))
     assert exchanges(both) == 0
     native = orders(spark).select(F.col("k").alias("k2"), "s")
-    one = left.join(native, F.col("k") == F.col("k2"))
-    assert exchanges(one) == 1
-    assert one.count() == both.count()
+    half = left.join(native, F.col("k") == F.col("k2"))
+    assert exchanges(half) == 1
+    assert half.count() == both.count()
 
 
 def exchanges(df: DataFrame) -> int:
@@ -188,9 +188,9 @@ def test_release(spark: SparkSession, hg: Headgate) -> None:
 
 def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return the schemas and the rows that a function is given, as text."""
-    held = list(batches)
-    schemas = sorted({str(batch.schema) for batch in held})
-    rows = sorted(str(row) for batch in held for row in batch.to_pylist())
+    received = list(batches)
+    schemas = sorted({str(batch.schema) for batch in received})
+    rows = sorted(str(row) for batch in received for row in batch.to_pylist())
     yield pa.RecordBatch.from_pydict({"said": [*schemas, *rows, "the end"]})
 
 
@@ -240,5 +240,5 @@ def test_a_whole_query(spark: SparkSession, hg: Headgate) -> None:
     out = hg.offload(df)
     assert df.collect() == out.collect()
     assert df.schema == out.schema
-    assert [one.subpartitions for one in hg.results()[-2:]] == [4, 4]
+    assert [result.subpartitions for result in hg.results()[-2:]] == [4, 4]
     hg.release(out)

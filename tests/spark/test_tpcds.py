@@ -35,8 +35,8 @@ def cases(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     generate(folder, SCALE)
     views(spark, folder)
     texts = {number: text for number, text in queries().items() if number in QUERIES}
-    found = answers(folder, texts)
-    return {number: Case(in_spark(text), found[number]) for number, text in texts.items()}
+    correct = answers(folder, texts)
+    return {number: Case(in_spark(text), correct[number]) for number, text in texts.items()}
 
 
 @pytest.fixture(scope="module")

@@ -118,13 +118,13 @@ def table(spark: SparkSession) -> str:
 def files(folder: Path) -> list[tuple[str, str]]:
     """Return the files that Spark wrote, by the numbers in their names; text files with their
     content."""
-    found = []
+    written = []
     for path in sorted(folder.rglob("part-*")):
         numbers = re.sub(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "", path.name)
         text = path.suffix in (".csv", ".json", ".txt", ".xml")
         place = f"{path.parent.relative_to(folder)}/{numbers}"
-        found.append((place, path.read_text() if text else ""))
-    return found
+        written.append((place, path.read_text() if text else ""))
+    return written
 
 
 @pytest.mark.parametrize("name", TO_FILES)
@@ -154,14 +154,14 @@ def test_tables(spark: SparkSession, hg: Headgate, name: str) -> None:
 
 def rows(spark: SparkSession, name: str, table: str) -> list[str]:
     if name == "jdbc":
-        found = spark.read.jdbc(URL, table, properties=DERBY)
-        return [found.schema.json(), *sorted(map(str, found.collect()))]
+        df = spark.read.jdbc(URL, table, properties=DERBY)
+        return [df.schema.json(), *sorted(map(str, df.collect()))]
     if name in ("append", "overwrite", "replace", "createOrReplace"):
-        found = spark.table(f"derby.n.{table}")
-        return [found.schema.json(), *sorted(map(str, found.collect()))]
-    found = spark.table(table)
+        df = spark.table(f"derby.n.{table}")
+        return [df.schema.json(), *sorted(map(str, df.collect()))]
+    df = spark.table(table)
     made = spark.sql(f"show create table {table}").collect()[0][0].replace(table, "")
-    return [made, found.schema.json(), *sorted(map(str, found.collect()))]
+    return [made, df.schema.json(), *sorted(map(str, df.collect()))]
 
 
 def test_nowhere(spark: SparkSession, hg: Headgate) -> None:

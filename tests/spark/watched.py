@@ -63,30 +63,30 @@ class Watched:
         original = getattr(owner, name)
 
         def watched(*given: Any) -> Any:
-            found = original(*given)
-            note(found, *given)
-            return found
+            result = original(*given)
+            note(result, *given)
+            return result
 
         patch.setattr(owner, name, watched)
 
-    def _parts(self, found: Sequence[Sequence[Part]], *_: object) -> None:
-        parts = [part for each in found for part in each]
+    def _parts(self, sides: Sequence[Sequence[Part]], *_: object) -> None:
+        parts = [part for each in sides for part in each]
         if any(len(part.subpartitions) > 1 for part in parts):
             self._seen.add("read neighbours together")
         if any(part.partitions is not None for part in parts):
             self._seen.add("cut a skewed subpartition")
 
-    def _alike(self, found: Sequence[Sequence[Shuffle]], *_: object) -> None:
-        if any(len(same) > 1 for same in found):
+    def _alike(self, alike: Sequence[Sequence[Shuffle]], *_: object) -> None:
+        if any(len(same) > 1 for same in alike):
             self._seen.add("had one exchange at several places")
-        if any(len({one.group for one in same}) > 1 for same in found):
+        if any(len({shuffle.group for shuffle in same}) > 1 for same in alike):
             self._seen.add("had one exchange beside different others")
 
-    def _again(self, found: Plan, _: object, before: Plan) -> None:
+    def _again(self, after: Plan, _: object, before: Plan) -> None:
         self._seen.add("planned again")
-        if _broadcasts(found) > _broadcasts(before):
+        if _broadcasts(after) > _broadcasts(before):
             self._seen.add("broadcast what turned out small")
-        if any(one.is_done and not _rows(one) for one in before.shuffles):
+        if any(shuffle.is_done and not _rows(shuffle) for shuffle in before.shuffles):
             self._seen.add("dropped what turned out empty")
 
     def _begun(self, is_first: bool, *_: object) -> None:
