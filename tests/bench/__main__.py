@@ -76,14 +76,14 @@ def main() -> None:
         console.print(tpch.run(spark, chosen.scale, chosen.rounds, chosen.queries))
     runs = []
     if "tpcds" in chosen.tables:
-        for one in tpcds.run(spark, chosen.scale, chosen.rounds, chosen.queries, chosen.settings):
-            console.print(one.table())
-            runs.append(one)
+        for run in tpcds.run(spark, chosen.scale, chosen.rounds, chosen.queries, chosen.settings):
+            console.print(run.table())
+            runs.append(run)
         console.print(tpcds.summary(runs))
     if "operators" in chosen.tables:
         console.print(operators.run(spark, chosen.rounds, chosen.cases))
     spark.stop()
-    sys.exit(not all(one.is_right for one in runs))
+    sys.exit(not all(each.is_right for each in runs))
 
 
 main()

@@ -67,10 +67,10 @@ class Untouched:
 
 
 def run(events: int) -> Table:
-    found = stack.status()
-    assert found is not None, "start the stack first: make stack"
+    state = stack.status()
+    assert state is not None, "start the stack first: make stack"
     prefix, topic = f"bench-{time.time_ns()}", TopicSettings(1, 1, 86_400_000)
-    settings = KafkaSettings(found.bootstrap, prefix, topic)
+    settings = KafkaSettings(state.bootstrap, prefix, topic)
     table = Table("seconds for", "without others", "among them")
     table.title = (
         f"among {events:,} events of {OTHERS} jobs; load average before {os.getloadavg()[0]:.1f}"
@@ -83,8 +83,8 @@ def run(events: int) -> Table:
             for what, took_s in measured(settings, "behind").items():
                 table.add_row(what, f"{before[what]:.2f}", f"{took_s:.2f}")
     finally:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+        admin = AdminClient({"bootstrap.servers": state.bootstrap})
+        for deleted in admin.delete_topics([created.name for created in settings.topics]).values():
             deleted.result(LIMIT_S)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     table.caption = f"peak of this process: {peak_mib:.0f} MiB"
@@ -111,8 +111,8 @@ def fill(log: KafkaEventLog, events: int) -> None:
         kept = Snapshot(state, (), position, 0, "per-job", registered, announcer.clock.now_ms())
         with closing(log.open_decisions(job)) as decisions:
             decisions.begin()
-            for one in records.write(kept, Standing())[0]:
-                decisions.keep(one)
+            for state_record in records.write(kept, Standing())[0]:
+                decisions.keep(state_record)
             decisions.commit(position)
 
 
@@ -154,7 +154,7 @@ def measured(settings: KafkaSettings, name: str) -> dict[str, float]:
     with closing(KafkaEventLog(settings)) as log:
         began_s = time.perf_counter()
         known = read_snapshots(log, None, Deadline.after(LIMIT_S))
-        positions = {one: snapshot.position for one, snapshot in known.items()}
+        positions = {other: snapshot.position for other, snapshot in known.items()}
         assert fold(log.read_all(Deadline.after(LIMIT_S), positions), known)
         took_s["the states of all jobs, as fsck has them"] = time.perf_counter() - began_s
         began_s = time.perf_counter()

@@ -21,8 +21,8 @@ def differs(expected: list[Row], given: list[Row], text: str) -> str:
     in any order."""
     if len(expected) != len(given):
         return f"{len(given)} rows, not {len(expected)}"
-    found = _ORDER.search(text)
-    names = re.findall(r"(\w+)(?: desc)?(?:,|$)", found.group(1).strip()) if found else []
+    order = _ORDER.search(text)
+    names = re.findall(r"(\w+)(?: desc)?(?:,|$)", order.group(1).strip()) if order else []
     end = 0
     for key, tied in groupby(expected, lambda row: tuple(row[name] for name in names)):
         start, end = end, end + len(list(tied))
@@ -36,13 +36,13 @@ def differs(expected: list[Row], given: list[Row], text: str) -> str:
     return ""
 
 
-def same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     """Compare two rows, their doubles in all digits but the last."""
     return all(
         math.isclose(a, b, rel_tol=_EXACT)
         if isinstance(a, float) and isinstance(b, float)
         else a == b
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(left, right, strict=True)
     )
 
 

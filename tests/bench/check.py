@@ -35,9 +35,9 @@ def run(spark: SparkSession, rounds: int) -> Table:
     def timed(called: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
             begun_s = time.perf_counter()
-            found = called(*given)
+            result = called(*given)
             checked_ms[-1] += (time.perf_counter() - begun_s) * 1000
-            return found
+            return result
 
         return call
 

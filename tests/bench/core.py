@@ -141,10 +141,10 @@ def partition_bytes(maps: int) -> int:
     for record in records:
         core.take(record)
     gc.collect()
-    held, _ = tracemalloc.get_traced_memory()
+    used_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(core.ledger.state.results[ResultId("1-0000")].production.winners) == maps
-    return held // maps
+    return used_bytes // maps
 
 
 def in_core() -> Taken:

@@ -51,6 +51,6 @@ def compare(
     return middle(own[_WARM_UP:]), middle(ours[_WARM_UP:]), middle(writes[_WARM_UP:])
 
 
-def add(one: Cost, other: Cost) -> Cost:
+def add(left: Cost, right: Cost) -> Cost:
     nothing = Cost(0.0, 0.0, 0.0, 0.0, 0.0)
-    return one - (nothing - other)
+    return left - (nothing - right)

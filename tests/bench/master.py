@@ -74,10 +74,10 @@ def run(rounds: int, places: list[str]) -> Table:
         for _ in range(rounds):
             measured["kafka"].append(on_kafka(bodies, _decided))
             measured["bare loop"].append(on_kafka(bodies, _copied))
-    bare = median(one.rate for one in measured.get("bare loop", measured["core"]))
+    bare = median(sample.rate for sample in measured.get("bare loop", measured["core"]))
     for place, taken in measured.items():
-        rate = median(one.rate for one in taken)
-        cpu_us = median(one.cpu_s / one.events * 1e6 for one in taken)
+        rate = median(sample.rate for sample in taken)
+        cpu_us = median(sample.cpu_s / sample.events * 1e6 for sample in taken)
         share = f"{rate / bare:.0%}" if "bare loop" in measured else ""
         table.add_row(place, f"{taken[0].events:,}", f"{rate:,.0f}", f"{cpu_us:.1f}", share)
     return table
@@ -88,10 +88,10 @@ def small_jobs(rounds: int) -> Table:
     table = Table("jobs", "seconds", "events", "events/s", "decisions", "decisions/s")
     table.title = f"small jobs on one master; load average before {os.getloadavg()[0]:.1f}"
     ended = [on_kafka([list(life()) for _ in range(JOBS)], _ended) for _ in range(rounds)]
-    took_s = median(one.took_s for one in ended)
+    took_s = median(sample.took_s for sample in ended)
     decisions = JOBS * (SMALL + 4)  # accepted twice, each consumable, complete, released
     expected = decisions + JOBS * (len(list(life())) + 1)  # and a fact for each deletion
-    assert {one.events for one in ended} == {expected}, "each job says all of its events"
+    assert {sample.events for sample in ended} == {expected}, "each job says all of its events"
     table.add_row(
         f"{JOBS:,}",
         f"{took_s:.2f}",
@@ -123,10 +123,10 @@ def on_kafka(
 ) -> Taken:
     """Call `measure` with a log, and with a function that fills the log with the facts of every
     job."""
-    found = stack.status()
-    assert found is not None, "start the stack first: make stack"
+    state = stack.status()
+    assert state is not None, "start the stack first: make stack"
     prefix, topic = f"bench-{time.time_ns()}", TopicSettings(PARTITIONS, 1, 86_400_000)
-    settings = KafkaSettings(found.bootstrap, prefix, topic)
+    settings = KafkaSettings(state.bootstrap, prefix, topic)
 
     def fill() -> int:
         with closing(KafkaEventLog(settings)) as filled:
@@ -138,8 +138,8 @@ def on_kafka(
             log.prepare(Deadline.after(LIMIT_S))
             return measure(log, fill)
     finally:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap, "log_level": 2})
-        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+        admin = AdminClient({"bootstrap.servers": state.bootstrap, "log_level": 2})
+        for deleted in admin.delete_topics([created.name for created in settings.topics]).values():
             deleted.result(LIMIT_S)
 
 
@@ -198,17 +198,19 @@ def _rests(steps: GroupSteps, facts: int) -> bool:
     """Return True if this many facts are read, and every decision on them is committed and read
     back."""
     replays = _replays(steps)
-    return sum(one.facts for one in replays) == facts and not any(one.due for one in replays)
+    return sum(replay.facts for replay in replays) == facts and not any(
+        replay.due for replay in replays
+    )
 
 
 def _replays(steps: GroupSteps) -> list[Replay]:
-    cases = (decider for held in steps._held.values() for decider in held.jobs.values())
+    cases = (decider for partition in steps._held.values() for decider in partition.jobs.values())
     return [decider.ledger._replay for decider in cases]
 
 
 def _taken(steps: GroupSteps, began_s: float, began_cpu_s: float) -> Taken:
     took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-    return Taken(sum(one.facts + one.decisions for one in _replays(steps)), took_s, cpu_s)
+    return Taken(sum(replay.facts + replay.decisions for replay in _replays(steps)), took_s, cpu_s)
 
 
 def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
@@ -223,11 +225,11 @@ def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         seen = copied = 0
         while seen < expected:
-            found = [
+            messages = [
                 m for m in consumer.consume(master_command.STEP_EVENTS_MAX, 0.1) if not m.error()
             ]
-            seen += len(found)
-            originals = [message for message in found if message.key() is not None]
+            seen += len(messages)
+            originals = [message for message in messages if message.key() is not None]
             if not originals:
                 continue
             producer.begin_transaction()
@@ -237,7 +239,7 @@ def _copied(log: KafkaEventLog, fill: Callable[[], int]) -> Taken:
                     producer.produce(place.topic, record, partition=place.partition)
                     producer.poll(0)
             copied += len(originals)
-            offset = max(message.offset() or 0 for message in found) + 1
+            offset = max(message.offset() or 0 for message in messages) + 1
             positions = [TopicPartition(place.topic, place.partition, offset)]
             producer.send_offsets_to_transaction(
                 positions, consumer.consumer_group_metadata(), LIMIT_S

@@ -34,13 +34,13 @@ class Measured:
 def total(measured: Mapping[int, Measured]) -> Measured:
     """Add up the queries; `wrong` becomes the number of wrong ones."""
     added = Measured([0.0], [0.0])
-    for one in measured.values():
-        added.spark_s[0] += median(one.spark_s)
-        added.ours_s[0] += median(one.ours_s)
-        added.taken += one.taken
-        added.refused += one.refused
-        added.size_bytes += one.size_bytes
-    added.wrong = str(sum(bool(one.wrong) for one in measured.values()))
+    for query in measured.values():
+        added.spark_s[0] += median(query.spark_s)
+        added.ours_s[0] += median(query.ours_s)
+        added.taken += query.taken
+        added.refused += query.refused
+        added.size_bytes += query.size_bytes
+    added.wrong = str(sum(bool(each.wrong) for each in measured.values()))
     return added
 
 
@@ -49,15 +49,21 @@ def table(measured: Mapping[int, Measured], title: str) -> Table:
     made = Table(title=title)
     for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "MB", "wrong"):
         made.add_column(column, justify="right")
-    for number, one in measured.items():
-        made.add_row(str(number), *_cells(one))
+    for number, query in measured.items():
+        made.add_row(str(number), *_cells(query))
     made.add_row("all", *_cells(total(measured)))
     return made
 
 
-def _cells(one: Measured) -> list[str]:
-    times = [f"{median(one.spark_s):.2f}", f"{median(one.ours_s):.2f}", f"{one.ratio:.2f}"]
-    return [*times, str(one.taken), str(one.refused), f"{one.size_bytes / 1e6:.1f}", one.wrong]
+def _cells(query: Measured) -> list[str]:
+    times = [f"{median(query.spark_s):.2f}", f"{median(query.ours_s):.2f}", f"{query.ratio:.2f}"]
+    return [
+        *times,
+        str(query.taken),
+        str(query.refused),
+        f"{query.size_bytes / 1e6:.1f}",
+        query.wrong,
+    ]
 
 
 def left(hg: Headgate) -> str:

@@ -92,9 +92,9 @@ def run(spark: SparkSession) -> Table:
 
 def map_bytes(gauge: Gauge, count: int) -> int:
     """Return the peak of one task that writes every row."""
-    one = rows(gauge.spark, count).coalesce(1)
+    frame = rows(gauge.spark, count).coalesce(1)
     made = []
-    peak = gauge.above_idle_bytes(lambda: made.append(gauge.hg.repartition(one, 200, "k")))
+    peak = gauge.above_idle_bytes(lambda: made.append(gauge.hg.repartition(frame, 200, "k")))
     gauge.hg.release(made[0])
     return peak
 

@@ -141,7 +141,9 @@ def run(spark: SparkSession, rounds: int, only: Sequence[str]) -> Table:
             if decider.groups >= _MANY and decider.function in few:
                 pairs = zip(sides, few[decider.function], strict=True)
                 more_s = [side.median_s - few_s for side, few_s in pairs]
-                own = [f"{one * slots * 1e6 / decider.groups - alone_us:.1f}" for one in more_s]
+                own = [
+                    f"{extra_s * slots * 1e6 / decider.groups - alone_us:.1f}" for extra_s in more_s
+                ]
             best_s = alone_us * decider.groups / slots / 1e6
             figures = [
                 *(f"{side.median_s:.1f}" for side in sides),

@@ -25,10 +25,10 @@ DATA = Path(".bench")
 def session(more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
     """Open the session in which both sides of every comparison run."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    found = stack.status()
-    if found is not None:
-        os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
-        os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
+    state = stack.status()
+    if state is not None:
+        os.environ["AWS_ACCESS_KEY_ID"] = state.access_key
+        os.environ["AWS_SECRET_ACCESS_KEY"] = state.secret_key
     conf = {
         "spark.driver.memory": "6g",
         "spark.ui.enabled": "false",
@@ -67,14 +67,14 @@ def attached(spark: SparkSession, place: str) -> Iterator[tuple[Headgate, Meter]
     processes."""
     jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
     if place == "real":
-        found = stack.status()
-        if found is None or not found.is_up():
+        state = stack.status()
+        if state is None or not state.is_up():
             raise Invalid("start the stack first: make stack")
-        spark.conf.set("spark.headgate.broker", found.bootstrap)
-        spark.conf.set("spark.headgate.store", f"s3://{found.bucket}/bench")
-        spark.conf.set("spark.headgate.s3.endpoint", found.endpoint)
-        stores = tuple(node.pid for node in found.nodes if node.name == "minio" and node.pid)
-        brokers = tuple(node.pid for node in found.nodes if node.name != "minio" and node.pid)
+        spark.conf.set("spark.headgate.broker", state.bootstrap)
+        spark.conf.set("spark.headgate.store", f"s3://{state.bucket}/bench")
+        spark.conf.set("spark.headgate.s3.endpoint", state.endpoint)
+        stores = tuple(node.pid for node in state.nodes if node.name == "minio" and node.pid)
+        brokers = tuple(node.pid for node in state.nodes if node.name != "minio" and node.pid)
         with attach(spark) as hg:
             yield hg, Meter(jvm, stores, brokers)
         for key in ("broker", "store", "s3.endpoint"):

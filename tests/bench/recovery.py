@@ -99,11 +99,11 @@ class Scribe:
 
     def write(self, fact: Fact) -> None:
         derived = self._append(self._announcer.fact(fact))
-        for one in derived:
-            self._append(self._announcer.decision(one))
-        for one in derived:
-            if isinstance(one.decision, Released):
-                body = Deleted(one.decision.result, one.decision.attempts, MAPS)
+        for entry in derived:
+            self._append(self._announcer.decision(entry))
+        for entry in derived:
+            if isinstance(entry.decision, Released):
+                body = Deleted(entry.decision.result, entry.decision.attempts, MAPS)
                 self._append(self._announcer.fact(body))
         snapshot = self._replay.snapshot(self.events)
         if not snapshot.due and self._schedule.is_due(snapshot, 0):
@@ -136,10 +136,10 @@ class Scribe:
 
 
 def run(events: int) -> Table:
-    found = stack.status()
-    assert found is not None, "start the stack first: make stack"
+    state = stack.status()
+    assert state is not None, "start the stack first: make stack"
     prefix, topic = f"bench-{time.time_ns()}", TopicSettings(1, 1, 86_400_000)
-    settings = KafkaSettings(found.bootstrap, prefix, topic)
+    settings = KafkaSettings(state.bootstrap, prefix, topic)
     table = Table("recovery", "events", "read", "seconds", "state MiB", "results")
     table.title = f"a master takes up a job; load average before {os.getloadavg()[0]:.1f}"
     try:
@@ -149,8 +149,8 @@ def run(events: int) -> Table:
             for kind in (KafkaEventLog, Forgetful):
                 table.add_row(*measured(kind(settings), written))
     finally:
-        admin = AdminClient({"bootstrap.servers": found.bootstrap})
-        for deleted in admin.delete_topics([one.name for one in settings.topics]).values():
+        admin = AdminClient({"bootstrap.servers": state.bootstrap})
+        for deleted in admin.delete_topics([created.name for created in settings.topics]).values():
             deleted.result(LIMIT_S)
     return table
 

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def right(self) -> int:
-        return sum(not one.wrong for one in self.measured.values())
+        return sum(not query.wrong for query in self.measured.values())
 
     @property
     def is_right(self) -> bool:
@@ -115,12 +115,14 @@ def run(
                 with _attached(spark, f"{adaptive}-{joins}", how | more) as hg:
                     for turn in range(rounds):
                         for at, (number, text) in enumerate(texts.items()):
-                            notes = {side: one.measured[number] for side, one in runs.items()}
+                            notes = {
+                                side: of_side.measured[number] for side, of_side in runs.items()
+                            }
                             _measure(spark, hg, in_spark(text), correct[number], notes, turn + at)
-                    found = len(findings(hg._services, recorded(hg)).found)
-                for one in runs.values():
-                    one.findings = found
-                    yield one
+                    count = len(findings(hg._services, recorded(hg)).found)
+                for each_run in runs.values():
+                    each_run.findings = count
+                    yield each_run
 
 
 @contextmanager
@@ -152,15 +154,15 @@ def _measure(
     }
     theirs = given[_SPARK]
     not_correct = theirs.error or differs_in_order(correct, theirs.rows, near)
-    for side, one in notes.items():
+    for side, note in notes.items():
         ours = given[side]
-        one.spark_s.append(theirs.took_s)
-        one.ours_s.append(ours.took_s)
-        one.taken, one.refused, one.size_bytes = ours.taken, ours.refused, ours.size_bytes
+        note.spark_s.append(theirs.took_s)
+        note.ours_s.append(ours.took_s)
+        note.taken, note.refused, note.size_bytes = ours.taken, ours.refused, ours.size_bytes
         wrong = ours.error or differs_in_order(theirs.rows, ours.rows)
         if not_correct:
             wrong = f"{wrong} Spark: {not_correct}"
-        one.wrong = one.wrong or wrong[:_TOLD]
+        note.wrong = note.wrong or wrong[:_TOLD]
 
 
 def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str) -> _Answered:
@@ -174,7 +176,7 @@ def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str
         answer.error = f"{type(exc).__name__}: {exc}"
     results = hg.results()[before:]
     answer.taken, answer.refused = len(results), hg._queries.native.total() - native
-    answer.size_bytes = sum(one.stored_bytes for one in results)
+    answer.size_bytes = sum(result.stored_bytes for result in results)
     answer.error = answer.error or left(hg)
     return answer
 
@@ -184,16 +186,16 @@ def summary(runs: Sequence[Run]) -> Table:
     made = Table(title="TPC-DS")
     for column in ("run", "right", "Spark s", "Headgate s", "ratio", "worst ratio", "findings"):
         made.add_column(column, justify="right")
-    for one in runs:
-        added = total(one.measured)
-        worst = max(one.measured, key=lambda number: one.measured[number].ratio)
+    for each_run in runs:
+        added = total(each_run.measured)
+        worst = max(each_run.measured, key=lambda number: each_run.measured[number].ratio)
         made.add_row(
-            one.name,
-            f"{one.right} of {len(one.measured)}",
+            each_run.name,
+            f"{each_run.right} of {len(each_run.measured)}",
             f"{added.spark_s[0]:.1f}",
             f"{added.ours_s[0]:.1f}",
             f"{added.ratio:.2f}",
-            f"{one.measured[worst].ratio:.2f} (query {worst})",
-            str(one.findings),
+            f"{each_run.measured[worst].ratio:.2f} (query {worst})",
+            str(each_run.findings),
         )
     return made

@@ -67,9 +67,9 @@ def queries() -> dict[int, str]:
 def totally_ordered(text: str, columns: int) -> str:
     """Make every column a further key of the whole query's order, if it has an order."""
     depth, ordered = 0, False
-    for found in _PARENTHESES_AND_ORDERS.findall(text):
-        depth += {"(": 1, ")": -1}.get(found, 0)
-        ordered |= depth == 0 and found != ")"
+    for token in _PARENTHESES_AND_ORDERS.findall(text):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        ordered |= depth == 0 and token != ")"
     keys = "".join(f", {at}" for at in range(1, columns + 1)) if ordered else ""
     return _END.sub(lambda end: keys + (end[1] or ""), text, count=1)
 

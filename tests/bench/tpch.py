@@ -49,24 +49,24 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
     with attached(spark, "real") as (hg, _):
         for turn in range(rounds + 1):
             for number, text in asked.items():
-                one = measured[number]
+                query = measured[number]
                 if turn == 1:
-                    one.spark_s, one.ours_s = [], []  # the first round only warms up
-                _measure(spark, hg, text, one)
-        found = findings(hg._services, recorded(hg)).found
-    return table(measured, f"{title}; fsck has {len(found)} findings")
+                    query.spark_s, query.ours_s = [], []  # the first round only warms up
+                _measure(spark, hg, text, query)
+        reported = findings(hg._services, recorded(hg)).found
+    return table(measured, f"{title}; fsck has {len(reported)} findings")
 
 
-def _measure(spark: SparkSession, hg: Headgate, text: str, one: Measured) -> None:
+def _measure(spark: SparkSession, hg: Headgate, text: str, query: Measured) -> None:
     begun_s = time.monotonic()
     expected = spark.sql(text).collect()
-    one.spark_s.append(time.monotonic() - begun_s)
+    query.spark_s.append(time.monotonic() - begun_s)
     begun_s = time.monotonic()
     out = hg.offload(spark.sql(text))
     given = out.collect()
-    one.ours_s.append(time.monotonic() - begun_s)
+    query.ours_s.append(time.monotonic() - begun_s)
     done = hg._queries.finished[out]
-    one.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
-    one.taken, one.refused = len(done.results) + done.reused, len(done.refused)
+    query.size_bytes = sum(int(each.written.sizes.sum()) for each in done.exchanges)
+    query.taken, query.refused = len(done.results) + done.reused, len(done.refused)
     hg.release(out)
-    one.wrong = one.wrong or differs(expected, given, text) or left(hg)
+    query.wrong = query.wrong or differs(expected, given, text) or left(hg)

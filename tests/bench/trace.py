@@ -164,9 +164,9 @@ def _table(runs: list[Traced], own_ms: float) -> Table:
     )
     for step in _STEPS:
         each = [[span for span in traced.spans if span.step == step] for traced in runs]
-        times = median(len(found) for found in each)
-        ms = median(sum(span.ms for span in found) for found in each)
-        where = ", ".join(sorted({span.process for found in each for span in found}))
+        times = median(len(of_run) for of_run in each)
+        ms = median(sum(span.ms for span in of_run) for of_run in each)
+        where = ", ".join(sorted({span.process for of_run in each for span in of_run}))
         table.add_row(step, where, f"{times:.0f}", f"{ms:.1f}", f"{ms / max(times, 1):.1f}")
     return table
 

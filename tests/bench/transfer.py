@@ -204,8 +204,8 @@ class Lane:
         }
         for piece in plan(self._whole(manifest), LIMITS):
             part = bodies[piece.source.name][piece.span.start : piece.span.end]
-            found = xxhash.xxh3_64_intdigest(part)
-            assert found == int(piece.source.checksums[piece.at]), "the same bytes are stored"
+            checksum = xxhash.xxh3_64_intdigest(part)
+            assert checksum == int(piece.source.checksums[piece.at]), "the same bytes are stored"
             list(decode(part, schema, piece.rows))
 
     def _bare_put(self, name: str, segment: Segment) -> None:
@@ -231,21 +231,21 @@ class Lane:
 @contextmanager
 def opened() -> Iterator[Job]:
     """Open a job of its own, and delete everything that it stored at the end."""
-    found = stack.status()
-    if found is None or not found.is_up():
+    state = stack.status()
+    if state is None or not state.is_up():
         raise Invalid("start the stack first: make stack")
-    os.environ["AWS_ACCESS_KEY_ID"] = found.access_key
-    os.environ["AWS_SECRET_ACCESS_KEY"] = found.secret_key
-    options = {"endpoint": found.endpoint}
-    store, _ = open_store(f"s3://{found.bucket}/{ROOT}", options)
-    log = KafkaEventLog(KafkaSettings(found.bootstrap))
+    os.environ["AWS_ACCESS_KEY_ID"] = state.access_key
+    os.environ["AWS_SECRET_ACCESS_KEY"] = state.secret_key
+    options = {"endpoint": state.endpoint}
+    store, _ = open_store(f"s3://{state.bucket}/{ROOT}", options)
+    log = KafkaEventLog(KafkaSettings(state.bootstrap))
     log.prepare(Deadline.after(15))
     me = DriverIdentity(f"bench {os.getpid()}", "0")
     master = DriverMaster(log, ObjectDeleter(store, ROOT), MasterSettings(), me)
     context = _Context(job_id(f"transfer-{os.getpid()}"))
     master.register_job(context)
     shuffle = ObjectStoreEnvironment(context.job_id, log, store, ROOT, LIMITS)
-    client = hot_client(s3_settings(found.bucket, options), SYSTEM_CLOCK)
+    client = hot_client(s3_settings(state.bucket, options), SYSTEM_CLOCK)
     try:
         yield Job(context.job_id, master, store, shuffle, client)
     finally:

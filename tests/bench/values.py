@@ -119,13 +119,13 @@ def _taken(way: Way) -> Iterator[None]:
                 patches.append(patch.object(module, name, way.kinds[kind]))
     checks = {way.kinds[kind]: check for kind, check in codec._CHECKS.items()}
     patches.append(patch.object(codec, "_CHECKS", checks))
-    for one in patches:
-        one.start()
+    for change in patches:
+        change.start()
     try:
         yield
     finally:
-        for one in reversed(patches):
-            one.stop()
+        for change in reversed(patches):
+            change.stop()
 
 
 def _works(way: Way, records: list[bytes]) -> Iterator[tuple[str, int, Work]]:
