@@ -155,15 +155,25 @@ def test_docstrings_are_sentences() -> None:
 
 
 def test_locals_say_what_they_hold() -> None:
-    """No variable of the product is called after having been found or held."""
+    """No variable of the product or of a test is called after having been found or held."""
     empty = [
-        f"{name_of(path)}:{function.lineno} {name}"
-        for path in product()
-        for function in functions(path)
-        for node in ast.walk(function)
+        f"{name_of(path)}:{getattr(node, 'lineno', 1)} {name}"
+        for path in (*product(), *files_of_tests())
+        for node in set(ast.walk(tree(path))) - fields(path)
         for name in bound(node) & EMPTY
     ]
-    assert empty == []
+    assert sorted(empty) == []
+
+
+def fields(path: Path) -> set[ast.AST]:
+    """Return the names of the fields that classes declare, which are no variables."""
+    return {
+        statement.target
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
 
 
 def bound(node: ast.AST) -> set[str]:
