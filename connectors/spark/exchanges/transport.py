@@ -96,14 +96,14 @@ class MapInArrowTransport:
             yield pa.RecordBatch.from_pydict({"rows": list(write(0, batches))})
 
         rows = self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
-        return PublicStage(rows)
+        return PublicMapStage(rows)
 
     def reads(self, task: ReadTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
 @dataclass(frozen=True, slots=True)
-class PublicStage:
+class PublicMapStage:
     """A map stage that calls public PySpark only."""
 
     rows: RDD[int]

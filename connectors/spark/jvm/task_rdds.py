@@ -11,7 +11,7 @@ from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from ..tasks.exchange_tasks import Digits
+from ..tasks.exchange_tasks import Counts
 from ..tasks.shipping import Task
 from .bridge import Jvm
 
@@ -19,8 +19,8 @@ _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
 
-class NumberRdd:
-    """A JavaRDD each of whose tasks gives a number, as `Digits` writes it."""
+class JvmMapStage:
+    """A JavaRDD each of whose tasks gives a number, as `Counts` writes it."""
 
     def __init__(self, rdd: Any, jvm: Jvm, gateway: Any) -> None:
         self._rdd = rdd
@@ -49,11 +49,11 @@ class TaskRdds:
         self._nothing = jvm["list"]()
         self._passed: tuple[object, Any, Any] = (), None, None
 
-    def over(self, parent: Any, task: Task, given: Any) -> NumberRdd:
+    def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
         """Return the numbers that a task gives, one for each partition of an RDD. `given` is the
         serializer that reads its elements."""
-        made = self._made(parent, task, given, Digits())
-        return NumberRdd(made, self._jvm, self._context._gateway)
+        made = self._made(parent, task, given, Counts())
+        return JvmMapStage(made, self._jvm, self._context._gateway)
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return a JavaRDD of the bytes that `count` tasks give. They are given nothing."""

@@ -113,7 +113,7 @@ class Frames(NoOpSerializer):
             yield ipc.read_record_batch(messages.read_next_message(), self._schema)
 
 
-class Digits(NoOpSerializer):
+class Counts(NoOpSerializer):
     """Writes whole numbers, so that the JVM can pass them on without Python."""
 
     def dumps(self, obj: int) -> bytes:
