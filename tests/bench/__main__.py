@@ -86,4 +86,5 @@ def main() -> None:
     sys.exit(not all(each.is_right for each in runs))
 
 
-main()
+if __name__ == "__main__":
+    main()
