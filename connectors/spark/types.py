@@ -76,6 +76,7 @@ def check(schema: T.StructType) -> None:
                     f"column {field.name!r} holds {inner.simpleString()}, whose field "
                     "names repeat; rename them"
                 )
+    carried_schema(stored_schema(schema))
 
 
 def check_public(schema: T.StructType) -> None:

@@ -180,6 +180,21 @@ def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: s
     hg.release(out)
 
 
+@pytest.mark.parametrize("end", ["", "order by n, o.k limit 5"])
+def test_a_repeated_column_keeps_its_names(
+    spark: SparkSession, hg: Headgate, views: None, end: str
+) -> None:
+    """A column that the query names twice has both names, even where the optimizer has lost what
+    the query says of its columns."""
+    counted = "select count(*) n from orders i where i.v = o.k"
+    df = spark.sql(f"select o.k, o.K, x.n from few o, lateral ({counted}) x {end}")
+    out = hg.offload(df)
+    assert ["k", "K", "n"] == out.columns
+    assert df.schema == out.schema
+    assert sorted(told(df)) == sorted(told(out))
+    hg.release(out)
+
+
 def test_what_is_said_of_a_column_is_sparks(spark: SparkSession, hg: Headgate, views: None) -> None:
     """The metadata of columns is Spark's own, even if Spark merges two subqueries and renames their
     columns."""

@@ -9,13 +9,17 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    CharType,
+    DataType,
     LongType,
     MapType,
+    NullType,
     StructType,
     TimestampNTZType,
     TimestampType,
 )
 
+from headgate import Invalid
 from headgate.connectors.spark import types
 from headgate.connectors.spark.versions import VERSIONS
 
@@ -40,6 +44,14 @@ def test_timestamps_are_given_in_the_sessions_zone(
     monkeypatch.setattr(types, "_VERSION", VERSIONS[version])
     monkeypatch.setattr(types, "to_arrow_schema", of_version)
     assert expected == types.given_schema(schema, ZONE)
+
+
+@pytest.mark.parametrize("kind", [MapType(NullType(), LongType()), CharType(5)])
+def test_types_that_arrow_does_not_carry_are_refused(kind: DataType) -> None:
+    """Columns that Arrow does not carry are refused before a task runs, so Spark can run the
+    exchange."""
+    with pytest.raises(Invalid, match="cannot be carried"):
+        types.check(StructType().add("id", LongType()).add("other", kind))
 
 
 def test_null_structs_have_bytes() -> None:

@@ -27,14 +27,13 @@ class OutputColumns:
         last = root if self._top is None else self._top
         if last.schema().equals(self._asked.schema()):
             return root.output()
-        projected = last.projectList() if self._projects else root.output()
-        pairs = zip(self._jvm.items(projected), self._jvm.items(self._asked.output()), strict=True)
-        asked = {column.exprId(): stated for column, stated in pairs}
-        columns = [
-            self._column(asked.get(column.exprId(), column), column)
-            for column in self._jvm.items(root.output())
-        ]
-        return self._jvm.seq(columns)
+        output, stated = self._jvm.items(root.output()), self._jvm.items(self._asked.output())
+        if self._projects:
+            projected = self._jvm.items(last.projectList())
+            pairs = zip(projected, stated, strict=True)
+            asked = {column.exprId(): named for column, named in pairs}
+            stated = [asked.get(column.exprId(), column) for column in output]
+        return self._jvm.seq(map(self._column, stated, output))
 
     def limited(self, rows: Any) -> Any:
         """Return a logical plan of these rows with the limit above them."""
