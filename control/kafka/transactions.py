@@ -33,6 +33,7 @@ _STEP_S_MAX = 10.0  # the broker ends a step that was open for this long
 _LEFT_BEHIND = frozenset(
     ["ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "FENCED_INSTANCE_ID", "STALE_MEMBER_EPOCH"]
 )
+_TAKEN_BACK = frozenset(["_PURGE_QUEUE", "_PURGE_INFLIGHT"])
 _TOO_LARGE = frozenset(["MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"])
 
 
@@ -139,8 +140,10 @@ class KafkaTransactions:
             raise OutcomeUnknown(f"no answer to the commit of a step of {self._what}") from exc
 
     def _settle(self, error: KafkaError | None, message: Message) -> None:
-        """Take the client's delivery report, which comes before the abort of the step has ended."""
-        self._refusal = self._refusal or error
+        """Take the client's delivery report, which comes before the abort of the step has ended. An
+        abort also reports the records that it takes back: these were not refused."""
+        if error is not None and error.name() not in _TAKEN_BACK:
+            self._refusal = self._refusal or error
 
     def _dropped(self, exc: KafkaException, doing: str) -> HeadgateError:
         """Abort the step after an error, and return the error to raise.

@@ -154,6 +154,31 @@ def test_a_refused_record_is_reported_after_the_call_that_fails_by_it(
     assert ["poll", "abort"][: 1 + ends] == calls
 
 
+def test_what_an_abort_takes_back_was_not_refused() -> None:
+    """A step fails by its own error, though the abort reports the records that still waited."""
+    waiting: list[Callable[..., None]] = []
+
+    def hand_over(*_: object) -> None:
+        error = KafkaError(CODES["MSG_SIZE_TOO_LARGE"], "the step", txn_requires_abort=True)
+        raise KafkaException(error)
+
+    producer = SimpleNamespace(
+        init_transactions=lambda _: None,
+        begin_transaction=lambda: None,
+        produce=lambda *_, on_delivery, **__: waiting.append(on_delivery),
+        poll=lambda _: None,
+        send_offsets_to_transaction=hand_over,
+        abort_transaction=lambda _: waiting.pop()(KafkaError(KafkaError._PURGE_QUEUE), None),
+    )
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
+    transactions.begin()
+    produce(transactions._producer, Place("state", 0), "job-1", b"", transactions._settle)
+    with pytest.raises(Invalid, match="the step"):
+        transactions._commit([], None)
+    assert not waiting
+
+
 def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
     """The error that ended a producer does not keep the frames that it went through: a master that
     joins again would keep all that it knew before."""
