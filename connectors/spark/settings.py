@@ -93,7 +93,8 @@ OPTIONS = (
         0,
         whole(-1),
         "a query's exchanges that are smaller by Spark's estimate run in Spark, where even a small "
-        "one keeps the executors that hold it from being released; 0: all run in Headgate, -1: none",
+        "one keeps the executors that hold it from being released; 0: all run in Headgate, -1: "
+        "none",
     ),
     Option("codec", "lz4", one_of("lz4", "zstd", "none"), "compression of segments"),
     Option(
