@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -59,11 +59,14 @@ class Stack:
 
     @contextmanager
     def master(
-        self, log: EventLog | None = None, store: BlobStore | None = None
+        self,
+        log: EventLog | None = None,
+        store: BlobStore | None = None,
+        settings: MasterSettings = SETTINGS,
     ) -> Iterator[DriverMaster]:
         release = ObjectDeleter(store or self.store, "root")
         me = DriverIdentity(f"driver {next(self.drivers)}", "0")
-        master = DriverMaster(log or self.inner, release, SETTINGS, me)
+        master = DriverMaster(log or self.inner, release, settings, me)
         master.start()
         try:
             yield master
@@ -90,8 +93,8 @@ class Stack:
         assert self.objects == {}
 
     def end(self) -> None:
-        """Let a new driver end the job."""
-        with self.master() as master:
+        """Let a new driver end the job. It is patient, because the machine may be busy."""
+        with self.master(settings=replace(SETTINGS, wait_ms=10 * WAIT_MS)) as master:
             master.register_job(Job())
             master.unregister_job(JOB)
         self.ended()

@@ -242,6 +242,9 @@ def test_a_master_whose_slot_is_taken_ends() -> None:
         driver.register_job(Job())
         with mastering(stack) as successor:
             driver.unregister_job(JOB)
+            deadline = Deadline.after(_PATIENT_MS / 1000)
+            while not former and not deadline.passed:
+                SYSTEM_CLOCK.sleep_s(0.01)
             assert [Conflict] == [type(error) for error in former]
         assert [] == successor
     stack.ended()
