@@ -226,17 +226,15 @@ class Planner:
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
-    def scan(
-        self, shuffle: Shuffle, batches: Any, read: int, stored: StructType
-    ) -> tuple[Scan, int]:
-        """Return the scan that takes the place of an exchange and reads its parts from an RDD of
-        `read` partitions, and the id of the scan's RDD, by which a `Lineage` names the scan.
+    def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
+        """Return the scan that takes the place of an exchange and reads its parts, and the id of
+        the scan's RDD, by which a `Lineage` names the scan.
 
         Raises:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.
         """
         exchange, reading = shuffle.node, shuffle.reading
-        declared = len(reading.parts) or exchange.count
+        read, declared = int(batches.getNumPartitions()), len(reading.parts) or exchange.count
         if read != declared:
             raise Corrupt(f"{exchange.label} is read in {read} partitions, not in {declared}")
         node = shuffle.place

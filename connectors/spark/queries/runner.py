@@ -280,7 +280,7 @@ class QueryRunner:
         task = _task(first, reads, done[first].written)
         assert self._exchanger.door is not None
         batches = read_frames(self._exchanger.door, task)
-        scan, rows = self._plans.scan(first, batches, task.count, done[first].transport.rows)
+        scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
 
