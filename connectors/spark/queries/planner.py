@@ -132,7 +132,7 @@ class Planner:
                 child = self._marked(physical.child(), shuffle.inputs)
                 physical = physical.withNewChildren(self._jvm.seq([child]))
             same = physical.canonicalized()
-            mark = Mark(self._no_rows(), shuffle)
+            mark = Mark(self._door.no_rows(), shuffle)
             number = mark.rdd.id()
             earlier = self._alike.putIfAbsent(same, number)
         shuffle.mark = self._marks.setdefault(number if earlier is None else earlier, mark)
@@ -356,10 +356,7 @@ class Planner:
         numbers = self._session.range(max(1, size_bytes // 8))
         stats = self._jvm["option"].apply(numbers.queryExecution().optimizedPlan().stats())
         unknown = self._jvm["unknown"](0)
-        return self._door.logical(output, self._no_rows(), unknown, statistics=stats)
-
-    def _no_rows(self) -> Any:
-        return self._door.no_rows()
+        return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
 
     def _marked(self, plan: Any, shuffles: Iterable[Shuffle]) -> Any:
         places = []
