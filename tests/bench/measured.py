@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,13 +11,14 @@ from rich.table import Table
 from headgate import Headgate
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
+TIMES = ("Spark s", "Headgate s", "ratio", "cold ratio")
 _DELETED_S = 20
 
 
 @dataclass(slots=True)
 class Measured:
     """One query: its seconds in each round, its exchanges here and in Spark, its bytes and its
-    error."""
+    error. The first round is cold; the others are warm, or the first where it is the only one."""
 
     spark_s: list[float]
     ours_s: list[float]
@@ -27,16 +28,30 @@ class Measured:
     wrong: str = ""
 
     @property
+    def cold_ratio(self) -> float:
+        return self.ours_s[0] / self.spark_s[0]
+
+    @property
     def ratio(self) -> float:
-        return median(self.ours_s) / median(self.spark_s)
+        return _warm(self.ours_s) / _warm(self.spark_s)
+
+    @property
+    def times(self) -> list[str]:
+        warm_s = [f"{_warm(seconds):.2f}" for seconds in (self.spark_s, self.ours_s)]
+        return [*warm_s, f"{self.ratio:.2f}", f"{self.cold_ratio:.2f}"]
+
+
+def _warm(seconds: Sequence[float]) -> float:
+    return median(seconds[1:] or seconds)
 
 
 def total(measured: Mapping[int, Measured]) -> Measured:
-    """Add up the queries; `wrong` becomes the number of wrong ones."""
-    added = Measured([0.0], [0.0])
+    """Add up the queries, cold and warm; `wrong` becomes the number of wrong ones."""
+    added = Measured([0.0, 0.0], [0.0, 0.0])
     for query in measured.values():
-        added.spark_s[0] += median(query.spark_s)
-        added.ours_s[0] += median(query.ours_s)
+        for sums, seconds in (added.spark_s, query.spark_s), (added.ours_s, query.ours_s):
+            sums[0] += seconds[0]
+            sums[1] += _warm(seconds)
         added.taken += query.taken
         added.refused += query.refused
         added.size_bytes += query.size_bytes
@@ -47,7 +62,7 @@ def total(measured: Mapping[int, Measured]) -> Measured:
 def table(measured: Mapping[int, Measured], title: str) -> Table:
     """Lay out the queries and their total."""
     made = Table(title=title)
-    for column in ("query", "Spark s", "Headgate s", "ratio", "taken", "refused", "MB", "wrong"):
+    for column in ("query", *TIMES, "taken", "refused", "MB", "wrong"):
         made.add_column(column, justify="right")
     for number, query in measured.items():
         made.add_row(str(number), *_cells(query))
@@ -56,9 +71,8 @@ def table(measured: Mapping[int, Measured], title: str) -> Table:
 
 
 def _cells(query: Measured) -> list[str]:
-    times = [f"{median(query.spark_s):.2f}", f"{median(query.ours_s):.2f}", f"{query.ratio:.2f}"]
     return [
-        *times,
+        *query.times,
         str(query.taken),
         str(query.refused),
         f"{query.size_bytes / 1e6:.1f}",

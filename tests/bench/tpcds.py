@@ -22,7 +22,7 @@ from ..spark.cluster import findings, recorded
 from ..spark.conftest import setting
 from ..spark.entered import entered
 from .answers import differs_in_order, near
-from .measured import Measured, left, table, total
+from .measured import TIMES, Measured, left, table, total
 from .places import attached
 from .tpcds_data import Answer, answers, in_spark, queries, tables, views
 
@@ -184,7 +184,7 @@ def _answered(spark: SparkSession, hg: Headgate, collected: Collected, text: str
 def summary(runs: Sequence[Run]) -> Table:
     """Lay out the runs, one per line."""
     made = Table(title="TPC-DS")
-    for column in ("run", "right", "Spark s", "Headgate s", "ratio", "worst ratio", "findings"):
+    for column in ("run", "right", *TIMES, "worst ratio", "findings"):
         made.add_column(column, justify="right")
     for each_run in runs:
         added = total(each_run.measured)
@@ -192,9 +192,7 @@ def summary(runs: Sequence[Run]) -> Table:
         made.add_row(
             each_run.name,
             f"{each_run.right} of {len(each_run.measured)}",
-            f"{added.spark_s[0]:.1f}",
-            f"{added.ours_s[0]:.1f}",
-            f"{added.ratio:.2f}",
+            *added.times,
             f"{each_run.measured[worst].ratio:.2f} (query {worst})",
             str(each_run.findings),
         )

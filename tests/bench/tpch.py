@@ -45,14 +45,11 @@ def run(spark: SparkSession, scale: float, rounds: int, chosen: Sequence[int] = 
     views(spark, scale)
     asked = {number: text for number, text in queries().items() if not chosen or number in chosen}
     measured = {number: Measured([], []) for number in asked}
-    title = f"TPC-H, scale {scale:g}, median of {rounds}"
+    title = f"TPC-H, scale {scale:g}, median of {rounds} warm rounds"
     with attached(spark, "real") as (hg, _):
-        for turn in range(rounds + 1):
+        for _ in range(rounds + 1):
             for number, text in asked.items():
-                query = measured[number]
-                if turn == 1:
-                    query.spark_s, query.ours_s = [], []  # the first round only warms up
-                _measure(spark, hg, text, query)
+                _measure(spark, hg, text, measured[number])
         reported = findings(hg._services, recorded(hg)).found
     return table(measured, f"{title}; fsck has {len(reported)} findings")
 
