@@ -22,6 +22,7 @@ from .operations import Operations
 from .queries.session_queries import SessionQueries
 from .report import JobReport, ResultReport, job_report
 from .services import JobServices
+from .warm_up import WarmUp
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,8 +37,11 @@ class Headgate:
         self._queries = SessionQueries(exchanger, services.require_whole_log)
         self._written = weakref.WeakKeyDictionary[DataFrame, StoredExchange]()
         self._ended = False
-        if exchanger.job_context.settings.sql_enabled:
+        settings = exchanger.job_context.settings
+        if settings.sql_enabled:
             self._queries.enter()
+        door = exchanger.door if settings.warm_up else None
+        self._warm_up = WarmUp(exchanger, door) if door else None
 
     @property
     def ops(self) -> Operations:
@@ -207,6 +211,8 @@ class Headgate:
         """
         if self._ended:
             return
+        if self._warm_up:
+            self._warm_up.close()
         self._queries.close()
         self._exchanger.job_context.reruns.close()
         try:

@@ -96,6 +96,13 @@ OPTIONS = (
         "one keeps the executors that hold it from being released; 0: all run in Headgate, -1: "
         "none",
     ),
+    Option(
+        "warm.up",
+        True,
+        FLAG,
+        "`true`: a job that runs when the session is attached, in the background, prepares Python "
+        "workers and the JVM for the first query",
+    ),
     Option("codec", "lz4", one_of("lz4", "zstd", "none"), "compression of segments"),
     Option(
         "batch.rows",
@@ -153,6 +160,8 @@ class ExchangeSettings:
     """True if actions run their exchanges in Headgate."""
     sql_from_bytes: int
     """A smaller exchange of a query runs in Spark; -1: every exchange."""
+    warm_up: bool
+    """True if a job prepares the session for its first query."""
     codec: str
     """The compression of segments."""
     batch_rows: int

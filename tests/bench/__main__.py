@@ -13,6 +13,7 @@ from . import (
     check,
     core,
     exchange,
+    first,
     fixed,
     master,
     memory,
@@ -27,6 +28,7 @@ from . import (
 from .places import session
 
 _ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
+_ALONE = {"transfer", "recovery", "among", "master", "values", "first", "trace"}  # no session
 
 
 def main() -> None:
@@ -57,9 +59,11 @@ def main() -> None:
             console.print(master.small_jobs(chosen.rounds))
     if "values" in chosen.tables:
         console.print(values.run(chosen.rounds))
+    if "first" in chosen.tables:
+        console.print(first.run(chosen.rounds))
     if "trace" in chosen.tables:
         console.print(trace.run(chosen.rounds * 4, chosen.picture))
-    if set(chosen.tables) <= {"transfer", "recovery", "among", "master", "values", "trace"}:
+    if set(chosen.tables) <= _ALONE:
         return
     spark = session()
     for pair in chosen.conf:

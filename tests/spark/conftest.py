@@ -69,6 +69,7 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.headgate.warm.up": "false",
         **place.conf,
         **more,
     }

@@ -145,7 +145,7 @@ class Exchanger:
         inputs, ordered = context.known.inputs(lineage)
         codec = context.settings.codec
         task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
-        writing = Writing(transport.writes(task), settings)
+        writing = Writing(transport.writes(task.write), settings)
         partitions = writing.stage.count
         partition = PartitionDescriptor(
             result, partitions, n, schema, label, inputs, lineage.repeatable

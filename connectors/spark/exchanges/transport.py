@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
-from ..tasks.exchange_tasks import SUBPARTITION, Frames, MapTask, ReaderTask, ReadTask
+from ..tasks.exchange_tasks import SUBPARTITION, Frames, ReaderTask
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Write = Callable[[int, Iterable[pa.RecordBatch]], Iterator[int]]  # yields the number of rows
 
 
 class Transport(Protocol):
@@ -35,9 +36,9 @@ class Transport(Protocol):
     def lineage(self) -> Lineage:
         """Return how far the map stage can be trusted to give the same rows again."""
 
-    def writes(self, task: MapTask) -> MapStage: ...
+    def writes(self, write: Write) -> MapStage: ...
 
-    def reads(self, task: ReadTask) -> DataFrame: ...
+    def reads(self, task: ReaderTask) -> DataFrame: ...
 
 
 class JvmTransport:
@@ -61,11 +62,11 @@ class JvmTransport:
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)
 
-    def writes(self, task: MapTask) -> MapStage:
+    def writes(self, write: Write) -> MapStage:
         sent = Frames(self.schema.append(pa.field(SUBPARTITION, pa.int32())))
-        return self._door.tasks.over(self._batches, ship(task.write), sent)
+        return self._door.tasks.over(self._batches, ship(write), sent)
 
-    def reads(self, task: ReadTask) -> DataFrame:
+    def reads(self, task: ReaderTask) -> DataFrame:
         plan, batches = self._plan, read_frames(self._door, task)
         return self._door.scan(batches, self.rows, plan.attributes, plan.given, plan.partitioning)
 
@@ -89,16 +90,16 @@ class MapInArrowTransport:
         """Return a lineage that promises nothing: public PySpark does not tell."""
         return Lineage()
 
-    def writes(self, task: MapTask) -> MapStage:
-        write = ship(task.write)
+    def writes(self, write: Write) -> MapStage:
+        shipped = ship(write)
 
         def rows_written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"rows": list(write(0, batches))})
+            yield pa.RecordBatch.from_pydict({"rows": list(shipped(0, batches))})
 
         rows = self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
         return PublicMapStage(rows)
 
-    def reads(self, task: ReadTask) -> DataFrame:
+    def reads(self, task: ReaderTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
@@ -131,7 +132,7 @@ class StoredReader:
         self._stored = types.stored_schema(rows)
         self.schema = types.carried_schema(self._stored)
 
-    def reads(self, task: ReadTask) -> DataFrame:
+    def reads(self, task: ReaderTask) -> DataFrame:
         if self._door is not None:
             batches = read_frames(self._door, task)
             return self._door.load(batches, self._stored, self._rows)
@@ -155,6 +156,6 @@ def map_rows(
     )
 
 
-def _mapped(spark: SparkSession, task: ReadTask, stored: StructType) -> DataFrame:
+def _mapped(spark: SparkSession, task: ReaderTask, stored: StructType) -> DataFrame:
     read = ship(task.batches)
     return spark.range(0, task.count, 1, task.count).mapInArrow(lambda rows: read(0, rows), stored)
