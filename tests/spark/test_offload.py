@@ -319,21 +319,22 @@ def test_python_functions(spark: SparkSession, hg: Headgate, views: None, kind: 
 @pytest.mark.parametrize(
     ("cancel", "error", "message"),
     [
-        (lambda context: context.cancelJobGroup(GROUP), Py4JJavaError, "cancelled job group"),
+        (lambda spark: spark.sparkContext.cancelJobGroup(GROUP), Py4JJavaError, "cancelled job"),
+        (lambda spark: spark.interruptAll(), Py4JJavaError, "cancelled"),
         (lambda _: os.kill(os.getpid(), signal.SIGINT), KeyboardInterrupt, None),
     ],
-    ids=["group", "interrupt"],
+    ids=["group", "session", "interrupt"],
 )
 def test_cancelled(
     spark: SparkSession,
     hg: Headgate,
     views: None,
-    cancel: Callable[[SparkContext], None],
+    cancel: Callable[[SparkSession], None],
     error: type[BaseException],
     message: str | None,
 ) -> None:
-    """Cancelling a query's job group, or interrupting its driver, ends its map stages and releases
-    its stored results."""
+    """Cancelling a query's job group, interrupting its session's operations, or its driver, ends
+    its map stages and releases its stored results."""
 
     def wait(n: int) -> int:
         SYSTEM_CLOCK.sleep_s(0.5)
@@ -349,7 +350,7 @@ def test_cancelled(
         while not (len(hg.results()) == before + 2 and runs(context, GROUP)):
             assert not deadline.passed
             SYSTEM_CLOCK.sleep_s(0.001)
-        cancel(context)
+        cancel(spark)
 
     context.setJobGroup(GROUP, "a slow query")
     with ThreadPoolExecutor(1) as beside:

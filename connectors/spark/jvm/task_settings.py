@@ -1,7 +1,7 @@
 """Pass a session's settings to the tasks of its jobs.
 
-Spark's own actions pass them as local properties of their jobs. Jobs of RDDs do not: their tasks
-would use Spark's defaults.
+Spark's own actions pass them as local properties of their jobs, and the tags by which a user may
+end the jobs. Jobs of RDDs have neither: their tasks would use Spark's defaults.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.conf import RuntimeConfig
 
 from .bridge import Jvm
 
 _DESCRIPTION = "spark.job.description"
+_TAGS = "spark.job.tags"
 _REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
 _JAVAS = ("&&", "[[")
 _HIDDEN = "*********(redacted)"
@@ -30,6 +32,7 @@ class TaskSettings:
         self._context: Any = spark.sparkContext._jsc.sc()
         configured = spark._jsparkSession.sessionState().conf().getAllConfs()
         self._settings = Jvm(spark).java_map(configured)
+        self._tags = session_tags(spark)
         self._conf = spark.conf
 
     @cached_property
@@ -43,6 +46,8 @@ class TaskSettings:
         before = self._context.getLocalProperties()
         properties = before.clone()
         properties.putAll(self._settings)
+        tags = [tag for tag in (properties.getProperty(_TAGS), *self._tags) if tag]
+        properties.setProperty(_TAGS, ",".join(tags))
         if description:
             properties.setProperty(_DESCRIPTION, description)
         self._context.setLocalProperties(properties)
@@ -50,6 +55,16 @@ class TaskSettings:
             yield
         finally:
             self._context.setLocalProperties(before)
+
+
+def session_tags(spark: SparkSession) -> list[str]:
+    """Return the tags by which `interruptAll` and `interruptTag` find the jobs of a session; none
+    where this Spark has no such tags."""
+    try:
+        session = spark._jsparkSession
+        return [session.sessionJobTag(), session.managedJobTags().get().values().mkString(",")]
+    except Py4JError:
+        return []
 
 
 def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
