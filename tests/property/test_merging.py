@@ -116,5 +116,6 @@ def test_partitions_that_are_merged() -> None:
     """Rows are not merged where only the rows of one or two partitions come together."""
     window = partial_aggregates._ROWS_AT_ONCE
     assert partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=3)
+    assert not partial_aggregates.may_gain(rows=100, tasks=4, partitions=3)
     assert not partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=2)
     assert not partial_aggregates.may_gain(rows=8 * window, tasks=4, partitions=5)

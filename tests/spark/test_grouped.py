@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
+from headgate.connectors.spark.tasks import partial_aggregates
+from headgate.connectors.spark.tasks.partial_aggregates import Merging
 
 from .conftest import setting
 from .grouped import IN_A_ZONE, ROWS, same, same_error
@@ -28,6 +30,11 @@ Function = Callable[..., pa.Table]
 @pytest.fixture(scope="module")
 def df(spark: SparkSession) -> DataFrame:
     return spark.sql(f"select {ROWS} from range(0, 600, 1, 3)")
+
+
+@pytest.fixture(autouse=True)
+def few_rows_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_aggregates, "_LEAST_ROWS", 0)
 
 
 def counted(table: pa.Table) -> pa.Table:
@@ -235,6 +242,11 @@ def test_group_by(hg: Headgate, df: DataFrame) -> None:
     assert expected == hg.group_by(df, "k").applyInArrow(counted, COUNTED).collect()
 
 
+def merging(hg: Headgate, query: DataFrame) -> list[Merging | None]:
+    planner = hg._queries.query()._plans
+    return [planner.merging([shuffle]) for shuffle in planner.plan(query).shuffles]
+
+
 MERGED = "count(*), sum(v), avg(n), min(day), max(s), min(d), max(w), sum(n)"
 
 
@@ -243,8 +255,7 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
     """Rows that are merged before they reach the JVM give the same aggregates."""
     df.createOrReplaceTempView("given")
     query = df.sparkSession.sql(f"select {MERGED} from given group by {keys}")
-    (shuffle,) = hg._queries.query().plan(query).shuffles
-    assert (shuffle.reading.merging is None) == (keys == "q")
+    assert (merging(hg, query) == [None]) == (keys == "q")
     names = keys.split(", ")
     out = hg.group_by(df, *names).agg(*map(F.expr, MERGED.split(", "))).drop(*names)
     assert sorted(map(str, query.collect())) == sorted(map(str, out.collect()))
@@ -253,15 +264,14 @@ def test_aggregates(hg: Headgate, df: DataFrame, keys: str) -> None:
 @pytest.mark.parametrize("left", ["sum(d)", "max(x)", "first(v)", "max(y)", "max(e)"])
 def test_what_is_not_merged(hg: Headgate, df: DataFrame, left: str) -> None:
     query = df.groupBy("k").agg(F.expr(left), F.count("*"))
-    (shuffle,) = hg._queries.query().plan(query).shuffles
-    assert shuffle.reading.merging is None
+    assert merging(hg, query) == [None]
 
 
 def test_duplicates(hg: Headgate, df: DataFrame) -> None:
     query = df.select("k", "s").distinct()
     assert sorted(query.collect()) == sorted(hg.offload(query).collect())
     counts = df.groupBy("k").agg(F.countDistinct("s"), F.sum("v"))
-    assert all(shuffle.reading.merging for shuffle in hg._queries.query().plan(counts).shuffles)
+    assert all(merging(hg, counts))
     assert sorted(counts.collect()) == sorted(hg.offload(counts).collect())
 
 

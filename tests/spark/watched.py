@@ -11,7 +11,9 @@ import pytest
 
 from headgate.connectors.spark.queries import planner, runner
 from headgate.connectors.spark.queries.exchange_nodes import Plan, Shuffle
+from headgate.connectors.spark.tasks import partial_aggregates
 from headgate.connectors.spark.tasks.exchange_tasks import Part
+from headgate.connectors.spark.tasks.partial_aggregates import Merging
 
 # The share of queries that must reach each part, in percent.
 LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
@@ -24,6 +26,7 @@ LEAST_PERCENT: Mapping[str, float] = MappingProxyType(
         "used an exchange again": 5,
         "had one exchange at several places": 5,
         "had one exchange beside different others": 3,
+        "merged partial aggregates": 10,
     }
 )
 
@@ -45,6 +48,8 @@ class Watched:
         self._watch(patch, planner.Planner, "alike", self._alike)
         self._watch(patch, planner.Planner, "plan_again", self._again)
         self._watch(patch, planner.Planner, "begin", self._begun)
+        self._watch(patch, planner.Planner, "merging", self._merging)
+        patch.setattr(partial_aggregates, "_LEAST_ROWS", 0)  # the tables are small
 
     def end(self) -> frozenset[str]:
         """Count the query that was just asked, and return the parts that it reached."""
@@ -88,6 +93,10 @@ class Watched:
             self._seen.add("broadcast what turned out small")
         if any(shuffle.is_done and not _rows(shuffle) for shuffle in before.shuffles):
             self._seen.add("dropped what turned out empty")
+
+    def _merging(self, way: Merging | None, *_: object) -> None:
+        if way is not None:
+            self._seen.add("merged partial aggregates")
 
     def _begun(self, is_first: bool, *_: object) -> None:
         if not is_first:

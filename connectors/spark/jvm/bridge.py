@@ -107,11 +107,13 @@ class Jvm:
     def items(self, seq: Any) -> list[Any]:
         return [seq.apply(at) for at in range(seq.size())]
 
-    def leaves(self, plan: Any) -> list[Any]:
-        """Return the leaves of a plan and of its subqueries."""
+    def leaves(self, plan: Any, word: str = "") -> list[Any]:
+        """Return the leaves of a plan and of its subqueries, none where no leaf shows a word."""
         nested = plan.containsPattern(self.subquery)
         plans = [plan, *(self.items(plan.subqueriesAll()) if nested else ())]
-        return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
+        leaves = [each.collectLeaves() for each in plans]
+        shown = [each for each in leaves if not word or word in each.toString()]
+        return [leaf for each in shown for leaf in self.items(each)]
 
     def alias(self, expression: Any, column: Any, metadata: Any) -> Any:
         """Return an expression under the name and the id of a column."""

@@ -15,15 +15,22 @@ _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER = "FilterExec"
-_UNARY = (  # the nodes of most plans: their child is found by one call
+# The nodes of most plans: their children are found by one call for each, not two more.
+_UNARY = (
     _FILTER,
     _SORT,
     TOP,
     _BROADCAST,
     "ProjectExec",
     "HashAggregateExec",
+    "ObjectHashAggregateExec",
+    "SortAggregateExec",
+    "WindowExec",
+    "ExpandExec",
+    "ColumnarToRowExec",
 )
 _BINARY = (*JOINS, "BroadcastHashJoinExec")
+_LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
 _ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an exchange
@@ -82,6 +89,8 @@ class ExchangeFinder:
     def _children(self, node: Any, name: str) -> list[Any]:
         if name in _UNARY:
             return [node.child()]
+        if name in _LEAVES:
+            return []
         return [node.left(), node.right()] if name in _BINARY else self._jvm.items(node.children())
 
     def _exchange(self, node: Any, above: tuple[PlanNode, ...], mark: Mark | None) -> ExchangeNode:
@@ -101,7 +110,7 @@ class ExchangeFinder:
 
     def _columns(self, node: Any, names: Sequence[str]) -> tuple[int, ...]:
         """Return for each of a node's columns its place among the distinct columns."""
-        if len(set(names)) == len(names):
+        if len(set(names)) == len(names) or node.outputSet().size() == len(names):
             return tuple(range(len(names)))
         numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}

@@ -10,7 +10,6 @@ from pyspark.sql.types import StructType
 
 from ..tasks.exchange_tasks import Part
 from ..tasks.grouped.function import Call
-from ..tasks.partial_aggregates import Merging
 
 HASH, RANGE, ROUND_ROBIN, SINGLE = (
     "HashPartitioning",
@@ -94,8 +93,6 @@ class Reading:
     """The parts that tasks read, empty where each task reads one subpartition."""
     caller: Caller | None = None
     """The node whose function the tasks call with the rows, if any."""
-    merging: Merging | None = None
-    """The way in which the tasks merge the rows, None where they do not."""
 
     @property
     def is_cut(self) -> bool:
@@ -127,6 +124,8 @@ class Shuffle:
     """The reason why it is left to Spark, empty when it is not. Decided before it begins."""
     reading: Reading = Reading()
     """Planned with the query, and replaced before the exchange is read."""
+    guess_bytes: float = -1
+    """The size that Spark and the filters below let expect, -1 until it is asked for."""
 
     @property
     def filters(self) -> int:

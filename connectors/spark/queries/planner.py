@@ -21,13 +21,14 @@ from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..settings import is_true
+from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings
 from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over
 from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
-from .pushdown import plan_readings
+from .pushdown import merging_of, plan_calls
 from .scan_places import Scan, ScanPlaces
 
 _QUERY = "org.apache.spark.sql.execution.QueryExecution"
@@ -190,7 +191,10 @@ class Planner:
         """Estimate the size of an exchange. Spark's own estimate ignores filters, so each filter
         lowers it; the inputs' size is the upper limit where all of them are done."""
         first = shuffle if shuffle.mark is None else shuffle.mark.first
-        guess = float(first.node.logical.stats().sizeInBytes()) * _KEPT**first.filters
+        if first.guess_bytes < 0:
+            stated = float(first.node.logical.stats().sizeInBytes())
+            first.guess_bytes = stated * _KEPT**first.filters
+        guess = first.guess_bytes
         marks = [source.mark for source in through(first.inputs)]
         if first.stage.others or not marks:
             return guess
@@ -225,6 +229,13 @@ class Planner:
             return [False, False]
         kind = join.joinType().toString()
         return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
+
+    def merging(self, places: Iterable[Shuffle]) -> Merging | None:
+        """Return the way to merge the rows of the exchange that is at these places, None where they
+        cannot be merged in the same way at all of them."""
+        with self.active():
+            ways = {merging_of(self._jvm, shuffle) for shuffle in places}
+        return ways.pop() if len(ways) == 1 else None
 
     def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
         """Return the scan that takes the place of an exchange and reads its parts, and the id of
@@ -316,8 +327,8 @@ class Planner:
                 root, [(top_rows, self._gathered(top_rows)) for top_rows in walk.tops]
             )
             walk = ExchangeFinder(self._jvm, self._marks, root)
-        grouped = self._door.version.grouped
-        plan_readings(self._jvm, walk.shuffles, self._session.conf(), grouped)
+        if self._door.version.grouped:
+            plan_calls(self._jvm, walk.shuffles, self._session.conf())
         shuffles, inputs, refusal = tuple(walk.shuffles), tuple(walk.inputs), ""
         if self._jvm.only(_OBSERVED).collect(root).nonEmpty():
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
@@ -354,7 +365,7 @@ class Planner:
         """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
         takes those of a range of the same size."""
         numbers = self._session.range(max(1, size_bytes // 8))
-        stats = self._jvm["option"].apply(numbers.queryExecution().optimizedPlan().stats())
+        stats = self._jvm["option"].apply(numbers.queryExecution().logical().stats())
         unknown = self._jvm["unknown"](0)
         return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
 

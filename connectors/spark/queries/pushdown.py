@@ -58,12 +58,9 @@ _ENCRYPTED = "spark.io.encryption.enabled"
 _BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
-def plan_readings(jvm: Jvm, shuffles: Sequence[Shuffle], conf: Any, grouped: bool) -> None:
-    """Plan which exchanges are merged as they are read, and, if this Spark's functions for groups
-    are known (`grouped`), which are read by the tasks that call a function."""
-    for shuffle in shuffles:
-        shuffle.reading = Reading(merging=_merging(jvm, shuffle))
-    for caller in _callers(jvm, shuffles, conf) if grouped else ():
+def plan_calls(jvm: Jvm, shuffles: Sequence[Shuffle], conf: Any) -> None:
+    """Plan which exchanges are read by the tasks that call a function."""
+    for caller in _callers(jvm, shuffles, conf):
         for shuffle in caller.shuffles:
             shuffle.reading = Reading(caller=caller)
 
@@ -81,7 +78,7 @@ def _callers(jvm: Jvm, shuffles: Iterable[Shuffle], conf: Any) -> Iterator[Calle
             yield Caller(node, call, tuple(inputs))
 
 
-def _merging(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
+def merging_of(jvm: Jvm, shuffle: Shuffle) -> Merging | None:
     """Return the way to merge an exchange's rows for the aggregate right above it, None if they
     cannot be merged."""
     if not (above := over(shuffle, _AGGREGATES)):

@@ -197,9 +197,18 @@ class QueryRunner:
             mark.rows = int(run.result().written.rows.sum())
             for shuffle in plan.shuffles:
                 if shuffle.mark is mark and limit >= 0:
-                    small = bool(shuffle.opposite) and self._plans.size_bytes(mark) <= limit
-                    again = again or small or not mark.rows
+                    again = again or not mark.rows or self._may_broadcast(shuffle, limit)
         return again
+
+    def _may_broadcast(self, shuffle: Shuffle, limit: int) -> bool:
+        """Return True if a broadcast of this exchange may be better than a join of two exchanges:
+        it is small, and the other side is not, or is not there yet."""
+        small = [self._is_small(each, limit) for each in (shuffle, *shuffle.opposite)]
+        return small[0] and not all(small)
+
+    def _is_small(self, shuffle: Shuffle, limit: int) -> bool:
+        mark = shuffle.mark
+        return mark is not None and mark.rows >= 0 and self._plans.size_bytes(mark) <= limit
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
@@ -242,7 +251,7 @@ class QueryRunner:
             [[sibling for shuffle in same for sibling in read[shuffle]] for same in places]
         ):
             self._cut(group)
-        return {same[0]: self._scan(read[same[0]], done) for same in places}
+        return {same[0]: self._scan(same, read[same[0]], done) for same in places}
 
     def _done(self, shuffle: Shuffle) -> FinishedExchange:
         assert shuffle.mark is not None
@@ -274,15 +283,31 @@ class QueryRunner:
         }
         return {at: cut for at, cut in cuts.items() if len(cut) > 1}
 
-    def _scan(self, shuffles: Sequence[Shuffle], done: Mapping[Shuffle, FinishedExchange]) -> Scan:
+    def _scan(
+        self,
+        places: Sequence[Shuffle],
+        shuffles: Sequence[Shuffle],
+        done: Mapping[Shuffle, FinishedExchange],
+    ) -> Scan:
+        """Return the scan of the exchange at these places, and of those that are read with it."""
         first = shuffles[0]
         reads = [replace(done[each].written.read, parts=each.reading.parts) for each in shuffles]
-        task = _task(first, reads, done[first].written)
+        task = self._task(places, reads, done[first].written)
         assert self._exchanger.door is not None
         batches = read_frames(self._exchanger.door, task)
         scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
+
+    def _task(
+        self, places: Sequence[Shuffle], reads: Sequence[ReadTask], written: StoredExchange
+    ) -> ReaderTask:
+        if caller := places[0].reading.caller:
+            return GroupTask(tuple(reads), caller.call)
+        read, rows = reads[0], int(written.rows.sum())
+        gains = may_gain(rows, read.count, written.descriptor.partitions)
+        merging = self._plans.merging(places) if gains else None
+        return MergeTask(read, merging) if merging else read
 
     def _release_all(self) -> None:
         for run in self._runs.values():
@@ -290,19 +315,9 @@ class QueryRunner:
                 self._exchanger.drop(run.result().written.descriptor)
 
 
-def _task(first: Shuffle, reads: Sequence[ReadTask], written: StoredExchange) -> ReaderTask:
-    if caller := first.reading.caller:
-        return GroupTask(tuple(reads), caller.call)
-    read, rows, merging = reads[0], int(written.rows.sum()), first.reading.merging
-    if merging and may_gain(rows, read.count, written.descriptor.partitions):
-        return MergeTask(read, merging)
-    return read
-
-
 def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
     """Return the groups of the exchanges at these places. If an exchange is at several places, its
-    groups become one: it is read in the same way at all of them. Its rows are merged only if they
-    may be merged in the same way at all of them."""
+    groups become one: it is read in the same way at all of them."""
     for same in places:
         groups = dict.fromkeys(shuffle.group for shuffle in same)
         if len(groups) > 1:
@@ -310,9 +325,6 @@ def _cut_as_one(places: Iterable[Sequence[Shuffle]]) -> list[Group]:
             merged = Group(shuffles, any(group.others for group in groups))
             for shuffle in shuffles:
                 shuffle.group = merged
-        if len({shuffle.reading.merging for shuffle in same}) > 1:
-            for shuffle in same:
-                shuffle.reading = replace(shuffle.reading, merging=None)
     return list(dict.fromkeys(shuffle.group for same in places for shuffle in same))
 
 

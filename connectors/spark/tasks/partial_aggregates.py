@@ -16,6 +16,7 @@ from .exchange_tasks import ReaderTask, ReadTask
 
 _ROWS_AT_ONCE, _HELD_BYTES_MAX = 1 << 18, 64 << 20
 _LEAST_GAIN, _LEAST_PARTITIONS = 1.5, 3
+_LEAST_ROWS = 10_000  # the JVM merges fewer in less time than Arrow needs to begin
 _WHOLE_BELOW = {pa.int64(): 2.0**63, pa.float64(): 2.0**53}
 
 
@@ -30,9 +31,11 @@ class Merging:
 
 
 def may_gain(rows: int, tasks: int, partitions: int) -> bool:
-    """Return True if the rows that a task merges at once come from several partitions. The rows of
-    one partition do not merge any further: its map task has aggregated them by key."""
-    return rows * _LEAST_PARTITIONS <= _ROWS_AT_ONCE * tasks * partitions
+    """Return True if the rows that a task merges at once come from several partitions, and are not
+    few. The rows of one partition do not merge any further: its map task has aggregated them by
+    key."""
+    mixed = rows * _LEAST_PARTITIONS <= _ROWS_AT_ONCE * tasks * partitions
+    return mixed and rows >= _LEAST_ROWS
 
 
 @dataclass(frozen=True, slots=True)
