@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from .exchanges.exchange import Exchanger
 from .exchanges.transport import JvmTransport, StoredReader
 from .jvm.catalyst import CatalystDoor
+from .jvm.scheduler import end_jobs
 from .queries.planner import Planner
 from .tasks.warm_up_task import WarmUpTask
 
@@ -41,7 +42,7 @@ class WarmUp:
         """End the job, and wait a limited time until it has ended."""
         self._closed.set()
         if self._thread.is_alive():
-            self._context.cancelJobsWithTag(self._tag)
+            end_jobs(self._context, self._tag)
             self._thread.join(_CLOSE_S)
 
     @property

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -68,6 +68,12 @@ def _stages(store: Any, job: Any) -> Iterator[Any]:
     for number in job.stageIds().mkString(" ").split():
         with suppress(Py4JJavaError):
             yield store.lastStageAttempt(int(number))
+
+
+def end_jobs(context: SparkContext, tag: str) -> None:
+    """End the jobs with a tag. Do nothing if Spark has stopped: it has ended all jobs."""
+    with suppress(Py4JError):
+        context.cancelJobsWithTag(tag)
 
 
 def kill_task(context: SparkContext, task: int, reason: str) -> None:

@@ -18,6 +18,7 @@ from ....control.ids import ResultId
 from ..exchanges.exchange import Exchanger, StoredExchange, description
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
+from ..jvm.scheduler import end_jobs
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
 from ..settings import PREFIX
@@ -140,7 +141,7 @@ class QueryRunner:
         yet when it came first."""
         pool.shutdown(wait=False, cancel_futures=True)
         while running := [run for run in self._runs.values() if not run.done()]:
-            self._exchanger.spark.sparkContext.cancelJobsWithTag(tag)
+            end_jobs(self._exchanger.spark.sparkContext, tag)
             wait(running, _CANCEL_S)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
