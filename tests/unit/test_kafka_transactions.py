@@ -33,7 +33,23 @@ from headgate.control.kafka.transactions import KafkaTransactions
 from headgate.control.master.announcer import Announcer
 
 NOWHERE = "127.0.0.1:1"
+CALLS = (
+    "init_transactions",
+    "begin_transaction",
+    "produce",
+    "poll",
+    "send_offsets_to_transaction",
+    "commit_transaction",
+    "abort_transaction",
+)
 CODES = {name: code for name, code in vars(KafkaError).items() if isinstance(code, int)}
+
+
+def transactions_over(**calls: Callable[..., object]) -> KafkaTransactions:
+    """Return transactions over a client with these calls. Every other call does nothing."""
+    producer = SimpleNamespace(**(dict.fromkeys(CALLS, lambda *_, **__: None) | calls))
+    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
+    return KafkaTransactions(cast(Producer, producer), clients, "slot a")
 
 
 def test_a_call_that_never_comes_back_is_left_behind() -> None:
@@ -41,15 +57,12 @@ def test_a_call_that_never_comes_back_is_left_behind() -> None:
     away. Its holder opens the decisions again, and closing does not touch the client."""
     never = Event()
     calls: list[str] = []
-    producer = SimpleNamespace(
+    transactions = transactions_over(
         init_transactions=lambda _: calls.append("init"),
         begin_transaction=lambda: calls.append("begin"),
-        poll=lambda _: None,
         send_offsets_to_transaction=lambda *_: never.wait(30),
         abort_transaction=lambda _: calls.append("abort"),
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     transactions.begin()
     before = SYSTEM_CLOCK.monotonic_s()
     with pytest.raises(Unavailable, match="slot a did not answer during a step"):
@@ -71,16 +84,9 @@ def test_a_step_is_refused_for_good_by_its_size_only(name: str, kind: type[Headg
     def commit(left_s: float) -> None:
         raise KafkaException(refused)
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
+    transactions = transactions_over(
         commit_transaction=commit,
-        abort_transaction=lambda _: None,
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     transactions.begin()
     with pytest.raises(kind, match=name):
         transactions._commit([TopicPartition("events", 0, 7)], None)
@@ -94,16 +100,11 @@ def test_a_fenced_step_is_not_aborted() -> None:
     def commit(_: float) -> None:
         raise KafkaException(fenced)
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
+    transactions = transactions_over(
         begin_transaction=lambda: calls.append("begin"),
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
         commit_transaction=commit,
         abort_transaction=lambda _: calls.append("abort"),
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     transactions.begin()
     with pytest.raises(Fenced, match="old epoch"):
         transactions._commit([], None)
@@ -137,16 +138,12 @@ def test_a_refused_record_is_reported_after_the_call_that_fails_by_it(
     def hand_over(*_: object) -> None:
         raise KafkaException(KafkaError(KafkaError._STATE, "wrong state", txn_requires_abort=True))
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
+    transactions = transactions_over(
         produce=lambda *_, on_delivery, **__: settled.append(on_delivery),
         poll=lambda wait_s: call("poll") if wait_s else None,
         send_offsets_to_transaction=hand_over,
         abort_transaction=lambda _: call("abort"),
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     transactions.begin()
     produce(transactions._producer, Place("state", 0), "job-1", b"", transactions._settle)
     with pytest.raises(kind, match="of the record"):
@@ -162,16 +159,11 @@ def test_what_an_abort_takes_back_was_not_refused() -> None:
         error = KafkaError(CODES["MSG_SIZE_TOO_LARGE"], "the step", txn_requires_abort=True)
         raise KafkaException(error)
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
+    transactions = transactions_over(
         produce=lambda *_, on_delivery, **__: waiting.append(on_delivery),
-        poll=lambda _: None,
         send_offsets_to_transaction=hand_over,
         abort_transaction=lambda _: waiting.pop()(KafkaError(KafkaError._PURGE_QUEUE), None),
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     transactions.begin()
     produce(transactions._producer, Place("state", 0), "job-1", b"", transactions._settle)
     with pytest.raises(Invalid, match="the step"):
@@ -187,15 +179,9 @@ def test_an_ended_producer_keeps_nothing_of_the_step() -> None:
         old = KafkaError(CODES["INVALID_PRODUCER_EPOCH"], "old", txn_requires_abort=True)
         raise KafkaException(old)
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
-        begin_transaction=lambda: None,
-        poll=lambda _: None,
-        send_offsets_to_transaction=lambda *_: None,
+    transactions = transactions_over(
         commit_transaction=commit,
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
 
     def step() -> ReferenceType[Event]:
         known = Event()
@@ -226,17 +212,12 @@ def test_what_ends_a_producer_ends_no_job(name: str, kind: type[HeadgateError], 
 
         return answer
 
-    producer = SimpleNamespace(
-        init_transactions=lambda _: None,
+    transactions = transactions_over(
         begin_transaction=fails("begin"),
         produce=fails("produce"),
-        poll=lambda _: 0,
-        send_offsets_to_transaction=lambda *_: None,
         commit_transaction=fails("commit"),
         abort_transaction=fails("abort"),
     )
-    clients = KafkaClients(KafkaSettings(NOWHERE, request_timeout_s=0.2))
-    transactions = KafkaTransactions(cast(Producer, producer), clients, "slot a")
     event = Announcer(JobId("job"), "tests").fact(JobUnregistered("closed"))
 
     def step() -> None:
