@@ -203,3 +203,22 @@ def test_one_exchange_at_several_places(
         assert told(df) == told(out)
         assert " Exchange " not in hg._queries.finished[out].plan
     hg.release(out)
+
+
+SENT_TWICE = """
+    select /*+ merge(a) */ a.v, a.n, b.n from
+      (select l.v, count(*) n from large g join little l on g.k = l.k group by l.v) a join
+      (select l.v, sum(g.v) n from large g join little l on g.k = l.k group by l.v) b on a.v = b.v
+"""
+
+
+def test_rows_are_broadcast_once(spark: SparkSession, hg: Headgate, unequal: None) -> None:
+    """A stage that needs the same rows as an earlier one does not broadcast them again."""
+    with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "2000"}):
+        df, query = spark.sql(SENT_TWICE), hg._queries.query()
+        out = hg._queries.offload_by(query, df)
+        assert sorted(df.collect()) == sorted(out.collect())
+    stages = [str(stage.toString()) for stage in query._plans._executed_stages]
+    assert sum("+- BroadcastExchange" in stage for stage in stages) == 1, stages
+    assert sum("+- ReusedExchange" in stage for stage in stages) == 1, stages
+    hg.release(out)

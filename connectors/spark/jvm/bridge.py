@@ -62,6 +62,7 @@ CLASSES = {
     "leaf": "org.apache.spark.sql.execution.RDDScanExec",
     "with settings": "org.apache.spark.sql.execution.SQLExecutionRDD",
     "sorted": "org.apache.spark.sql.execution.SortExec",
+    "union": "org.apache.spark.sql.execution.UnionExec",
     "stage": "org.apache.spark.sql.execution.adaptive.LogicalQueryStage",
     "exchange": "org.apache.spark.sql.execution.exchange.ShuffleExchangeExec",
     "types": "org.apache.spark.sql.types.DataTypes",

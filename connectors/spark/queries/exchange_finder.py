@@ -44,22 +44,27 @@ class ExchangeFinder:
     def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
         self._jvm = jvm
         self._marks = marks
-        self._nested = not root.subqueriesAll().isEmpty()
         self.shuffles: list[Shuffle] = []
         self.tops: list[Any] = []
-        self.inputs = self._walk(root, Group(), ())
+        self.inputs = self._walk(root, Group(), (), _has_subqueries(root))
 
-    def _walk(self, node: Any, group: Group, above: tuple[PlanNode, ...]) -> list[Shuffle]:
+    def _walk(
+        self, node: Any, group: Group, above: tuple[PlanNode, ...], nested: bool
+    ) -> list[Shuffle]:
         """Return the exchanges that the stage of this node reads, from this node down. Add every
-        exchange on the way to `shuffles`."""
+        exchange on the way to `shuffles`. `nested` is False if there is no subquery from here
+        down."""
         inputs: list[Shuffle] = []
-        for subquery in self._jvm.items(node.subqueries()) if self._nested else ():
-            inputs += self._walk(subquery, Group(), ())
+        for subquery in self._jvm.items(node.subqueries()) if nested else ():
+            inputs += self._walk(subquery, Group(), (), True)
         name = name_of(node)
         mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
+        sent = name == _BROADCAST
+        if nested and (sent or name == _SHUFFLE):
+            nested = _has_subqueries(node)
         if name == _SHUFFLE or mark:
             stage = Group()
-            below = [] if mark else self._walk(node.child(), stage, ())
+            below = [] if mark else self._walk(node.child(), stage, (), nested)
             shuffle = Shuffle(self._exchange(node, above, mark), below, stage, group, mark)
             group.shuffles.append(shuffle)
             self.shuffles.append(shuffle)
@@ -71,12 +76,11 @@ class ExchangeFinder:
         children = self._children(node, name)
         if not children:
             group.others = True
-        sent = name == _BROADCAST
         apart = name == _UNION and name_of(node.outputPartitioning()) == _UNKNOWN
         sides, here = [], PlanNode(node, name)
         for child in children:
             child_group = Group() if apart or sent else group
-            sides.append(self._walk(child, child_group, () if sent else (*above, here)))
+            sides.append(self._walk(child, child_group, () if sent else (*above, here), nested))
             if apart:
                 group.others |= child_group.others
                 group.filters += child_group.filters
@@ -115,6 +119,10 @@ class ExchangeFinder:
         numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)
+
+
+def _has_subqueries(plan: Any) -> bool:
+    return not plan.subqueriesAll().isEmpty()
 
 
 def over(shuffle: Shuffle, names: Container[str]) -> tuple[Any, ...]:

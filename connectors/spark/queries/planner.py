@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,8 @@ class Planner:
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
+        self._executed_stages: list[Any] = []
+        self._lock = Lock()
         self._asked: Any = None
         self._logical: Any = None
         self._cache: Cache | None = None
@@ -295,11 +298,17 @@ class Planner:
 
     def _executed(self, plan: Any) -> Any:
         """Return a stage as Spark executes it. Only the last two rules run again: the others could
-        add exchanges."""
-        return self._jvm.only(_QUERY).prepareForExecution(self._rules[1], plan)
+        add exchanges. The last one merges equal exchanges and subqueries, those of earlier stages
+        too, so that a query broadcasts the same rows once."""
+        fuse, merge = self._rules[1]
+        with self._lock:
+            stages = self._jvm.seq([*self._executed_stages, fuse.apply(plan)])
+            executed = merge.apply(self._jvm["union"](stages)).children().last()
+            self._executed_stages.append(executed)
+        return executed
 
     @cached_property
-    def _rules(self) -> tuple[Any, Any]:
+    def _rules(self) -> tuple[Any, list[Any]]:
         """Return the rules by which Spark prepares a physical plan, and apart the last two: they
         fuse operators and merge equal exchanges, which would hide them.
 
@@ -307,8 +316,8 @@ class Planner:
             Invalid: this Spark has other rules at the end.
         """
         rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
-        first, last = rules.dropRight(2), rules.takeRight(2)
-        names = [rule.ruleName().rpartition(".")[2] for rule in self._jvm.items(last)]
+        first, last = rules.dropRight(2), self._jvm.items(rules.takeRight(2))
+        names = [rule.ruleName().rpartition(".")[2] for rule in last]
         if names != _LAST_RULES:
             raise Invalid(f"this Spark prepares plans by other rules: {', '.join(names)} come last")
         return first, last
