@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from headgate.connectors.spark.queries.planner import Planner
 from headgate.connectors.spark.queries.runner import QueryRunner
 from headgate.control.errors import Corrupt
 
+from .conftest import setting
 from .entered import detached, left
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -101,3 +103,34 @@ def test_a_fault_is_found(
     reasons = left(hg, lambda: given.append(spark.sql(query).collect()))
     assert [expected] == given
     assert [why.startswith("Corrupt: ") for why in reasons] == [True]
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"spark.sql.adaptive.enabled": "false"},
+        {"spark.sql.codegen.wholeStage": "false"},
+        {"spark.sql.optimizer.dynamicPartitionPruning.reuseBroadcastOnly": "false"},
+    ],
+)
+def test_partitions_that_a_join_prunes(
+    spark: SparkSession, hg: Headgate, tmp_path: Path, conf: dict[str, str]
+) -> None:
+    """A scan of a partitioned table that is pruned by the other side of a join stands below an
+    exchange as Spark plans it, here once in each of two stages."""
+    folder = str(tmp_path / "f")
+    spark.range(2_000).selectExpr("id % 50 p", "id v", "id % 97 k").write.partitionBy("p").parquet(
+        folder
+    )
+    spark.read.parquet(folder).createOrReplaceTempView("f")
+    spark.range(50).selectExpr("id p", "id % 7 g").createOrReplaceTempView("d")
+    pruned = "select a.k, sum(a.v) s from f a join d on a.p = d.p where d.g = 3 group by a.k"
+    for query in (pruned, f"select x.k, x.s, y.s from ({pruned}) x join ({pruned}) y on x.s = y.k"):
+        with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "10MB"} | conf):
+            df = spark.sql(query)
+            with detached(hg, spark):
+                expected = sorted(df.collect())
+            assert "dynamicpruning" in str(df._jdf.queryExecution().executedPlan().toString())
+            assert expected == sorted(hg.offload(df).collect())
+            assert not left(hg, lambda query=query: spark.sql(query).collect())

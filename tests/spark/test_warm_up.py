@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
 from headgate.connectors.spark import warm_up
+from headgate.connectors.spark.jvm.scheduler import end_jobs
 
 from .cluster import recorded
 from .conftest import setting
@@ -54,6 +56,13 @@ def test_a_user_in_a_hurry(spark: SparkSession, asks: bool) -> None:
             assert sorted(hg.offload(rows).collect()) == sorted(rows.collect())
     ended(hg)
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
+
+
+def test_a_session_that_was_stopped_before() -> None:
+    """To end the jobs of a context that was stopped is no error: they have ended with it."""
+    stopped = SparkContext.__new__(SparkContext)
+    stopped._jsc = None
+    end_jobs(stopped, "tag")
 
 
 def test_a_job_that_fails_is_no_error(

@@ -108,13 +108,11 @@ class Jvm:
     def items(self, seq: Any) -> list[Any]:
         return [seq.apply(at) for at in range(seq.size())]
 
-    def leaves(self, plan: Any, word: str = "") -> list[Any]:
-        """Return the leaves of a plan and of its subqueries, none where no leaf shows a word."""
+    def leaves(self, plan: Any) -> list[Any]:
+        """Return the leaves of a plan and of its subqueries."""
         nested = plan.containsPattern(self.subquery)
         plans = [plan, *(self.items(plan.subqueriesAll()) if nested else ())]
-        leaves = [each.collectLeaves() for each in plans]
-        shown = [each for each in leaves if not word or word in each.toString()]
-        return [leaf for each in shown for leaf in self.items(each)]
+        return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
 
     def alias(self, expression: Any, column: Any, metadata: Any) -> Any:
         """Return an expression under the name and the id of a column."""

@@ -121,7 +121,7 @@ class Filled(Reader):
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
     """Yield the caches that a plan reads, each once."""
     builders = jvm["same"]()
-    for leaf in jvm.leaves(logical, _RELATION):
+    for leaf in jvm.leaves(logical):
         if name_of(leaf) == _RELATION and builders.putIfAbsent(leaf.cacheBuilder(), True) is None:
             yield Cache(leaf.cacheBuilder())
 

@@ -72,7 +72,7 @@ def _stages(store: Any, job: Any) -> Iterator[Any]:
 
 def end_jobs(context: SparkContext, tag: str) -> None:
     """End the jobs with a tag. Do nothing if Spark has stopped: it has ended all jobs."""
-    with suppress(Py4JError):
+    with suppress(Py4JError, AttributeError):  # a stopped context has no JVM any more
         context.cancelJobsWithTag(tag)
 
 
