@@ -133,4 +133,4 @@ def test_partitions_that_a_join_prunes(
                 expected = sorted(df.collect())
             assert "dynamicpruning" in str(df._jdf.queryExecution().executedPlan().toString())
             assert expected == sorted(hg.offload(df).collect())
-            assert not left(hg, lambda query=query: spark.sql(query).collect())
+            assert not left(hg, spark.sql(query).collect)
