@@ -218,7 +218,8 @@ def test_rows_are_broadcast_once(spark: SparkSession, hg: Headgate, unequal: Non
         df, query = spark.sql(SENT_TWICE), hg._queries.query()
         out = hg._queries.offload_by(query, df)
         assert sorted(df.collect()) == sorted(out.collect())
-    stages = [str(stage.toString()) for stage in query._plans._executed_stages]
+    plans = query._plans
+    stages = [str(stage.toString()) for stage in plans._jvm.items(plans._stages)]
     assert sum("+- BroadcastExchange" in stage for stage in stages) == 1, stages
     assert sum("+- ReusedExchange" in stage for stage in stages) == 1, stages
     hg.release(out)

@@ -71,7 +71,7 @@ class Planner:
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
-        self._executed_stages: list[Any] = []
+        self._stages = jvm.seq()
         self._lock = Lock()
         self._asked: Any = None
         self._logical: Any = None
@@ -302,9 +302,9 @@ class Planner:
         too, so that a query broadcasts the same rows once."""
         fuse, merge = self._rules[1]
         with self._lock:
-            stages = self._jvm.seq([*self._executed_stages, fuse.apply(plan)])
-            executed = merge.apply(self._jvm["union"](stages)).children().last()
-            self._executed_stages.append(executed)
+            together = self._jvm["union"](self._stages.appended(fuse.apply(plan)))
+            executed = merge.apply(together).children().last()
+            self._stages = self._stages.appended(executed)
         return executed
 
     @cached_property
