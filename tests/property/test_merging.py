@@ -112,10 +112,11 @@ def test_wide_rows_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(batch.nbytes for batch in given_batches[: taken - 1]) <= 300
 
 
-def test_partitions_that_are_merged() -> None:
+def test_partitions_that_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are not merged where only the rows of one or two partitions come together."""
+    monkeypatch.setattr(partial_aggregates, "_LEAST_ROWS", 20)
     window = partial_aggregates._ROWS_AT_ONCE
     assert partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=3)
-    assert not partial_aggregates.may_gain(rows=100, tasks=4, partitions=3)
+    assert not partial_aggregates.may_gain(rows=19, tasks=4, partitions=3)
     assert not partial_aggregates.may_gain(rows=4 * window, tasks=4, partitions=2)
     assert not partial_aggregates.may_gain(rows=8 * window, tasks=4, partitions=5)
