@@ -56,7 +56,7 @@ class ExchangeFinder:
         down."""
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()) if nested else ():
-            inputs += self._walk(subquery, Group(), (), True)
+            inputs += self._walk(subquery, Group(), (), _has_subqueries(subquery))
         name = name_of(node)
         mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
         sent = name == _BROADCAST

@@ -191,25 +191,23 @@ class QueryRunner:
     def _note(self, plan: Plan) -> bool:
         """Note the sizes of the exchanges that are done. Return True if the rest should be planned
         again because of them."""
-        limit, again = self._plans.adapting.broadcast_bytes, False
-        for mark, run in self._runs.items():
-            if mark.rows >= 0 or not run.done():
-                continue
+        limit = self._plans.adapting.broadcast_bytes
+        ended = {mark: run for mark, run in self._runs.items() if mark.rows < 0 and run.done()}
+        for mark, run in ended.items():
             mark.rows = int(run.result().written.rows.sum())
-            for shuffle in plan.shuffles:
-                if shuffle.mark is mark and limit >= 0:
-                    again = again or not mark.rows or self._may_broadcast(shuffle, limit)
-        return again
+        new = [shuffle for shuffle in plan.shuffles if shuffle.mark in ended]
+        return limit >= 0 and any(self._changes_plan(shuffle, limit) for shuffle in new)
 
-    def _may_broadcast(self, shuffle: Shuffle, limit: int) -> bool:
-        """Return True if a broadcast of this exchange may be better than a join of two exchanges:
-        it is small, and the other side is not, or is not there yet."""
-        small = [self._is_small(each, limit) for each in (shuffle, *shuffle.opposite)]
-        return small[0] and not all(small)
+    def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
+        """Return True if an exchange is empty, or if it may be better to broadcast it than to join
+        two exchanges: it is small, and the other side is not, or is not there yet."""
+        assert shuffle.mark is not None
+        fits = [self._fits(each, limit) for each in (shuffle, *shuffle.opposite)]
+        return not shuffle.mark.rows or (fits[0] and not all(fits))
 
-    def _is_small(self, shuffle: Shuffle, limit: int) -> bool:
-        mark = shuffle.mark
-        return mark is not None and mark.rows >= 0 and self._plans.size_bytes(mark) <= limit
+    def _fits(self, shuffle: Shuffle, limit: int) -> bool:
+        mark = shuffle.mark if shuffle.is_done else None
+        return mark is not None and self._plans.size_bytes(mark) <= limit
 
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
