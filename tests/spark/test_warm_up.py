@@ -42,7 +42,7 @@ def test_workers_have_their_clients(spark: SparkSession, hg: Headgate) -> None:
     known = spark.sparkContext.parallelize([], 2).mapPartitionsWithIndex(known_jobs).collect()
     assert known.count(hg._services.worker.key) == 2
     assert {record.event.kind for record in recorded(hg)} <= {"JobRegistered", "JobAccepted"}
-    assert not list(hg._services.store.list(""))
+    assert not list(hg._services.store.list(f"{hg._services.worker.root}/{hg.job}/"))
     assert not hg.results()
 
 
@@ -54,7 +54,8 @@ def test_a_user_in_a_hurry(spark: SparkSession, asks: bool) -> None:
     with setting(spark, {"spark.headgate.job.id": "at-once"}), attach(spark) as hg:
         if asks:
             assert sorted(hg.offload(rows).collect()) == sorted(rows.collect())
-    ended(hg)
+    assert hg._warm_up is not None
+    assert not hg._warm_up._thread.is_alive()
     assert not spark.sparkContext.statusTracker().getActiveJobsIds()
 
 

@@ -32,7 +32,7 @@ class TaskSettings:
         self._context: Any = spark.sparkContext._jsc.sc()
         configured = spark._jsparkSession.sessionState().conf().getAllConfs()
         self._settings = Jvm(spark).java_map(configured)
-        self._tags = session_tags(spark)
+        self._tags = _session_tags(spark)
         self._conf = spark.conf
 
     @cached_property
@@ -57,7 +57,7 @@ class TaskSettings:
             self._context.setLocalProperties(before)
 
 
-def session_tags(spark: SparkSession) -> list[str]:
+def _session_tags(spark: SparkSession) -> list[str]:
     """Return the tags by which `interruptAll` and `interruptTag` find the jobs of a session; none
     where this Spark has no such tags."""
     try:
