@@ -1,0 +1,40 @@
+"""Which exchanges that have ended let the rest of a query be planned again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headgate.connectors.spark.queries.runner import QueryRunner
+
+LIMIT = 100
+
+
+def exchange(size_bytes: int | None, rows: int = 1) -> Any:
+    """Return an exchange of this size, or one that has not ended if the size is None."""
+    mark = SimpleNamespace(rows=rows, size_bytes=size_bytes)
+    return SimpleNamespace(mark=mark, is_done=size_bytes is not None, opposite=[])
+
+
+@pytest.mark.parametrize(
+    ("own", "opposite", "again"),
+    [
+        (exchange(10), [None], True),
+        (exchange(10), [1_000], True),
+        (exchange(10), [10], False),
+        (exchange(10), [10, None], True),
+        (exchange(10), [], False),
+        (exchange(1_000), [None], False),
+        (exchange(0, rows=0), [10], True),
+        (exchange(0, rows=0), [], True),
+    ],
+)
+def test_what_changes_the_plan(own: Any, opposite: list[int | None], again: bool) -> None:
+    """An empty exchange does, and a small one opposite to what is large or not there yet."""
+    runner = QueryRunner.__new__(QueryRunner)
+    plans: Any = SimpleNamespace(size_bytes=lambda mark: mark.size_bytes)
+    runner._plans = plans
+    own.opposite = [exchange(size) for size in opposite]
+    assert runner._changes_plan(own, LIMIT) == again
