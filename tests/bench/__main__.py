@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--places", nargs="+", default=["real", "embedded"])
     parser.add_argument("--counts", nargs="+", type=int, default=[32, 200])
-    parser.add_argument("--scale", type=float, default=1, help="of TPC-H and TPC-DS")
+    parser.add_argument("--scale", type=float, default=1, help="of TPC-H, lineitem, TPC-DS")
     parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H and TPC-DS")
     parser.add_argument("--settings", nargs="+", default=[], help="of TPC-DS: parts of their names")
     parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
@@ -69,7 +69,10 @@ def main() -> None:
     for pair in chosen.conf:
         spark.conf.set(*pair.split("=", 1))
     if "exchange" in chosen.tables:
-        console.print(exchange.run(spark, chosen.rounds, chosen.places, chosen.counts))
+        console.print(exchange.narrow(spark, chosen.rounds, chosen.places, chosen.counts))
+    if "lineitem" in chosen.tables:
+        wide = exchange.wide(spark, chosen.rounds, chosen.places, chosen.counts, chosen.scale)
+        console.print(wide)
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
     if "check" in chosen.tables:
