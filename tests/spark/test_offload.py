@@ -169,6 +169,20 @@ def test_planned_again_in_the_middle(spark: SparkSession, hg: Headgate, views: N
     hg.release(out)
 
 
+def test_equal_exchanges_over_equal_exchanges_run_once(
+    spark: SparkSession, hg: Headgate, views: None
+) -> None:
+    """A subquery that stands twice in a query runs once, with all of its exchanges."""
+    sums = "select k, name, sum(v) s from orders group by k, name"
+    most = f"select name, max(s) m from ({sums}) group by name"
+    df = spark.sql(f"select 1 x, * from ({most}) union all select 2, * from ({most})")
+    out = hg.offload(df)
+    assert sorted(told(df)) == sorted(told(out))
+    done = hg._queries.finished[out]
+    assert (len(done.results), done.reused) == (2, 2)
+    hg.release(out)
+
+
 @pytest.mark.parametrize("end", ["", "order by n, k limit 5"])
 def test_schema_is_sparks(spark: SparkSession, hg: Headgate, views: None, end: str) -> None:
     """The schema's nullability is the query's own, even where the optimizer has lost it."""

@@ -133,7 +133,8 @@ class Planner:
         with self.active():
             physical = shuffle.node.physical
             if shuffle.inputs:
-                child = self._marked(physical.child(), shuffle.inputs)
+                # a partitioning names columns, which have other numbers in a copy of the plan
+                child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
                 physical = physical.withNewChildren(self._jvm.seq([child]))
             same = physical.canonicalized()
             mark = Mark(self._door.no_rows(), shuffle)
@@ -378,12 +379,14 @@ class Planner:
         unknown = self._jvm["unknown"](0)
         return self._door.logical(output, self._door.no_rows(), unknown, statistics=stats)
 
-    def _marked(self, plan: Any, shuffles: Iterable[Shuffle]) -> Any:
+    def _marked(self, plan: Any, shuffles: Iterable[Shuffle], partitioning: Any = None) -> Any:
+        """Return a plan with marks in the places of its exchanges, of the exchanges' partitioning
+        or all of the same one."""
         places = []
         for shuffle in through(shuffles):
             assert shuffle.mark is not None
-            node, partitioning = shuffle.node.physical, shuffle.node.partitioning
-            places.append((node, self._leaf(node.output(), shuffle.mark.rdd, partitioning)))
+            node, stated = shuffle.node.physical, partitioning or shuffle.node.partitioning
+            places.append((node, self._leaf(node.output(), shuffle.mark.rdd, stated)))
         return self._places.replace(plan, places)
 
     def _gathered(self, top: Any) -> Any:
