@@ -93,6 +93,9 @@ class InputGate(Protocol):
             Unavailable: no news came in time of the partitions that the message names.
         """
 
+    def numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the same batches, each with the subpartition of its rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:

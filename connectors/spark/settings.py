@@ -103,6 +103,13 @@ OPTIONS = (
         "`true`: a job that runs when the session is attached, in the background, prepares Python "
         "workers and the JVM for the first query",
     ),
+    Option(
+        "combine",
+        False,
+        FLAG,
+        "`true`: where the readers of a wide exchange would send many requests for small slices, "
+        "tasks combine the objects of its map stage first",
+    ),
     Option("codec", "lz4", one_of("lz4", "zstd", "none"), "compression of segments"),
     Option(
         "batch.rows",
@@ -162,6 +169,8 @@ class ExchangeSettings:
     """A smaller exchange of a query runs in Spark; -1: every exchange."""
     warm_up: bool
     """True if a job prepares the session for its first query."""
+    combine: bool
+    """True if the objects of wide exchanges are combined before they are read."""
     codec: str
     """The compression of segments."""
     batch_rows: int

@@ -60,12 +60,16 @@ class SegmentGate:
         self._begun = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for _, batch in self.numbered():
+            yield batch
+
+    def numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         if self._begun:
             raise Closed("a gate can be read only once: make another one")
         self._begun = True
         yield from self._read()
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
         the log confirms the event while the rows are decoded."""
         requests_before = self._range_cache.requests
@@ -89,7 +93,8 @@ class SegmentGate:
                 piece, body = self._ready.popleft()
                 self._handed_out.add(piece.part)
                 try:
-                    yield from decode(body, self._schema, piece.rows)
+                    for batch in decode(body, self._schema, piece.rows):
+                        yield piece.subpartition, batch
                 except Corrupt as exc:
                     raise Corrupt(f"{piece}: {exc}") from exc
                 self._held_bytes -= piece.span.length

@@ -8,7 +8,7 @@ side by side, other processes read most of the neighbours.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...control.ids import PartitionId
 from ..contract import InputGateDeployment
@@ -51,7 +51,7 @@ class Slice:
 
 def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """Yield the slices to read, by subpartition and then by partition, each with its window."""
-    manifest = deployment.manifest
+    manifest, limits = deployment.manifest, _limits(deployment, limits)
     first, group = deployment.first - manifest.first, range(0)
     for at in range(first, first + deployment.count):
         if at not in group:
@@ -61,7 +61,7 @@ def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """Yield the slices of the next group, if this reader is in the later half of its own group."""
-    manifest = deployment.manifest
+    manifest, limits = deployment.manifest, _limits(deployment, limits)
     last = deployment.first - manifest.first + deployment.count - 1
     group = _group(manifest, last, limits)
     following = group.stop
@@ -71,16 +71,29 @@ def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
         yield from (piece for piece in slices if piece.window != piece.span)
 
 
+def _limits(deployment: InputGateDeployment, limits: Limits) -> Limits:
+    """Return the limits of a reader that wants whole groups: no other process wants these."""
+    alone = replace(limits, readers=1)
+    wants_groups = deployment.count >= group_of(deployment.manifest, alone)
+    return alone if wants_groups else limits
+
+
 def group_of(manifest: Manifest, limits: Limits) -> int:
     """Return the number of neighbouring subpartitions to read together. They fill about
     `window_bytes` of an object and, over all objects, at most half the cache. The number is 1 if
     the neighbours that other processes want would cost more than the requests that they save."""
-    row_bytes = max(1, _stored_bytes(manifest, range(manifest.count)) // manifest.count)
-    slice_bytes = max(1, row_bytes // max(1, len(manifest.sources)))
+    row_bytes = _stored_bytes(manifest, range(manifest.count)) // manifest.count
+    return neighbours(len(manifest.sources), manifest.count, row_bytes, limits)
+
+
+def neighbours(objects: int, subpartitions: int, row_bytes: int, limits: Limits) -> int:
+    """Return the same for `row_bytes` of each subpartition, spread evenly over the objects."""
+    row_bytes = max(1, row_bytes)
+    slice_bytes = max(1, row_bytes // max(1, objects))
     if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
         return 1
     fits = min(limits.window_bytes // slice_bytes, limits.cache_bytes // 2 // row_bytes)
-    return max(1, min(manifest.count, fits))
+    return max(1, min(subpartitions, fits))
 
 
 def _group(manifest: Manifest, at: int, limits: Limits) -> range:

@@ -28,7 +28,7 @@ class StreamGate(SegmentGate):
         super().__init__(channels.deployment, clients, range_cache, view)
         self._channels = channels
 
-    def _read(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         try:
             yield from super()._read()
         finally:

@@ -24,6 +24,7 @@ from . import (
     trace,
     transfer,
     values,
+    ways,
 )
 from .places import session
 
@@ -73,6 +74,8 @@ def main() -> None:
     if "lineitem" in chosen.tables:
         wide = exchange.wide(spark, chosen.rounds, chosen.places, chosen.counts, chosen.scale)
         console.print(wide)
+    if "ways" in chosen.tables:
+        console.print(ways.run(spark))
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
     if "check" in chosen.tables:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
+from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -31,12 +34,16 @@ from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..settings import ExchangeSettings
+from ..tasks.combine_task import CombineTask
 from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
 from ..tasks.grouped.stored_columns import GivenTask
+from ..tasks.shipping import ship
 from ..types import check, given_schema
-from .rerun import Reruns, Writing
+from .combining import CombineStage, combined_name, combined_parts
+from .rerun import MapStage, Reruns, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
+_LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 _ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
@@ -57,6 +64,25 @@ class StoredExchange:
     """Rows of each subpartition."""
     sizes: Longs
     """Bytes of each subpartition."""
+    objects: int
+    """Objects that hold the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The rows of an exchange, and what the log says of each result that holds them."""
+
+    rows: pa.Schema
+    schema: str
+    """Spark's schema as JSON, empty if it is too large for the log."""
+    label: str
+    subpartitions: int
+    inputs: tuple[ResultId, ...]
+    ordered: bool
+    """True if the map stage would give the same rows in the same order once more."""
+    repeatable: bool
+    """True if the map stage would give the same rows once more."""
+    settings: TaskSettings
 
 
 @dataclass(slots=True)
@@ -131,40 +157,117 @@ class Exchanger:
         label: str,
         result: ResultId,
         settings: TaskSettings,
+        together_bytes: int = 0,
     ) -> StoredExchange:
         """Write all rows into `n` subpartitions, and wait until they may be read. A later `read`
         shows the schema `named`. The caller carries `settings` to the tasks; reruns of lost
-        partitions carry them too."""
+        partitions carry them too. A task will read neighbours together up to `together_bytes`."""
         context, hide = self.job_context, settings.hide
-        worker, epoch = context.worker, context.epoch
-        label = hide(label)[:_LABEL_CHARS]
         columns = [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
         schema = StructType(columns).json()
-        schema = schema if len(schema) <= _SCHEMA_CHARS else ""  # then only the segments have it
         lineage = transport.lineage()
         inputs, ordered = context.known.inputs(lineage)
-        codec = context.settings.codec
-        task = MapTask(worker, result, epoch, n, transport.schema, codec, ordered)
-        writing = Writing(transport.writes(task.write), settings)
-        partitions = writing.stage.count
-        partition = PartitionDescriptor(
-            result, partitions, n, schema, label, inputs, lineage.repeatable
+        output = _Output(
+            transport.schema,
+            schema if len(schema) <= _SCHEMA_CHARS else "",  # then only the segments have it
+            hide(label)[:_LABEL_CHARS],
+            n,
+            inputs,
+            ordered,
+            lineage.repeatable,
+            settings,
         )
-        descriptor = ShuffleDescriptor(worker.job, result, partitions, n, epoch)
+        task = self._map_task(result, output)
+        written = self._write(result, transport.writes(task.write), output)
+        if not context.settings.combine:
+            return written
+        tasks = int(written.sizes.sum()) // together_bytes if together_bytes else n
+        return self._combined(written, transport, output, min(n, max(1, tasks)))
+
+    def _map_task(self, result: ResultId, output: _Output) -> MapTask:
+        context = self.job_context
+        return MapTask(
+            context.worker,
+            result,
+            context.epoch,
+            output.subpartitions,
+            output.rows,
+            context.settings.codec,
+            output.ordered,
+        )
+
+    def _write(self, result: ResultId, stage: MapStage, output: _Output) -> StoredExchange:
+        """Register a result, write it, and wait until it may be read."""
+        context = self.job_context
+        job, partitions = context.worker.job, stage.count
+        partition = PartitionDescriptor(
+            result,
+            partitions,
+            output.subpartitions,
+            output.schema,
+            output.label,
+            output.inputs,
+            output.repeatable,
+        )
+        descriptor = ShuffleDescriptor(job, result, partitions, output.subpartitions, context.epoch)
+        writing = Writing(stage, output.settings)
         try:
             # the log has the registration when this returns, so tasks may begin
             registered = context.master.register_partition_with_producer(
-                worker.job, partition, ProducerDescriptor(0, partitions)
+                job, partition, ProducerDescriptor(0, partitions)
             )
             rows = writing.run()
             self._await_registered(registered, result)
             state = context.master.await_complete(descriptor)
             check_rows(state, rows)
             context.reruns.keep(result, writing)
-            return self._stored(descriptor, state, transport.schema, ordered)
+            return self._stored(descriptor, state, output.rows, output.ordered)
         except BaseException:
             self.drop(descriptor)
             raise
+
+    def _combined(
+        self, written: StoredExchange, transport: Transport, output: _Output, tasks: int
+    ) -> StoredExchange:
+        """Return the exchange with its rows in fewer objects, if that is less work than to let so
+        many tasks read what the map stage has written. If combining fails, they read that."""
+        name, limits = written.descriptor.result, self.job_context.worker.limits
+        parts = combined_parts(written.descriptor, written.sizes, written.objects, tasks, limits)
+        if not parts:
+            return written
+        copy = replace(output, label=f"{output.label}, combined"[:_LABEL_CHARS], ordered=False)
+        again = count(1)
+
+        def copied(source: StoredExchange) -> RDD[int]:
+            read = replace(source.read, parts=parts)
+            task = CombineTask(read, self._map_task(combined_name(name), copy))
+            numbers = self.spark.sparkContext.parallelize(range(len(parts)), len(parts))
+            return numbers.mapPartitionsWithIndex(ship(task.write))
+
+        @contextmanager
+        def made_again() -> Iterator[RDD[int]]:
+            other = ResultId(f"{name}-again-{next(again)}")
+            stage = transport.writes(self._map_task(other, output).write)
+            source = self._write(other, stage, output)
+            try:
+                yield copied(source)
+            finally:
+                self.drop(source.descriptor)
+
+        try:
+            stage = CombineStage(copied(written), made_again)
+            combined = self._write(combined_name(name), stage, copy)
+            if not np.array_equal(combined.rows, written.rows):
+                self.drop(combined.descriptor)
+                raise Corrupt(f"{combined.descriptor.result} has other rows than {name}")
+        except HeadgateError as exc:
+            _LOG.warning("result %s is read as its map stage wrote it: %s", name, exc)
+            return written
+        except BaseException:
+            self.drop(written.descriptor)
+            raise
+        self.drop(written.descriptor)
+        return combined
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
@@ -235,7 +338,8 @@ class Exchanger:
         manifest = build(descriptor, state, layout, store)
         shipped = store_manifest(store, layout, manifest, state.totals.completions)
         read = ReadTask(worker, shipped, schema)
-        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
+        objects = len(manifest.sources)
+        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes, objects)
 
 
 def description(result: ResultId, label: str, settings: TaskSettings) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from ....control.ids import ResultId
+from .combining import combined_name
 
 
 class InUse:
@@ -41,6 +42,7 @@ class InUse:
         with self._lock:
             first = min((last for last, _ in self._queries), default=self._last)
             named = {self._named(number) for number in range(first + 1, self._last + 1)}
+            named |= set(map(combined_name, named))
             return frozenset(named.union(*(read for _, read in self._queries)))
 
     def _named(self, number: int) -> ResultId:

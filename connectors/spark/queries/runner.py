@@ -221,8 +221,16 @@ class QueryRunner:
                 transport = self._transport(shuffle, scans, in_order=True)
             counted = any(refused(shuffle.inputs))
             with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
+                alone = node.wanted or not self._plans.adapting.coalesce
+                together_bytes = 0 if alone else self._plans.adapting.target_bytes
                 written = self._exchanger.write(
-                    transport, node.rows, node.count, label, result, self._settings
+                    transport,
+                    node.rows,
+                    node.count,
+                    label,
+                    result,
+                    self._settings,
+                    together_bytes,
                 )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
         return FinishedExchange(transport, written, node.label, took_s)

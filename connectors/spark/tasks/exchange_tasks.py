@@ -28,6 +28,7 @@ from ....storage.limits import Limits
 from ....storage.writing.encoding import cut
 
 SUBPARTITION = "headgate_subpartition"
+_SMALL_BYTES = 128 << 10  # the JVM takes as long to begin a batch as to read some thousand rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,24 @@ class Counts(NoOpSerializer):
         return b"%d" % obj
 
 
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows, with small neighbouring batches joined into one."""
+    small: list[pa.RecordBatch] = []
+    small_bytes = 0
+    for batch in batches:
+        size_bytes = batch.nbytes
+        if small and small_bytes + size_bytes > _SMALL_BYTES:
+            yield pa.concat_batches(small)
+            small, small_bytes = [], 0
+        if size_bytes > _SMALL_BYTES:
+            yield batch
+        else:
+            small.append(batch)
+            small_bytes += size_bytes
+    if small:
+        yield pa.concat_batches(small)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """The slices that one task reads."""
@@ -148,7 +167,7 @@ class ReaderTask(ABC):
         JVM holds each message as a whole. `nothing` is the empty input of the task."""
         for _ in nothing:
             raise AssertionError("a reader task has no input")
-        for batch in self.batches_of(index):
+        for batch in joined(self.batches_of(index)):
             for piece in cut(batch):
                 yield piece.serialize()
 
@@ -175,6 +194,10 @@ class ReadTask(ReaderTask):
         return len(self.parts) or self.manifest.count
 
     def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        return (batch for _, batch in self.numbered_of(number))
+
+    def numbered_of(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the batches of one task, each with the subpartition of its rows."""
         from .worker import environment
 
         part = self.parts[number] if self.parts else Part(range(number, number + 1))
@@ -187,5 +210,5 @@ class ReadTask(ReaderTask):
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
             deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
-            yield from shuffle.create_input_gate(deployment)
+            yield from shuffle.create_input_gate(deployment).numbered()
             left = left[count:]

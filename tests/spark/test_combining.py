@@ -1,0 +1,123 @@
+"""Exchanges whose objects are combined before they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate import Headgate
+from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Lost
+
+from .cluster import audited, findings, kinds, recorded, segments
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+CONF = {
+    "spark.headgate.combine": "true",
+    "spark.headgate.cache.bytes": "262144",  # so readers would send many requests
+}
+PARTITIONS, SUBPARTITIONS, ROWS = 40, 64, 20_000
+
+
+@pytest.fixture(scope="module")
+def df(spark: SparkSession) -> DataFrame:
+    numbers = spark.range(0, ROWS, 1, PARTITIONS)
+    text = F.col("id").cast("string").alias("t")
+    return numbers.select("id", (F.col("id") * 7 % 1009).alias("k"), text)
+
+
+def stored(hg: Headgate) -> set[str]:
+    prefix = f"{hg._services.worker.root}/{hg.job}/"
+    return {named.name for named in hg._services.store.list(prefix)}
+
+
+def placed(df: DataFrame) -> list[Any]:
+    """Return the rows, each with the number of its partition."""
+    return sorted(map(tuple, df.select("*", F.spark_partition_id()).collect()))
+
+
+def assert_is_clean(hg: Headgate) -> None:
+    """Assert that the job soon has no object left, and that its log explains why."""
+    deadline = Deadline.after(20)
+    while stored(hg) and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(deadline.poll_s)
+    assert not stored(hg)
+    audited(recorded(hg))
+    assert not findings(hg._services, recorded(hg)).found
+
+
+def test_objects_are_combined(hg: Headgate, df: DataFrame) -> None:
+    """Readers find the rows of many map tasks in few objects, where Spark expects them. The objects
+    of the map tasks are deleted before anything is read."""
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    first, combined = hg.results()[-2:]
+    assert (first.partitions, first.released is None) == (PARTITIONS, False)
+    assert (combined.subpartitions, combined.rows) == (SUBPARTITIONS, ROWS)
+    assert combined.puts <= PARTITIONS / 4
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    assert hg.results()[-2].gets + hg.results()[-1].gets < PARTITIONS * SUBPARTITIONS / 4
+    hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_a_combined_object_that_is_lost_is_made_again(hg: Headgate, df: DataFrame) -> None:
+    """The map stage runs again, its rows are combined again, and nothing of it stays."""
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    hg._services.store.delete(segments(hg)[:1])
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    assert kinds(recorded(hg))["Reproduce"] == 1
+    hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_an_object_that_is_lost_before_it_is_combined(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that combines waits until the object is made again, as any other reader."""
+
+    def losing(*given: Any) -> Any:
+        hg._services.store.delete(segments(hg)[:1])
+        return combined_parts(*given)
+
+    monkeypatch.setattr(exchange, "combined_parts", losing)
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    assert hg.results()[-1].result.endswith("-combined")
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_rows_that_nobody_combined_are_not_missing(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the combined rows are not all rows, readers read what the map stage has written."""
+    monkeypatch.setattr(exchange, "combined_parts", lambda *given: combined_parts(*given)[1:])
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    assert hg.results()[-2].released is None
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_rows_that_cannot_be_combined_are_read_as_they_are(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If combining fails, what the map stage has written is read, and what was combined is gone."""
+
+    def failing(stage: CombineStage) -> list[int]:
+        stage.rows.take(1)  # some objects are written
+        raise Lost("all attempts have failed")
+
+    monkeypatch.setattr(CombineStage, "run", failing)
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    first, combined = hg.results()[-2:]
+    assert (first.released, combined.released is None) == (None, False)
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    hg.release(out)
+    assert_is_clean(hg)
