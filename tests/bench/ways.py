@@ -19,13 +19,8 @@ def run(spark: SparkSession) -> Table:
     df = numbers.select("id", (F.hash("id") % 100_000).alias("k"), F.rand(1).alias("x"), text)
     table = Table("way", "objects", "PUT", "GET", "MB", "s", "JVM", "Python", "store", "broker")
     table.title = f"{_PARTITIONS} x {_SUBPARTITIONS}; CPU seconds of each process"
-    ways = {
-        "direct, each slice by itself": {"join.bytes": "0"},
-        "direct": {},
-        "combined": {"combine": "true"},
-    }
-    for name, conf in ways.items():
-        with setting(spark, {f"spark.headgate.{key}": value for key, value in conf.items()}):
+    for name, combine in {"direct": "false", "combined": "true"}.items():
+        with setting(spark, {"spark.headgate.combine": combine}):
             table.add_row(name, *_figures(spark, df))
     table.add_row("Spark's own", *_own(spark, df))
     return table
