@@ -16,7 +16,7 @@ from headgate import Corrupt
 from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
-from headgate.connectors.spark.tasks.exchange_tasks import Frames, ReaderTask, joined
+from headgate.connectors.spark.tasks.exchange_tasks import Frames, ReaderTask
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap
@@ -50,20 +50,6 @@ def test_frames_without_their_mark_are_an_error() -> None:
     for sent in range(len(SENT)):
         with pytest.raises((EOFError, struct.error)):
             list(Frames(SCHEMA).load_stream(io.BytesIO(SENT[:sent])))
-
-
-def test_small_batches_go_to_the_jvm_together() -> None:
-    """Small neighbours become one message, in their order, and a large batch is not copied."""
-    small = [pa.record_batch([pa.array([text])], ["c"]) for text in "abcd"]
-    large = pa.record_batch([pa.array(["x" * 1000] * 1000)], ["c"])
-    got = list(joined([*small[:3], large, small[3]]))
-    assert [batch.num_rows for batch in got] == [3, 1000, 1]
-    assert got[0].column(0).to_pylist() == ["a", "b", "c"]
-    assert got[1] is large
-    many = list(joined(small * 10_000))
-    texts = [text for batch in many for text in batch.column(0).to_pylist()]
-    assert texts == list("abcd") * 10_000
-    assert max(batch.nbytes for batch in many) <= 129 << 10
 
 
 def test_messages_are_bounded_by_their_bytes() -> None:

@@ -28,7 +28,6 @@ from ....storage.limits import Limits
 from ....storage.writing.encoding import cut
 
 SUBPARTITION = "headgate_subpartition"
-_SMALL_BYTES = 128 << 10  # the JVM takes as long to begin a batch as to read some thousand rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +120,6 @@ class Counts(NoOpSerializer):
         return b"%d" % obj
 
 
-def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows, with small neighbouring batches joined into one."""
-    small: list[pa.RecordBatch] = []
-    small_bytes = 0
-    for batch in batches:
-        size_bytes = batch.nbytes
-        if small and small_bytes + size_bytes > _SMALL_BYTES:
-            yield pa.concat_batches(small)
-            small, small_bytes = [], 0
-        if size_bytes > _SMALL_BYTES:
-            yield batch
-        else:
-            small.append(batch)
-            small_bytes += size_bytes
-    if small:
-        yield pa.concat_batches(small)
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """The slices that one task reads."""
@@ -167,7 +148,7 @@ class ReaderTask(ABC):
         JVM holds each message as a whole. `nothing` is the empty input of the task."""
         for _ in nothing:
             raise AssertionError("a reader task has no input")
-        for batch in joined(self.batches_of(index)):
+        for batch in self.batches_of(index):
             for piece in cut(batch):
                 yield piece.serialize()
 
