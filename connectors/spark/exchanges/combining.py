@@ -21,6 +21,7 @@ from ....storage.format.segment import Longs
 from ....storage.limits import Limits
 from ....storage.reading.ways import ExchangeSize, choose
 from ..tasks.exchange_tasks import Part
+from .transport import PublicMapStage
 
 
 def combined_name(result: ResultId) -> ResultId:
@@ -53,20 +54,12 @@ def _ranges(sizes: Longs, count: int) -> list[range]:
 
 
 @dataclass(frozen=True, slots=True)
-class CombineStage:
+class CombineStage(PublicMapStage):
     """A map stage that combines the rows of a result."""
 
-    rows: RDD[int]
     again: Callable[[], AbstractContextManager[RDD[int]]]
     """Makes the result again that is combined, and drops it at the end."""
 
-    @property
-    def count(self) -> int:
-        return self.rows.getNumPartitions()
-
-    def run(self) -> list[int]:
-        return self.rows.collect()
-
     def run_again(self, partitions: list[int]) -> None:
         with self.again() as rows:
-            rows.context.runJob(rows, lambda numbers: numbers, partitions)
+            PublicMapStage(rows).run_again(partitions)
