@@ -7,16 +7,18 @@ from collections.abc import Iterable
 from threading import Lock
 from weakref import WeakSet
 
+from ..control.contract import ShuffleDescriptor
 from ..control.ids import JobId
 from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
-from .format.manifest import Manifest
+from .format.manifest import AnnouncedSegment, Manifest, build_from
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
 from .reading.range_cache import RangeCache
+from .reading.stretches import StretchReader
 from .runtime import JobClients, Runtime
 from .stores.port import BlobStore
 from .streaming.channels import Channels
@@ -63,6 +65,15 @@ class ObjectStoreEnvironment:
         with self._lock:
             self._channels.add(channels)
         return StreamGate(channels, self._clients, self._range_cache, self._view)
+
+    def create_stretch_reader(self, deployment: InputGateDeployment) -> StretchReader:
+        return StretchReader(deployment, self._clients, self._range_cache, self.create_input_gate)
+
+    def manifest_of_segments(
+        self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...]
+    ) -> Manifest:
+        """Return a manifest of these segments of a result."""
+        return build_from(descriptor, segments, self._clients.layout, self._clients.store)
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         news = tuple(infos)

@@ -14,7 +14,7 @@ class Limits:
     through; a slice is never larger than a segment."""
     fetch_parallel: int = 8
     """The requests that a job's gates in one process send at the same time."""
-    join_bytes: int = 2 << 20
+    join_bytes: int = 4 << 20
     """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20
     """The bytes of neighbours that a process read along and holds for its next readers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from ...control.model.state import ResultState
 from ..stores.port import BlobStore, ByteRange
 from .layout import Layout
 from .segment import Longs, SegmentIndex, Sums, fetch_index
+
+AnnouncedSegment: TypeAlias = tuple[AttemptId, SegmentSummary]
 
 _FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
 
@@ -83,17 +86,33 @@ def build(
     store: BlobStore,
     partitions: Iterable[int] | None = None,
 ) -> Manifest:
-    """Return the manifest of a complete result, or of some partitions that are whole. Fetch an
-    index that was too large for its event."""
+    """Return the manifest of a complete result, or of some partitions that are whole."""
     assert state.complete or partitions is not None, "only a complete result has a manifest"
     wanted = range(descriptor.partitions) if partitions is None else partitions
-    segments = [
-        (produced.attempt, segment)
-        for produced in map(state.produced, wanted)
-        for segment in produced.segments
-    ]
+    return build_from(descriptor, announced_segments(state, wanted), layout, store)
 
-    def located(announced: tuple[AttemptId, SegmentSummary]) -> Source:
+
+def announced_segments(
+    state: ResultState, partitions: Iterable[int]
+) -> tuple[AnnouncedSegment, ...]:
+    """Return the segments of some partitions that are whole."""
+    return tuple(
+        (produced.attempt, segment)
+        for produced in map(state.produced, partitions)
+        for segment in produced.segments
+    )
+
+
+def build_from(
+    descriptor: ShuffleDescriptor,
+    segments: tuple[AnnouncedSegment, ...],
+    layout: Layout,
+    store: BlobStore,
+) -> Manifest:
+    """Return the manifest of some segments of a result. Fetch an index that was too large for its
+    event."""
+
+    def located(announced: AnnouncedSegment) -> Source:
         return locate(layout, store, *announced, descriptor.subpartitions)
 
     if all(segment.index for _, segment in segments):

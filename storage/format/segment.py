@@ -237,6 +237,23 @@ def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatc
         raise Corrupt(f"{rows - left} rows, expected {rows}")
 
 
+def decode_whole(part: memoryview, schema: bytes, rows: int) -> pa.RecordBatch:
+    """Return the rows in the bytes of neighbouring slices as one batch. Their checksums were
+    verified.
+
+    Raises:
+        Corrupt: the bytes are no batches of this schema, or have another number of rows.
+    """
+    try:
+        with ipc.open_stream(schema + part, options=_SERIAL) as batches:
+            table = batches.read_all()
+    except (pa.ArrowException, EOFError, OSError) as exc:
+        raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
+    if table.num_rows != rows:
+        raise Corrupt(f"{table.num_rows} rows, expected {rows}")
+    return pa.concat_batches(table.to_batches())
+
+
 class _Chain:
     """Joins buffers into one file that is read without copying. It has the methods that Arrow
     calls."""

@@ -16,7 +16,7 @@ from ...control.errors import Closed
 from ..stores.port import BlobStore, ByteRange
 
 _Key: TypeAlias = tuple[str, int, int]
-_ENTRY_BYTES = 512  # what a range takes besides its bytes
+ENTRY_BYTES = 512  # what a range takes besides its bytes
 _COPIED_BYTES_MAX = 64 << 10
 
 
@@ -91,4 +91,4 @@ def _failed(answer: Future[memoryview]) -> bool:
 
 
 def _cost(key: _Key) -> int:
-    return key[2] + _ENTRY_BYTES
+    return key[2] + ENTRY_BYTES

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
 
 from ...control.ids import PartitionId
 from ..contract import InputGateDeployment
 from ..format.manifest import Manifest, Source
+from ..format.segment import Longs
 from ..limits import Limits
 from ..stores.port import ByteRange
+from .range_cache import ENTRY_BYTES
 
 _REQUEST_BYTES = 1 << 20  # a store could send so many bytes in the time that a request takes
 
@@ -51,66 +56,82 @@ class Slice:
 
 def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """Yield the slices to read, by subpartition and then by partition, each with its window."""
-    manifest, limits = deployment.manifest, _limits(deployment, limits)
-    first, group = deployment.first - manifest.first, range(0)
-    for at in range(first, first + deployment.count):
-        if at not in group:
-            group = _group(manifest, at, limits)
-        yield from _slices(manifest, at, group, limits)
+    groups = _Groups(deployment, limits)
+    for at in groups.wanted:
+        yield from _slices(deployment.manifest, at, groups.around(at), limits)
 
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
-    """Yield the slices of the next group, if this reader is in the later half of its own group."""
-    manifest, limits = deployment.manifest, _limits(deployment, limits)
-    last = deployment.first - manifest.first + deployment.count - 1
-    group = _group(manifest, last, limits)
-    following = group.stop
-    if len(group) > 1 and 2 * group.index(last) >= len(group) and following < manifest.count:
-        slices = _slices(manifest, following, _group(manifest, following, limits), limits)
+    """Yield the slices of the next group, if this reader is in the later half of its own group,
+    and shares it with other readers of the process."""
+    groups = _Groups(deployment, limits)
+    last = groups.wanted[-1]
+    group = groups.around(last)
+    if groups.shared and 2 * group.index(last) >= len(group) > 1:
+        slices = _slices(deployment.manifest, group.stop, groups.around(group.stop), limits)
         # a slice without neighbours is left to its own reader
         yield from (piece for piece in slices if piece.window != piece.span)
 
 
-def _limits(deployment: InputGateDeployment, limits: Limits) -> Limits:
-    """Return the limits of a reader that wants whole groups: no other process wants these."""
-    alone = replace(limits, readers=1)
-    wants_groups = deployment.count >= group_of(deployment.manifest, alone)
-    return alone if wants_groups else limits
+class _Groups:
+    """The neighbouring subpartitions that a reader reads together. Readers that share groups cut
+    the manifest in the same way. A reader of whole groups cuts the subpartitions that it wants."""
+
+    def __init__(self, deployment: InputGateDeployment, limits: Limits) -> None:
+        manifest = deployment.manifest
+        first = deployment.first - manifest.first
+        self.wanted = range(first, first + deployment.count)
+        ends = np.cumsum(manifest.sizes)
+        stored_bytes = int(ends[-1])
+        wanted_bytes = int(ends[self.wanted[-1]]) - (int(ends[first - 1]) if first else 0)
+        count = manifest.count
+        objects = ceil(sum(map(_reach, manifest.sources)) / count)
+        alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, readers=1))
+        self.shared = wanted_bytes < min(alone_bytes, stored_bytes)
+        if self.shared:
+            most = group_bytes(objects, count, stored_bytes, limits)
+            self._ranges = cut(ends, range(count), most)
+        else:
+            self._ranges = cut(ends, self.wanted, alone_bytes)
+        self._group = range(0)
+
+    def around(self, at: int) -> range:
+        """Return the group of a subpartition, which is empty after the last one. The subpartitions
+        of later calls are not smaller."""
+        while at not in self._group:
+            if (group := next(self._ranges, None)) is None:
+                return range(0)
+            self._group = group
+        return self._group
 
 
-def group_of(manifest: Manifest, limits: Limits) -> int:
-    """Return the number of neighbouring subpartitions to read together. They fill about
-    `window_bytes` of an object and, over all objects, at most half the cache. The number is 1 if
+def _reach(source: Source) -> int:
+    """Return the subpartitions from the first to the last one that the object has rows of."""
+    filled = np.flatnonzero(source.sizes)
+    return int(filled[-1] - filled[0]) + 1 if len(filled) else 0
+
+
+def group_bytes(objects: int, subpartitions: int, stored_bytes: int, limits: Limits) -> int:
+    """Return the bytes of neighbouring subpartitions to read together, if so many objects have rows
+    of each of them: about `window_bytes` of each object, and at most half the cache. Return 0 if
     the neighbours that other processes want would cost more than the requests that they save."""
-    row_bytes = _stored_bytes(manifest, range(manifest.count)) // manifest.count
-    return neighbours(len(manifest.sources), manifest.count, row_bytes, limits)
-
-
-def neighbours(objects: int, subpartitions: int, row_bytes: int, limits: Limits) -> int:
-    """Return the same for `row_bytes` of each subpartition, spread evenly over the objects."""
-    row_bytes = max(1, row_bytes)
-    slice_bytes = max(1, row_bytes // max(1, objects))
+    slice_bytes = stored_bytes // max(1, objects * subpartitions)
     if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
-        return 1
-    fits = min(limits.window_bytes // slice_bytes, limits.cache_bytes // 2 // row_bytes)
-    return max(1, min(subpartitions, fits))
+        return 0
+    room_bytes = limits.cache_bytes // 2 - objects * ENTRY_BYTES
+    return max(0, min(limits.window_bytes * objects, room_bytes))
 
 
-def _group(manifest: Manifest, at: int, limits: Limits) -> range:
-    """Return the subpartitions that a subpartition is read with: as many as `group_of` says, or
-    the half, the quarter, ... around it that fits into half the cache. Every reader of the process
-    cuts the result in the same way."""
-    most = group_of(manifest, limits)
-    first = at // most * most
-    group = range(first, min(first + most, manifest.count))
-    while len(group) > 1 and _stored_bytes(manifest, group) > limits.cache_bytes // 2:
-        half = len(group) // 2
-        group = group[:half] if at in group[:half] else group[half:]
-    return group
-
-
-def _stored_bytes(manifest: Manifest, group: range) -> int:
-    return sum(source.range_of(group.start, len(group)).length for source in manifest.sources)
+def cut(ends: Longs, wanted: range, bytes_max: int) -> Iterator[range]:
+    """Cut neighbouring subpartitions into as few groups as have at most `bytes_max`, except for
+    groups of a single one. `ends` are the sums of the bytes of the subpartitions."""
+    first = wanted.start
+    while first < wanted.stop:
+        before = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, before + bytes_max, "right"))
+        group = range(first, min(max(first + 1, last), wanted.stop))
+        yield group
+        first = group.stop
 
 
 def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
@@ -122,7 +143,7 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
 
 
 def _slices(manifest: Manifest, at: int, group: range, limits: Limits) -> Iterator[Slice]:
-    for source in manifest.sources:
+    for source in manifest.sources if group else ():
         if source.sizes[at]:
             span, window = source.range_of(at, 1), source.range_of(group.start, len(group))
             if window.length > 2 * limits.window_bytes:  # far too wide

@@ -6,14 +6,19 @@ Pure: the numbers follow from the size of the exchange and from the limits of it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, inf, sqrt
+from itertools import pairwise
+from math import ceil, exp, inf, sqrt
 
+from ..format.manifest_shards import firsts
 from ..limits import Limits
-from .read_plan import neighbours
+from .read_plan import group_bytes
 
-_REQUEST_S = 2e-3  # of a store and its client, for a small range
-_COPIED_BYTE_S = 7e-9  # to read, decode, encode and store a byte once more
+_REQUEST_S = 1.5e-3  # of a store and its client, for a small range
+_SLICE_S = 1.5e-4  # to check a slice, decode it and give it to the JVM
+_COPIED_BYTE_S = 1e-8  # to read, decode, sort, encode and store a byte once more
 _STAGE_S = 0.3  # of another stage of tasks
+_TASK_S = 0.03
+_FULL = 0.9  # of the largest share, because shares are uneven
 _WIDE = 500
 
 
@@ -25,6 +30,7 @@ class ExchangeSize:
     objects: int
     """The objects that hold the partitions, each with rows of all subpartitions."""
     subpartitions: int
+    rows: int
     stored_bytes: int
     tasks: int
     """The tasks that read it, each of them neighbouring subpartitions."""
@@ -41,43 +47,79 @@ class Way:
     """The ranges of neighbouring subpartitions into which each set is cut, one for each task."""
 
 
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests between the end of the map stage and the end of the last reader."""
+
+    puts: int
+    gets: int
+
+
 DIRECT = Way()
 
 
-def reads(size: ExchangeSize, limits: Limits) -> int:
-    """Return the requests of the tasks that read the objects of an exchange."""
-    objects, subpartitions = size.objects, size.subpartitions
-    row_bytes = size.stored_bytes // subpartitions
-    alone = replace(limits, readers=1)
-    together = neighbours(objects, subpartitions, row_bytes, alone)
-    if together * size.tasks <= subpartitions:
-        limits = alone  # no two processes want the same group
-    together = neighbours(objects, subpartitions, row_bytes, limits)
-    if together == 1:
-        return objects * subpartitions
-    # each process requests a window once, for all of its tasks
-    sharing = min(limits.readers, ceil(together * size.tasks / subpartitions))
-    return objects * ceil(subpartitions / together) * max(1, sharing)
+def combined_bytes(limits: Limits) -> int:
+    """Return the stored bytes that one segment of combined rows has at most. In memory, rows take
+    about twice as much."""
+    return limits.segment_bytes // 2
 
 
-def requests(size: ExchangeSize, way: Way, limits: Limits) -> int:
-    """Return the requests between the end of the map stage and the end of the last reader."""
+def requests(size: ExchangeSize, way: Way, limits: Limits) -> Requests:
     if way == DIRECT:
-        return reads(size, limits)
-    bundles, ranges = way.bundles, way.ranges
-    part_bytes = size.stored_bytes // bundles
-    part = replace(
-        size, objects=ceil(size.objects / bundles), stored_bytes=part_bytes, tasks=ranges
-    )
-    segments = max(1, ceil(part_bytes / ranges / limits.segment_bytes))
-    combined = replace(size, objects=bundles)
-    return bundles * (reads(part, limits) + ranges * segments) + reads(combined, limits)
+        return _reads(size, size.objects, limits)
+    groups = way.ranges * _pieces_of_share(size, way, combined_bytes(limits))
+    blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
+    combined = _reads(size, way.bundles, limits, way.bundles * groups)
+    combining_gets = _filled(size.objects * blocks, size.rows)
+    combining_puts = _filled(way.bundles * groups, size.rows)
+    return Requests(combining_puts + combined.puts, combining_gets + combined.gets)
+
+
+def _pieces_of_share(size: ExchangeSize, way: Way, bytes_max: int) -> int:
+    """Return the pieces of at most so many bytes into which a task that combines cuts its share."""
+    row_bytes = max(1, size.stored_bytes // (way.bundles * size.subpartitions))
+    together = max(1, bytes_max // row_bytes)
+    return ceil(size.subpartitions / way.ranges / together)
+
+
+def _reads(size: ExchangeSize, overlapping: int, limits: Limits, objects: int = 0) -> Requests:
+    """Return the requests of reader tasks if `overlapping` of the objects have rows of the same
+    subpartition, and those of the manifest."""
+    count, stored_bytes, tasks = size.subpartitions, size.stored_bytes, size.tasks
+    shards = firsts(objects or overlapping, count) or range(0, count, count)
+    shard_gets = 0
+    if len(shards) > 1:
+        shard_gets = len(shards) * min(limits.readers, ceil(tasks / len(shards)))
+    alone_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, readers=1))
+    shared = stored_bytes // tasks < min(alone_bytes, stored_bytes // len(shards))
+    most_bytes = group_bytes(overlapping, count, stored_bytes, limits) if shared else alone_bytes
+    together = min(shards.step, max(1, most_bytes * count // max(1, stored_bytes)))
+    cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
+    groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
+    # each process requests a window once, for all of its tasks
+    sharing = min(limits.readers, ceil(together * tasks / count)) if together > 1 and shared else 1
+    gets = _filled(overlapping * groups, size.rows) * sharing
+    return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
+
+
+def _filled(windows: int, rows: int) -> int:
+    """Return how many of the windows have a row, if rows are spread at random."""
+    return round(windows * (1 - exp(-rows / windows))) if windows else 0
 
 
 def seconds(size: ExchangeSize, way: Way, limits: Limits) -> float:
-    """Return the work of these requests and of the tasks that combine, in seconds of one core."""
-    sent_s = requests(size, way, limits) * _REQUEST_S
-    return sent_s if way == DIRECT else sent_s + size.stored_bytes * _COPIED_BYTE_S + _STAGE_S
+    """Return the time from the end of the map stage to the end of the last reader, without the work
+    of Spark on the rows. Tasks share the work evenly."""
+    overlapping = way.bundles or size.objects
+    slices = _filled(overlapping * size.subpartitions, size.rows)
+    sent = requests(size, way, limits)
+    work_s = (sent.puts + sent.gets) * _REQUEST_S + slices * _SLICE_S
+    read_s = work_s / min(limits.readers, size.tasks)
+    if way == DIRECT:
+        return read_s
+    shares = way.bundles * way.ranges
+    copying_s = shares * _TASK_S + size.stored_bytes * _COPIED_BYTE_S
+    return read_s + _STAGE_S + copying_s / min(limits.readers, shares)
 
 
 def most_requests(size: ExchangeSize) -> float:
@@ -88,13 +130,13 @@ def most_requests(size: ExchangeSize) -> float:
 
 
 def choose(size: ExchangeSize, limits: Limits) -> Way:
-    """Return the way with the least work, among those that do not send too many requests."""
+    """Return the fastest way, among those that do not send too many requests."""
     ways = [DIRECT]
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
-        segments = round(size.stored_bytes / bundles / limits.segment_bytes)
-        ways.append(Way(bundles, min(size.subpartitions, max(1, segments))))
-        bundles *= 2
+        shares = ceil(size.stored_bytes / bundles / (_FULL * limits.fetch_bytes))
+        ways.append(Way(bundles, min(size.subpartitions, max(1, shares))))
+        bundles = max(bundles + 1, bundles * 5 // 4)
     most = most_requests(size)
-    bounded = [way for way in ways if requests(size, way, limits) <= most]
+    bounded = [way for way in ways if requests(size, way, limits).gets <= most]
     return min(bounded or ways, key=lambda way: seconds(size, way, limits))

@@ -72,11 +72,15 @@ class SegmentWriter:
         if self._held_bytes >= self._clients.limits.segment_bytes:
             self._flush()
 
+    def end_segment(self) -> None:
+        """End the segment that fills, so that the next row begins another one."""
+        if self._runs or self._batches:
+            self._flush()
+
     def finish(self) -> Produced:
         if self._closed:
             raise Closed(f"attempt {self._deployment.attempt} is closed")
-        if self._runs or self._batches:
-            self._flush()
+        self.end_segment()
         self._settle()
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())

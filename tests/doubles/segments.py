@@ -200,6 +200,13 @@ class Written:
         assert all(batch.schema == self.schema for batch in batches)
         return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)
 
+    def read_stretches(self, first: int, count: int, whole: Manifest) -> pa.Table:
+        """Return the same rows as a task that combines reads them."""
+        deployment = InputGateDeployment(whole, self.schema, first, count, 7)
+        groups = self.environment.create_stretch_reader(deployment).groups(1)
+        batches = [rows for group in groups for rows, _ in group]
+        return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)
+
 
 def tabled(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """Return one table. Rows without columns become rows of nulls, which a table can count."""

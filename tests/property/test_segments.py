@@ -86,6 +86,34 @@ def test_every_row_comes_back_once_in_its_subpartition(
             assert expected(schema, all_parts, first, count) == written.read(first, count, part)
 
 
+@given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS, st.integers(0, 5_000))
+def test_stretches_have_the_same_rows(
+    data: st.DataObject,
+    schema: pa.Schema,
+    subpartitions: int,
+    codec: str,
+    limits: Limits,
+    borders: list[int],
+    group_bytes: int,
+) -> None:
+    """A task that combines reads every row of its range once, by groups of subpartitions, each row
+    with its subpartition."""
+    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
+    with exchange(schema, all_parts, subpartitions, codec, limits) as written:
+        for first, count in ranges(subpartitions, borders):
+            deployment = InputGateDeployment(written.manifest(), schema, first, count, 7)
+            reader = written.environment.create_stretch_reader(deployment)
+            groups = [list(group) for group in reader.groups(group_bytes)]
+            stretches = [stretch for group in groups for stretch in group]
+            batches = [reinterpret(rows, plain_schema(schema)) for rows, _ in stretches]
+            numbers = np.concatenate([[], *(targets for _, targets in stretches)])
+            order = pa.array(np.argsort(numbers, kind="stable"))
+            read = tabled(batches, schema)
+            assert expected(schema, all_parts, first, count) == read.take(order)
+            tops = [max(int(targets.max()) for _, targets in group) for group in groups]
+            assert tops == sorted(tops)
+
+
 @given(st.data(), SCHEMAS, st.integers(1, 40), LIMITS)
 def test_a_range_is_the_concatenation_of_its_subpartitions(
     data: st.DataObject, schema: pa.Schema, subpartitions: int, limits: Limits

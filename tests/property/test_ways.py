@@ -3,74 +3,97 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
-from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, reads, requests
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, requests
 
 RESULT = ResultId("r")
 SCHEMA = pa.schema([("v", pa.int64())])
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def even(objects: int, subpartitions: int, slice_bytes: int) -> Manifest:
-    """Return a manifest whose slices all have the same size."""
-    sizes = np.full(subpartitions, slice_bytes)
-    starts = 8 + np.cumsum(sizes) - sizes
-    sums = np.zeros(subpartitions, np.uint64)
-    sources = tuple(
-        Source(AttemptId(PartitionId(RESULT, at), 1, at), f"o{at}", starts, sizes, sizes, sums)
-        for at in range(objects)
-    )
-    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, sources)
+def spread(objects: int, subpartitions: int, slice_bytes: int, skew: float, seed: int) -> Manifest:
+    """Return a manifest whose slices have `slice_bytes` on average. The larger the skew, the more
+    they differ."""
+    draw = np.random.default_rng(seed)
+    weights = draw.lognormal(sigma=skew, size=subpartitions)
+    weights /= weights.mean()
+    sources = []
+    for at in range(objects):
+        sizes = np.maximum(1, slice_bytes * weights * draw.uniform(0.8, 1.2, subpartitions))
+        sizes = sizes.astype(np.int64)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sums = np.zeros(subpartitions, np.uint64)
+        attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sources.append(Source(attempt, f"o{at}", starts, sizes, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
 
 
-def sent(manifest: Manifest, tasks: int, limits: Limits) -> int:
-    """Return the different requests of all processes that share the tasks in turn."""
-    asked = set()
-    ends = [manifest.count * at // tasks for at in range(tasks + 1)]
+def sent(whole: Manifest, tasks: int, limits: Limits) -> int:
+    """Return the different requests of all processes that share the tasks in turn, each through
+    the shards of the manifest."""
+    asked: set[object] = set()
+    shards = firsts(len(whole.sources), whole.count) or range(0, whole.count, whole.count)
+    ends = [whole.count * at // tasks for at in range(tasks + 1)]
     for task in range(tasks):
-        first, last = ends[task], ends[task + 1]
-        deployment = InputGateDeployment(manifest, SCHEMA, first, last - first, task)
-        for piece in plan(deployment, limits):
-            asked.add((task % limits.readers, piece.source.name, piece.window))
+        process, left = task % limits.readers, range(ends[task], ends[task + 1])
+        while left:
+            first = left.start // shards.step * shards.step
+            shard = whole.part(first, min(shards.step, whole.count - first))
+            count = min(len(left), first + shard.count - left.start)
+            deployment = InputGateDeployment(shard, SCHEMA, left.start, count, task)
+            asked |= {(process, p.source.name, p.window) for p in plan(deployment, limits)}
+            if len(shards) > 1:
+                asked.add((process, "shard", first))
+            left = left[count:]
     return len(asked)
 
 
 @given(
     objects=st.integers(1, 40),
-    subpartitions=st.integers(1, 120),
-    slice_bytes=st.integers(1, 4 * MIB),
+    subpartitions=st.integers(1, 1000),
+    slice_bytes=st.integers(20, 4 * MIB),
+    skew=st.sampled_from([0.0, 0.1, 0.3]),
     readers=st.integers(1, 8),
     share=st.integers(1, 8),
+    seed=st.integers(0, 9),
 )
-@example(objects=40, subpartitions=120, slice_bytes=3000, readers=4, share=1)
+@example(40, 120, 3000, 0.0, 4, 1, 0)
+@example(200, 2000, 3000, 0.14, 2, 1, 0)
+@settings(max_examples=100)
 def test_requests_are_those_of_the_readers(
-    objects: int, subpartitions: int, slice_bytes: int, readers: int, share: int
+    objects: int,
+    subpartitions: int,
+    slice_bytes: int,
+    skew: float,
+    readers: int,
+    share: int,
+    seed: int,
 ) -> None:
     """The number of requests is known before they are sent, to a quarter. Tasks whose ranges cross
     the borders of windows may send one more for each object."""
     limits, tasks = replace(Limits(), readers=readers), max(1, subpartitions // share)
-    size = ExchangeSize(
-        objects, objects, subpartitions, objects * subpartitions * slice_bytes, tasks
-    )
-    counted = sent(even(objects, subpartitions, slice_bytes), tasks, limits)
-    predicted = reads(size, limits)
+    whole = spread(objects, subpartitions, slice_bytes, skew, seed)
+    rows, stored_bytes = 1 << 40, int(whole.sizes.sum())
+    size = ExchangeSize(objects, objects, subpartitions, rows, stored_bytes, tasks)
+    counted, predicted = sent(whole, tasks, limits), requests(size, DIRECT, limits).gets
     borders = objects * min(tasks, subpartitions) if share > 1 else objects * readers
     assert abs(predicted - counted) <= 0.25 * counted + borders
 
 
 @given(
-    partitions=st.integers(1, 20_000),
+    partitions=st.integers(500, 20_000),
     subpartitions=st.integers(1, 20_000),
     partition_bytes=st.integers(1, 32 * MIB),
     readers=st.integers(1, 2_000),
@@ -84,9 +107,11 @@ def test_requests_grow_with_the_square_root(
     where a direct one may send the product of both."""
     limits = replace(Limits(), readers=readers)
     stored_bytes = partitions * partition_bytes
-    size = ExchangeSize(partitions, partitions, subpartitions, stored_bytes, subpartitions)
-    wide = max(partitions, subpartitions, 500)
-    assert requests(size, choose(size, limits), limits) <= 2 * wide * sqrt(wide)
+    rows = ceil(stored_bytes / 20)
+    size = ExchangeSize(partitions, partitions, subpartitions, rows, stored_bytes, subpartitions)
+    wide = max(partitions, subpartitions)
+    chosen = requests(size, choose(size, limits), limits)
+    assert chosen.puts + chosen.gets <= 2 * wide * sqrt(wide)
 
 
 @given(
@@ -99,5 +124,7 @@ def test_small_exchanges_are_read_as_they_are(
     partitions: int, subpartitions: int, stored_bytes: int, readers: int
 ) -> None:
     limits = replace(Limits(), readers=readers)
-    size = ExchangeSize(partitions, partitions, subpartitions, stored_bytes, subpartitions)
+    size = ExchangeSize(
+        partitions, partitions, subpartitions, stored_bytes, stored_bytes, subpartitions
+    )
     assert choose(size, limits) == DIRECT

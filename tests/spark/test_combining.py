@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import combining, exchange
 from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Lost
+from headgate.storage.reading.ways import Way
 
 from .cluster import audited, findings, kinds, recorded, segments
 
@@ -52,26 +54,37 @@ def assert_is_clean(hg: Headgate) -> None:
     assert not findings(hg._services, recorded(hg)).found
 
 
-def test_objects_are_combined(hg: Headgate, df: DataFrame) -> None:
+@pytest.fixture(params=[Way(1, 1), Way(3, 4), Way(40, 1)], ids=str)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """Let exchanges be combined in this way."""
+    chosen: Way = request.param
+    monkeypatch.setattr(combining, "choose", lambda *_: chosen)
+    return chosen
+
+
+def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:
     """Readers find the rows of many map tasks in few objects, where Spark expects them. The objects
     of the map tasks are deleted before anything is read."""
     out = hg.repartition(df, SUBPARTITIONS, "k")
     first, combined = hg.results()[-2:]
     assert (first.partitions, first.released is None) == (PARTITIONS, False)
     assert (combined.subpartitions, combined.rows) == (SUBPARTITIONS, ROWS)
-    assert combined.puts <= PARTITIONS / 4
+    assert combined.puts == combined.partitions == way.bundles * way.ranges
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
-    assert hg.results()[-2].gets + hg.results()[-1].gets < PARTITIONS * SUBPARTITIONS / 4
+    assert hg.results()[-2].gets == PARTITIONS * way.ranges
     hg.release(out)
     assert_is_clean(hg)
 
 
-def test_a_combined_object_that_is_lost_is_made_again(hg: Headgate, df: DataFrame) -> None:
+def test_a_combined_object_that_is_lost_is_made_again(
+    hg: Headgate, df: DataFrame, way: Way
+) -> None:
     """The map stage runs again, its rows are combined again, and nothing of it stays."""
     out = hg.repartition(df, SUBPARTITIONS, "k")
+    reproduced = kinds(recorded(hg))["Reproduce"]
     hg._services.store.delete(segments(hg)[:1])
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
-    assert kinds(recorded(hg))["Reproduce"] == 1
+    assert kinds(recorded(hg))["Reproduce"] == reproduced + 1
     hg.release(out)
     assert_is_clean(hg)
 
@@ -97,7 +110,13 @@ def test_rows_that_nobody_combined_are_not_missing(
     hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the combined rows are not all rows, readers read what the map stage has written."""
-    monkeypatch.setattr(exchange, "combined_parts", lambda *given: combined_parts(*given)[1:])
+
+    def too_few(*given: Any) -> Any:
+        part, *others = combined_parts(*given)
+        assert part.partitions is not None
+        return replace(part, partitions=part.partitions[1:]), *others
+
+    monkeypatch.setattr(exchange, "combined_parts", too_few)
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert hg.results()[-2].released is None
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))

@@ -15,7 +15,7 @@ from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.limits import Limits
 from headgate.storage.reading.range_cache import RangeCache
-from headgate.storage.reading.read_plan import group_of, plan, read_on
+from headgate.storage.reading.read_plan import cut, group_bytes, plan, read_on
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import ByteRange
 
@@ -64,6 +64,13 @@ def asked_for(whole: Manifest, limits: Limits) -> list[int]:
             for piece in chain(plan(gate, limits), read_on(gate, limits)):
                 cache.fetch(piece.source.name, piece.window).result()
     return asked
+
+
+def group_of(whole: Manifest, limits: Limits) -> int:
+    """Return the number of subpartitions in the first group."""
+    stored_bytes = int(whole.sizes.sum())
+    bytes_max = group_bytes(len(whole.sources), whole.count, stored_bytes, limits)
+    return len(next(cut(np.cumsum(whole.sizes), range(whole.count), bytes_max)))
 
 
 def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployment:
@@ -129,7 +136,7 @@ def test_every_reader_of_a_group_asks_for_the_same_windows() -> None:
 def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
     """Readers in the later half of a group ask for the next group's windows; earlier readers, and
     readers at the end of the result, ask for nothing ahead."""
-    whole, limits = manifest(40, 200_000), Limits()
+    whole, limits = manifest(40, 200_000), Limits(join_bytes=2 * MIB)
     group = group_of(whole, limits)
     assert 10 == group
     assert [] == list(read_on(deployment(whole, 0), limits))
@@ -148,16 +155,34 @@ def test_nothing_is_asked_ahead_without_neighbours() -> None:
 
 
 def test_what_is_large_by_itself_waits_for_its_reader() -> None:
-    """A slice that takes a window of its own is not asked for ahead, unlike slices that share a
-    window."""
-    whole, limits, group = manifest(40, 200_000), Limits(), 8
+    """A subpartition that is too large for a group is not asked for ahead."""
+    whole, limits, group = manifest(40, 200_000), Limits(join_bytes=2 * MIB), 8
     sizes = np.full(40, 150_000)
     sizes[group] = 5 * MIB
     hot = replace(whole.sources[0], starts=8 + np.cumsum(sizes) - sizes, sizes=sizes)
     mixed = replace(whole, sources=(hot, whole.sources[1]))
     assert group == group_of(mixed, limits)
-    pieces = read_on(deployment(mixed, group - 1), limits)
-    assert [mixed.sources[1].name] == [piece.source.name for piece in pieces]
+    assert [] == list(read_on(deployment(mixed, group - 1), limits))
+
+
+def test_uneven_subpartitions_fill_their_groups() -> None:
+    """Groups that exceed the limit by little are not halved: a process sends few more requests
+    than the bytes need."""
+    whole, draw = manifest(800, 3_000, objects=100), np.random.default_rng(1)
+    sizes = draw.integers(1_500, 4_500, 800)
+    starts = 8 + np.cumsum(sizes) - sizes
+    uneven = tuple(replace(source, starts=starts, sizes=sizes) for source in whole.sources)
+    limits = Limits()
+    groups = 100 * int(sizes.sum()) / (limits.cache_bytes // 2)
+    assert len(asked_for(replace(whole, sources=uneven), limits)) < 100 * (groups + 1)
+
+
+def test_a_reader_of_whole_groups_reads_no_neighbours() -> None:
+    """Its windows begin and end with the subpartitions that it wants."""
+    whole = manifest(100, 200_000)
+    windows = {(p.source.name, p.window) for p in plan(deployment(whole, 7, 25), Limits(readers=2))}
+    assert sum(window.length for _, window in windows) == 2 * 25 * 200_000
+    assert [] == list(read_on(deployment(whole, 7, 25), Limits(readers=2)))
 
 
 def test_windows_leave_room_for_all_requests() -> None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import pairwise
 
-import numpy as np
 from pyspark import RDD
 
 from ....control.contract import ShuffleDescriptor
 from ....control.ids import ResultId
-from ....storage.format.segment import Longs
+from ....control.model.state import ResultState
+from ....storage.format.manifest import announced_segments
 from ....storage.limits import Limits
 from ....storage.reading.ways import ExchangeSize, choose
 from ..tasks.exchange_tasks import Part
@@ -29,28 +28,33 @@ def combined_name(result: ResultId) -> ResultId:
     return ResultId(f"{result}-combined")
 
 
-def combined_parts(
-    descriptor: ShuffleDescriptor, sizes: Longs, objects: int, tasks: int, limits: Limits
-) -> tuple[Part, ...]:
-    """Return the part of an exchange that each task combines; none if so many reader tasks should
-    read it as it is. `sizes` are the bytes of each subpartition."""
-    partitions, stored_bytes = descriptor.partitions, int(sizes.sum())
-    size = ExchangeSize(partitions, objects, descriptor.subpartitions, stored_bytes, tasks)
-    way = choose(size, limits)
-    ends = [partitions * at // max(1, way.bundles) for at in range(way.bundles + 1)]
-    return tuple(
-        Part(neighbours, range(first, last))
-        for first, last in pairwise(ends)
-        for neighbours in _ranges(sizes, way.ranges)
+def exchange_size(descriptor: ShuffleDescriptor, state: ResultState, tasks: int) -> ExchangeSize:
+    """Return the size of a result that so many tasks read."""
+    segments = [segment for _, segment in announced_segments(state, range(descriptor.partitions))]
+    return ExchangeSize(
+        descriptor.partitions,
+        len(segments),
+        descriptor.subpartitions,
+        sum(segment.rows for segment in segments),
+        sum(segment.size_bytes for segment in segments),
+        tasks,
     )
 
 
-def _ranges(sizes: Longs, count: int) -> list[range]:
-    """Cut all subpartitions into at most `count` ranges of about as many bytes."""
-    ends = np.cumsum(sizes)
-    wanted = [int(ends[-1]) * at // count for at in range(1, count)]
-    cuts = [0, *(int(cut) for cut in np.searchsorted(ends, wanted)), len(sizes)]
-    return [range(first, last) for first, last in pairwise(cuts) if first < last]
+def combined_parts(size: ExchangeSize, limits: Limits) -> tuple[Part, ...]:
+    """Return the part of an exchange that each task combines; none if its tasks should read it as
+    it is."""
+    way = choose(size, limits)
+    return tuple(
+        Part(neighbours, partitions)
+        for partitions in cut_evenly(size.partitions, way.bundles)
+        for neighbours in cut_evenly(size.subpartitions, way.ranges)
+    )
+
+
+def cut_evenly(count: int, pieces: int) -> list[range]:
+    """Cut the numbers below `count` into ranges of about the same length."""
+    return [range(count * at // pieces, count * (at + 1) // pieces) for at in range(pieces)]
 
 
 @dataclass(frozen=True, slots=True)

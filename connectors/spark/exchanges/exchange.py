@@ -34,12 +34,12 @@ from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..settings import ExchangeSettings
-from ..tasks.combine_task import CombineTask
-from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
+from ..tasks.combine_task import CombineTask, share
+from ..tasks.exchange_tasks import MapTask, Part, ReadTask, WorkerSettings
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
-from .combining import CombineStage, combined_name, combined_parts
+from .combining import CombineStage, combined_name, combined_parts, exchange_size
 from .rerun import MapStage, Reruns, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
@@ -64,8 +64,6 @@ class StoredExchange:
     """Rows of each subpartition."""
     sizes: Longs
     """Bytes of each subpartition."""
-    objects: int
-    """Objects that hold the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +176,14 @@ class Exchanger:
             settings,
         )
         task = self._map_task(result, output)
-        written = self._write(result, transport.writes(task.write), output)
-        if not context.settings.combine:
-            return written
-        tasks = int(written.sizes.sum()) // together_bytes if together_bytes else n
-        return self._combined(written, transport, output, min(n, max(1, tasks)))
+        descriptor, state = self._write(result, transport.writes(task.write), output)
+        if context.settings.combine:
+            size = exchange_size(descriptor, state, 0)
+            tasks = size.stored_bytes // together_bytes if together_bytes else n
+            size = replace(size, tasks=min(n, max(1, tasks)))
+            if parts := combined_parts(size, context.worker.limits):
+                return self._combined(descriptor, state, transport, output, parts)
+        return self._stored(descriptor, state, output)
 
     def _map_task(self, result: ResultId, output: _Output) -> MapTask:
         context = self.job_context
@@ -196,7 +197,9 @@ class Exchanger:
             output.ordered,
         )
 
-    def _write(self, result: ResultId, stage: MapStage, output: _Output) -> StoredExchange:
+    def _write(
+        self, result: ResultId, stage: MapStage, output: _Output
+    ) -> tuple[ShuffleDescriptor, ResultState]:
         """Register a result, write it, and wait until it may be read."""
         context = self.job_context
         job, partitions = context.worker.job, stage.count
@@ -221,53 +224,54 @@ class Exchanger:
             state = context.master.await_complete(descriptor)
             check_rows(state, rows)
             context.reruns.keep(result, writing)
-            return self._stored(descriptor, state, output.rows, output.ordered)
         except BaseException:
             self.drop(descriptor)
             raise
+        return descriptor, state
 
     def _combined(
-        self, written: StoredExchange, transport: Transport, output: _Output, tasks: int
+        self,
+        first: ShuffleDescriptor,
+        state: ResultState,
+        transport: Transport,
+        output: _Output,
+        parts: tuple[Part, ...],
     ) -> StoredExchange:
-        """Return the exchange with its rows in fewer objects, if that is less work than to let so
-        many tasks read what the map stage has written. If combining fails, they read that."""
-        name, limits = written.descriptor.result, self.job_context.worker.limits
-        parts = combined_parts(written.descriptor, written.sizes, written.objects, tasks, limits)
-        if not parts:
-            return written
+        """Return the exchange with its rows in fewer objects. If combining fails, its readers read
+        the objects of the map stage."""
+        name, context = combined_name(first.result), self.spark.sparkContext
         copy = replace(output, label=f"{output.label}, combined"[:_LABEL_CHARS], ordered=False)
         again = count(1)
 
-        def copied(source: StoredExchange) -> RDD[int]:
-            read = replace(source.read, parts=parts)
-            task = CombineTask(read, self._map_task(combined_name(name), copy))
-            numbers = self.spark.sparkContext.parallelize(range(len(parts)), len(parts))
-            return numbers.mapPartitionsWithIndex(ship(task.write))
+        def copied(descriptor: ShuffleDescriptor, state: ResultState) -> RDD[int]:
+            task = CombineTask(descriptor, self._map_task(name, copy))
+            shares = context.parallelize([share(part, state) for part in parts], len(parts))
+            return shares.mapPartitionsWithIndex(ship(task.write))
 
         @contextmanager
         def made_again() -> Iterator[RDD[int]]:
-            other = ResultId(f"{name}-again-{next(again)}")
+            other = ResultId(f"{first.result}-again-{next(again)}")
             stage = transport.writes(self._map_task(other, output).write)
             source = self._write(other, stage, output)
             try:
-                yield copied(source)
+                yield copied(*source)
             finally:
-                self.drop(source.descriptor)
+                self.drop(source[0])
 
         try:
-            stage = CombineStage(copied(written), made_again)
-            combined = self._write(combined_name(name), stage, copy)
-            if not np.array_equal(combined.rows, written.rows):
-                self.drop(combined.descriptor)
-                raise Corrupt(f"{combined.descriptor.result} has other rows than {name}")
+            stage = CombineStage(copied(first, state), made_again)
+            descriptor, copies = self._write(name, stage, copy)
+            if _rows_of(descriptor, copies) != _rows_of(first, state):
+                self.drop(descriptor)
+                raise Corrupt(f"{name} has another number of rows than {first.result}")
         except HeadgateError as exc:
-            _LOG.warning("result %s is read as its map stage wrote it: %s", name, exc)
-            return written
+            _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
+            return self._stored(first, state, output)
         except BaseException:
-            self.drop(written.descriptor)
+            self.drop(first)
             raise
-        self.drop(written.descriptor)
-        return combined
+        self.drop(first)
+        return self._stored(descriptor, copies, copy)
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
@@ -290,7 +294,7 @@ class Exchanger:
         size = registered.partitions, registered.subpartitions
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
         state = master.await_complete(descriptor)
-        written = self._stored(descriptor, state, transport.schema, ordered=False)
+        written = self._located(descriptor, state, transport.schema, ordered=False)
         frame = transport.reads(written.read)
         self._note(frame, written)
         return frame, written
@@ -330,6 +334,17 @@ class Exchanger:
             ) from exc
 
     def _stored(
+        self, descriptor: ShuffleDescriptor, state: ResultState, output: _Output
+    ) -> StoredExchange:
+        """Return a result that was just written with the task that reads it. Drop it if that is not
+        possible."""
+        try:
+            return self._located(descriptor, state, output.rows, output.ordered)
+        except BaseException:
+            self.drop(descriptor)
+            raise
+
+    def _located(
         self, descriptor: ShuffleDescriptor, state: ResultState, schema: pa.Schema, ordered: bool
     ) -> StoredExchange:
         """Return a complete result with the task that reads it."""
@@ -338,8 +353,11 @@ class Exchanger:
         manifest = build(descriptor, state, layout, store)
         shipped = store_manifest(store, layout, manifest, state.totals.completions)
         read = ReadTask(worker, shipped, schema)
-        objects = len(manifest.sources)
-        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes, objects)
+        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
+
+
+def _rows_of(descriptor: ShuffleDescriptor, state: ResultState) -> int:
+    return sum(state.produced(number).rows for number in range(descriptor.partitions))
 
 
 def description(result: ResultId, label: str, settings: TaskSettings) -> str:

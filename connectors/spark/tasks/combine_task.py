@@ -5,28 +5,55 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
+from pyspark import TaskContext
 
-from .exchange_tasks import SUBPARTITION, MapTask, ReadTask
+from ....control.contract import ShuffleDescriptor
+from ....control.model.state import ResultState
+from ....storage.contract import InputGateDeployment
+from ....storage.format.manifest import AnnouncedSegment, announced_segments
+from ....storage.reading.ways import combined_bytes
+from .exchange_tasks import MapTask, Part
 
-_NUMBER = pa.field(SUBPARTITION, pa.int32())
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows that one task combines."""
+
+    subpartitions: range
+    segments: tuple[AnnouncedSegment, ...]
+    """The segments that have these subpartitions, among others."""
+
+
+def share(part: Part, state: ResultState) -> Share:
+    """Return the rows of a part, as the log says where they are."""
+    partitions = range(state.registered.partitions) if part.partitions is None else part.partitions
+    return Share(part.subpartitions, announced_segments(state, partitions))
 
 
 @dataclass(frozen=True, slots=True)
 class CombineTask:
-    """Reads parts of one result, and writes each part as a partition of another result."""
+    """Reads shares of one result, and writes each as a partition of another result."""
 
-    read: ReadTask
+    read: ShuffleDescriptor
     written: MapTask
 
-    def write(self, index: int, numbers: Iterable[int]) -> Iterator[int]:
-        """Write one part, and yield the number of its rows. `numbers` is the input of the task: its
-        own number."""
-        for number in numbers:
-            yield from self.written.write(index, self._rows(number))
+    def write(self, index: int, shares: Iterable[Share]) -> Iterator[int]:
+        """Write one share, and yield the number of its rows. End a segment with each group of
+        subpartitions, so that readers find few segments with the same subpartition."""
+        from .worker import environment
 
-    def _rows(self, number: int) -> Iterator[pa.RecordBatch]:
-        for subpartition, batch in self.read.numbered_of(number):
-            repeated = pa.array(np.full(batch.num_rows, subpartition, np.int32))
-            yield batch.append_column(_NUMBER, repeated)
+        task, schema = TaskContext.get(), self.written.schema
+        assert task is not None, "runs inside a task"
+        (share,) = shares
+        first, count = share.subpartitions.start, len(share.subpartitions)
+        shuffle = environment(self.written.settings)
+        with self.written.writing() as writer:
+            manifest = shuffle.manifest_of_segments(self.read, share.segments)
+            deployment = InputGateDeployment(manifest, schema, first, count, task.taskAttemptId())
+            reader = shuffle.create_stretch_reader(deployment)
+            for group in reader.groups(combined_bytes(self.written.settings.limits)):
+                for rows, subpartitions in group:
+                    writer.write(rows, subpartitions)
+                writer.end_segment()
+            rows_written = writer.finish().rows
+        yield rows_written

@@ -10,8 +10,9 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
 from ....storage.limits import Limits
 from ....storage.writing.encoding import cut
+
+if TYPE_CHECKING:
+    from ....storage.writing.writer import SegmentWriter
 
 SUBPARTITION = "headgate_subpartition"
 
@@ -65,6 +69,20 @@ class MapTask:
 
     def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         """Write batches whose last column is the subpartition, and yield the number of rows."""
+        with self.writing() as writer:
+            for batch in batches:
+                *columns, subpartitions = batch.columns
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                # Arrow's own conversion to numpy imports pandas, which takes a second
+                numbers: np.ndarray = np.from_dlpack(subpartitions)
+                writer.write(rows, numbers)
+            rows_written = writer.finish().rows
+        yield rows_written
+
+    @contextmanager
+    def writing(self) -> Iterator[SegmentWriter]:
+        """Return the writer of this task's partition, for a body that calls `finish`. If the body
+        fails, the attempt is given up."""
         from .worker import environment
 
         task = TaskContext.get()
@@ -77,17 +95,10 @@ class MapTask:
         shuffle = environment(self.settings)
         writer = shuffle.create_result_partition_writer(deployment, socket.gethostname())
         try:
-            for batch in batches:
-                *columns, subpartitions = batch.columns
-                rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-                # Arrow's own conversion to numpy imports pandas, which takes a second
-                numbers: np.ndarray = np.from_dlpack(subpartitions)
-                writer.write(rows, numbers)
-            rows_written = writer.finish().rows
+            yield writer
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
-        yield rows_written
 
 
 class Frames(NoOpSerializer):

@@ -1,0 +1,138 @@
+"""The rows of some partitions, read in few large requests: for tasks that combine objects.
+
+A stretch is neighbouring slices of one partition. It is checked and decoded as a whole, which costs
+less than doing so for each slice. A block is the stretches that are requested together. A stretch
+that cannot be read is read through a gate, which waits until its partition is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from ...control.errors import Corrupt, Lost
+from ...control.events.types import Consumed
+from ..contract import InputGate, InputGateDeployment
+from ..format.manifest import Manifest, Source
+from ..format.segment import Longs, decode_whole
+from ..runtime import JobClients
+from ..stores.port import ByteRange
+from .range_cache import RangeCache
+from .read_plan import cut
+
+_Rows: TypeAlias = tuple[pa.RecordBatch, Longs]
+_Window: TypeAlias = tuple[ByteRange, Future[memoryview]]
+
+
+class StretchReader:
+    """Reads the neighbouring subpartitions of a deployment. The bytes that are requested or wait
+    stay under `Limits.fetch_bytes`, except that one slice is always let through."""
+
+    def __init__(
+        self,
+        deployment: InputGateDeployment,
+        clients: JobClients,
+        range_cache: RangeCache,
+        gate: Callable[[InputGateDeployment], InputGate],
+    ) -> None:
+        self._deployment = deployment
+        self._clients = clients
+        self._range_cache = range_cache
+        self._gate = gate
+        self._schema = deployment.schema.serialize().to_pybytes()
+        self._rows = self._gate_rows = self._bytes = 0
+
+    def groups(self, group_bytes: int) -> Iterator[Iterator[_Rows]]:
+        """Yield groups of neighbouring subpartitions in their order. A group is an iterator of
+        batches, each with the subpartition of every row. It has at most `group_bytes`, unless it is
+        a single subpartition. Each group must be read to its end before the next one.
+
+        Raises:
+            Corrupt: fewer or more rows were read than are stated.
+        """
+        it = self._deployment
+        requests_before = self._range_cache.requests
+        for block in self._blocks():
+            windows = {source.name: self._fetch(source) for source in block.sources}
+            for group in _cut(block, group_bytes):
+                yield self._read_group(group, windows)
+            for name, (window, _) in windows.items():
+                self._range_cache.forget(name, window)
+        stated_rows = int(it.manifest.part(it.first, it.count).rows.sum())
+        if self._rows != stated_rows:
+            raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
+        result, requests = it.manifest.result, self._range_cache.requests - requests_before
+        rows = self._rows - self._gate_rows  # a gate announces its own
+        consumed = Consumed(result, it.first, it.count, it.task, rows, self._bytes, requests)
+        announcer = self._clients.announcer(f"reader {result}/{it.task}")
+        receipt = self._clients.log.append(announcer.fact(consumed))
+        receipt.offset(self._clients.runtime.deadline())
+
+    def _blocks(self) -> Iterator[Manifest]:
+        """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some partitions
+        of a single subpartition that does not."""
+        it, bytes_max = self._deployment, self._clients.limits.fetch_bytes
+        for block in _cut(it.manifest.part(it.first, it.count), bytes_max):
+            sources = [list(sources) for _, sources in groupby(block.sources, _partition)]
+            ends = np.cumsum([sum(int(s.sizes.sum()) for s in each) for each in sources])
+            for some in cut(ends, range(len(sources)), bytes_max):
+                chosen = [source for each in sources[some.start : some.stop] for source in each]
+                yield replace(block, sources=tuple(chosen))
+
+    def _fetch(self, source: Source) -> _Window:
+        window = source.range_of(0, len(source.sizes))
+        return window, self._range_cache.fetch(source.name, window)
+
+    def _read_group(self, group: Manifest, windows: dict[str, _Window]) -> Iterator[_Rows]:
+        numbers = np.arange(group.first, group.first + group.count)
+        for _, sources in groupby(group.sources, _partition):
+            stretch = replace(group, sources=tuple(sources))
+            try:
+                parts = [self._decoded(s, *windows[s.name]) for s in stretch.sources]
+            except (Lost, Corrupt):
+                yield from self._from_gate(stretch)
+                continue
+            for source, rows in zip(stretch.sources, parts, strict=True):
+                yield rows, np.repeat(numbers, source.rows)
+                self._rows += rows.num_rows
+                self._bytes += int(source.sizes.sum())
+
+    def _decoded(
+        self, source: Source, window: ByteRange, fetched: Future[memoryview]
+    ) -> pa.RecordBatch:
+        span = source.range_of(0, len(source.sizes))
+        body = fetched.result()[span.start - window.start :][: span.length]
+        end = 0
+        for size, expected in zip(source.sizes.tolist(), source.checksums.tolist(), strict=True):
+            start, end = end, end + size
+            if size and xxhash.xxh3_64_intdigest(body[start:end]) != expected:
+                raise Corrupt(f"{source.name}: a slice does not match its checksum")
+        return decode_whole(body, self._schema, int(source.rows.sum()))
+
+    def _from_gate(self, stretch: Manifest) -> Iterator[_Rows]:
+        it = self._deployment
+        deployment = InputGateDeployment(stretch, it.schema, stretch.first, stretch.count, it.task)
+        for subpartition, rows in self._gate(deployment).numbered():
+            yield rows, np.full(rows.num_rows, subpartition)
+            self._rows += rows.num_rows
+            self._gate_rows += rows.num_rows
+
+
+def _partition(source: Source) -> int:
+    return source.attempt.partition.index
+
+
+def _cut(manifest: Manifest, bytes_max: int) -> Iterator[Manifest]:
+    """Yield the manifests of neighbouring subpartitions of at most `bytes_max`, or of a single one,
+    each with the objects that have rows of them. There are none of empty subpartitions."""
+    for group in cut(np.cumsum(manifest.sizes), range(manifest.count), bytes_max):
+        part = manifest.part(manifest.first + group.start, len(group))
+        if filled := tuple(source for source in part.sources if source.sizes.any()):
+            yield replace(part, sources=filled)
