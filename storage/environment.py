@@ -18,6 +18,7 @@ from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
 from .reading.range_cache import RangeCache
+from .reading.shared_ranges import SharedRanges
 from .reading.stretches import StretchReader
 from .runtime import JobClients, Runtime
 from .stores.port import BlobStore
@@ -28,6 +29,7 @@ from .streaming.stream_writer import StreamWriter
 from .writing.writer import SegmentWriter
 
 _RUNTIME = Runtime()
+_SHARED_CACHES = 4  # as many caches' bytes are in the folder that processes share
 
 
 class ObjectStoreEnvironment:
@@ -44,9 +46,12 @@ class ObjectStoreEnvironment:
     ) -> None:
         self._clients = JobClients(log, store, Layout(root, job), limits, runtime)
         self._shard: tuple[str, Manifest] | None = None
-        self._range_cache = RangeCache(
-            store, limits.cache_bytes, runtime.pool(limits.fetch_parallel, "headgate-get")
-        )
+        fetchers = runtime.pool(limits.fetch_parallel, "headgate-get")
+        shared = None
+        if runtime.folder is not None:
+            shared_bytes = limits.cache_bytes * _SHARED_CACHES
+            shared = SharedRanges(store, runtime.folder, shared_bytes)
+        self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()
         self._lock = Lock()

@@ -21,7 +21,10 @@ class Limits:
     group_bytes: int = 512 << 20
     """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
     readers: int = 1
-    """The number of processes that read side by side."""
+    """The number of tasks that read side by side."""
+    executors: int = 1
+    """The number of executors that these tasks run on. The processes of an executor share the
+    neighbours that they read along."""
 
     @property
     def window_bytes(self) -> int:

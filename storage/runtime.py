@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from ..control.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -31,6 +32,8 @@ class Runtime:
     clock: Clock = SYSTEM_CLOCK
     pool: Pool = threads
     """Makes an executor that runs so many calls at the same time, under a name."""
+    folder: Path | None = None
+    """A folder that this process shares with others of its host, and that goes with them."""
 
     def deadline(self) -> Deadline:
         """Return the deadline of a wait that begins now."""

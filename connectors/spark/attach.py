@@ -6,10 +6,11 @@ import logging
 import os
 import socket
 from dataclasses import replace
+from math import ceil
 from typing import Any
 from zlib import crc32
 
-from pyspark import RDD
+from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -17,6 +18,7 @@ from ...control import __version__
 from ...control.contract import ShuffleMasterContext
 from ...control.errors import Invalid
 from ...control.ids import job_id
+from ...storage.limits import Limits
 from .exchanges.exchange import Exchanger, JobContext
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
@@ -43,13 +45,21 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_headgate(spark)
     _hint_at_sockets(spark)
-    limits = replace(settings.limits, readers=context.defaultParallelism)
+    limits = _limits_of(context, settings.limits)
     services = open_services(replace(settings, limits=limits), job, local, str(context.master))
     try:
         return _register(spark, settings, services)
     except BaseException:
         services.close()
         raise
+
+
+def _limits_of(context: SparkContext, limits: Limits) -> Limits:
+    """Return the limits with the number of tasks and executors that Spark runs side by side."""
+    slots = context.defaultParallelism
+    cores = int(context.getConf().get("spark.executor.cores", "1"))
+    is_local = str(context.master).split("[")[0] == "local"
+    return replace(limits, readers=slots, executors=1 if is_local else ceil(slots / cores))
 
 
 def default_job(application: str) -> str:

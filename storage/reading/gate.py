@@ -159,7 +159,7 @@ class SegmentGate:
         return self._clients.log.append(self._announcer.fact(consumed))
 
     def _fetch(self, piece: Slice) -> Future[memoryview]:
-        return self._range_cache.fetch(piece.source.name, piece.window)
+        return self._range_cache.fetch(piece.source.name, piece.window, piece.shared)
 
     def _begin_again(self, piece: Slice, came: list[Slice], failure: Lost | Corrupt) -> None:
         """Read a part from another attempt, as if nothing of the part had been fetched.

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from ...control.errors import Closed
 from ..stores.port import BlobStore, ByteRange
+from .shared_ranges import SharedRanges
 
 _Key: TypeAlias = tuple[str, int, int]
 ENTRY_BYTES = 512  # what a range takes besides its bytes
@@ -21,8 +22,15 @@ _COPIED_BYTES_MAX = 64 << 10
 
 
 class RangeCache:
-    def __init__(self, store: BlobStore, bytes_max: int, fetchers: Executor) -> None:
+    def __init__(
+        self,
+        store: BlobStore,
+        bytes_max: int,
+        fetchers: Executor,
+        shared: SharedRanges | None = None,
+    ) -> None:
         self._store = store
+        self._shared = shared
         self._bytes_max = bytes_max
         self._fetchers = fetchers
         self._lock = Lock()
@@ -31,8 +39,9 @@ class RangeCache:
         self._closed = False
         self.requests = 0
 
-    def fetch(self, name: str, span: ByteRange) -> Future[memoryview]:
-        """Return a future of a range's bytes. Send a request unless the range is cached."""
+    def fetch(self, name: str, span: ByteRange, shared: bool = False) -> Future[memoryview]:
+        """Return a future of a range's bytes. Send a request unless the range is cached, here or,
+        if it is `shared`, by another process of the executor."""
         key = name, span.start, span.length
         with self._lock:
             cached = self._held.get(key)
@@ -44,11 +53,10 @@ class RangeCache:
                 return done
             self._drop(key)
             try:
-                asked = self._fetchers.submit(self._store.get, name, span)
+                asked = self._fetchers.submit(self._get, name, span, shared)
             except RuntimeError as exc:
                 raise Closed("the environment of this process was closed") from exc
             self._held[key] = asked
-            self.requests += 1
             self._held_bytes += _cost(key)
             while self._held_bytes > self._bytes_max and len(self._held) > 1:
                 self._held_bytes -= _cost(self._held.popitem(last=False)[0])
@@ -59,6 +67,17 @@ class RangeCache:
         """Drop a range whose bytes are wrong, or that no other reader wants."""
         with self._lock:
             self._drop((name, span.start, span.length))
+        if self._shared is not None:
+            self._shared.forget(name, span)
+
+    def _get(self, name: str, span: ByteRange, shared: bool) -> memoryview:
+        if shared and self._shared is not None:
+            body, requested = self._shared.get(name, span)
+        else:
+            body, requested = self._store.get(name, span), True
+        with self._lock:
+            self.requests += requested
+        return body
 
     def close(self) -> None:
         """Cancel the requests that wait. The executor cancels them, and thereby calls `_settle`,

@@ -1,8 +1,8 @@
 """The requests of a reader: slices, and the wider windows that they are read in.
 
 A request takes a store about as long as a megabyte. So a small slice is read together with those of
-neighbouring subpartitions, if the same process is likely to read these next. With many processes
-side by side, other processes read most of the neighbours.
+neighbouring subpartitions, if the same executor is likely to read these next. With many executors
+side by side, others read most of the neighbours.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Slice:
     """The slice's own bytes."""
     window: ByteRange
     """The bytes to request: those of the slice, perhaps with neighbours."""
+    shared: bool = False
+    """True if other readers of the executor want the same window."""
 
     @property
     def part(self) -> tuple[PartitionId, int]:
@@ -58,7 +60,7 @@ def plan(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     """Yield the slices to read, by subpartition and then by partition, each with its window."""
     groups = _Groups(deployment, limits)
     for at in groups.wanted:
-        yield from _slices(deployment.manifest, at, groups.around(at), limits)
+        yield from _slices(deployment.manifest, at, groups.around(at), limits, groups.shared)
 
 
 def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
@@ -68,7 +70,8 @@ def read_on(deployment: InputGateDeployment, limits: Limits) -> Iterator[Slice]:
     last = groups.wanted[-1]
     group = groups.around(last)
     if groups.shared and 2 * group.index(last) >= len(group) > 1:
-        slices = _slices(deployment.manifest, group.stop, groups.around(group.stop), limits)
+        following = groups.around(group.stop)
+        slices = _slices(deployment.manifest, group.stop, following, limits, True)
         # a slice without neighbours is left to its own reader
         yield from (piece for piece in slices if piece.window != piece.span)
 
@@ -86,7 +89,7 @@ class _Groups:
         wanted_bytes = int(ends[self.wanted[-1]]) - (int(ends[first - 1]) if first else 0)
         count = manifest.count
         objects = ceil(sum(map(_reach, manifest.sources)) / count)
-        alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, readers=1))
+        alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, executors=1))
         self.shared = wanted_bytes < min(alone_bytes, stored_bytes)
         if self.shared:
             most = group_bytes(objects, count, stored_bytes, limits)
@@ -114,9 +117,9 @@ def _reach(source: Source) -> int:
 def group_bytes(objects: int, subpartitions: int, stored_bytes: int, limits: Limits) -> int:
     """Return the bytes of neighbouring subpartitions to read together, if so many objects have rows
     of each of them: about `window_bytes` of each object, and at most half the cache. Return 0 if
-    the neighbours that other processes want would cost more than the requests that they save."""
+    the neighbours that other executors want would cost more than the requests that they save."""
     slice_bytes = stored_bytes // max(1, objects * subpartitions)
-    if slice_bytes * (limits.readers - 1) > _REQUEST_BYTES:
+    if slice_bytes * (limits.executors - 1) > _REQUEST_BYTES:
         return 0
     room_bytes = limits.cache_bytes // 2 - objects * ENTRY_BYTES
     return max(0, min(limits.window_bytes * objects, room_bytes))
@@ -142,10 +145,13 @@ def alone(source: Source, first: int, count: int) -> Iterator[Slice]:
             yield Slice(source, at, at, span, span)
 
 
-def _slices(manifest: Manifest, at: int, group: range, limits: Limits) -> Iterator[Slice]:
+def _slices(
+    manifest: Manifest, at: int, group: range, limits: Limits, shared: bool
+) -> Iterator[Slice]:
     for source in manifest.sources if group else ():
         if source.sizes[at]:
             span, window = source.range_of(at, 1), source.range_of(group.start, len(group))
             if window.length > 2 * limits.window_bytes:  # far too wide
                 window = span
-            yield Slice(source, at, manifest.first + at, span, window)
+            together = shared and window != span
+            yield Slice(source, at, manifest.first + at, span, window, together)

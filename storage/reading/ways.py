@@ -90,14 +90,16 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, objects: int = 
     shard_gets = 0
     if len(shards) > 1:
         shard_gets = len(shards) * min(limits.readers, ceil(tasks / len(shards)))
-    alone_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, readers=1))
+    alone_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, executors=1))
     shared = stored_bytes // tasks < min(alone_bytes, stored_bytes // len(shards))
     most_bytes = group_bytes(overlapping, count, stored_bytes, limits) if shared else alone_bytes
     together = min(shards.step, max(1, most_bytes * count // max(1, stored_bytes)))
     cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
     groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
-    # each process requests a window once, for all of its tasks
-    sharing = min(limits.readers, ceil(together * tasks / count)) if together > 1 and shared else 1
+    # each executor requests a window once, for all of its tasks
+    sharing = (
+        min(limits.executors, ceil(together * tasks / count)) if together > 1 and shared else 1
+    )
     gets = _filled(overlapping * groups, size.rows) * sharing
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
 

@@ -44,7 +44,7 @@ LIMITS = st.builds(
     fetch_parallel=st.integers(1, 4),
     join_bytes=st.sampled_from([0, 1, 700, 20_000, 1 << 21]),
     cache_bytes=st.sampled_from([0, 3_000, 1 << 20]),
-    readers=st.sampled_from([1, 2, 1_000_000]),
+    executors=st.sampled_from([1, 2, 1_000_000]),
 )
 
 

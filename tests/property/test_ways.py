@@ -41,21 +41,21 @@ def spread(objects: int, subpartitions: int, slice_bytes: int, skew: float, seed
 
 
 def sent(whole: Manifest, tasks: int, limits: Limits) -> int:
-    """Return the different requests of all processes that share the tasks in turn, each through
+    """Return the different requests of all executors that share the tasks in turn, each through
     the shards of the manifest."""
     asked: set[object] = set()
     shards = firsts(len(whole.sources), whole.count) or range(0, whole.count, whole.count)
     ends = [whole.count * at // tasks for at in range(tasks + 1)]
     for task in range(tasks):
-        process, left = task % limits.readers, range(ends[task], ends[task + 1])
+        executor, left = task % limits.executors, range(ends[task], ends[task + 1])
         while left:
             first = left.start // shards.step * shards.step
             shard = whole.part(first, min(shards.step, whole.count - first))
             count = min(len(left), first + shard.count - left.start)
             deployment = InputGateDeployment(shard, SCHEMA, left.start, count, task)
-            asked |= {(process, p.source.name, p.window) for p in plan(deployment, limits)}
+            asked |= {(executor, p.source.name, p.window) for p in plan(deployment, limits)}
             if len(shards) > 1:
-                asked.add((process, "shard", first))
+                asked.add((task % limits.readers, "shard", first))
             left = left[count:]
     return len(asked)
 
@@ -65,7 +65,7 @@ def sent(whole: Manifest, tasks: int, limits: Limits) -> int:
     subpartitions=st.integers(1, 1000),
     slice_bytes=st.integers(20, 4 * MIB),
     skew=st.sampled_from([0.0, 0.1, 0.3]),
-    readers=st.integers(1, 8),
+    executors=st.integers(1, 8),
     share=st.integers(1, 8),
     seed=st.integers(0, 9),
 )
@@ -77,18 +77,21 @@ def test_requests_are_those_of_the_readers(
     subpartitions: int,
     slice_bytes: int,
     skew: float,
-    readers: int,
+    executors: int,
     share: int,
     seed: int,
 ) -> None:
     """The number of requests is known before they are sent, to a quarter. Tasks whose ranges cross
     the borders of windows may send one more for each object."""
-    limits, tasks = replace(Limits(), readers=readers), max(1, subpartitions // share)
+    limits, tasks = (
+        replace(Limits(), readers=2 * executors, executors=executors),
+        max(1, subpartitions // share),
+    )
     whole = spread(objects, subpartitions, slice_bytes, skew, seed)
     rows, stored_bytes = 1 << 40, int(whole.sizes.sum())
     size = ExchangeSize(objects, objects, subpartitions, rows, stored_bytes, tasks)
     counted, predicted = sent(whole, tasks, limits), requests(size, DIRECT, limits).gets
-    borders = objects * min(tasks, subpartitions) if share > 1 else objects * readers
+    borders = objects * min(tasks, subpartitions) if share > 1 else objects * executors
     assert abs(predicted - counted) <= 0.25 * counted + borders
 
 
@@ -96,16 +99,16 @@ def test_requests_are_those_of_the_readers(
     partitions=st.integers(500, 20_000),
     subpartitions=st.integers(1, 20_000),
     partition_bytes=st.integers(1, 32 * MIB),
-    readers=st.integers(1, 2_000),
+    executors=st.integers(1, 2_000),
 )
-@example(partitions=10_000, subpartitions=10_000, partition_bytes=10 * MIB, readers=1_000)
-@example(partitions=500, subpartitions=20_000, partition_bytes=32 * MIB, readers=2_000)
+@example(partitions=10_000, subpartitions=10_000, partition_bytes=10 * MIB, executors=1_000)
+@example(partitions=500, subpartitions=20_000, partition_bytes=32 * MIB, executors=2_000)
 def test_requests_grow_with_the_square_root(
-    partitions: int, subpartitions: int, partition_bytes: int, readers: int
+    partitions: int, subpartitions: int, partition_bytes: int, executors: int
 ) -> None:
     """A wide exchange sends at most 2 P sqrt(P) requests, P being the larger of its two numbers,
     where a direct one may send the product of both."""
-    limits = replace(Limits(), readers=readers)
+    limits = replace(Limits(), readers=2 * executors, executors=executors)
     stored_bytes = partitions * partition_bytes
     rows = ceil(stored_bytes / 20)
     size = ExchangeSize(partitions, partitions, subpartitions, rows, stored_bytes, subpartitions)
@@ -118,12 +121,12 @@ def test_requests_grow_with_the_square_root(
     partitions=st.integers(1, 16),
     subpartitions=st.integers(1, 200),
     stored_bytes=st.integers(0, 64 * MIB),
-    readers=st.integers(1, 8),
+    executors=st.integers(1, 8),
 )
 def test_small_exchanges_are_read_as_they_are(
-    partitions: int, subpartitions: int, stored_bytes: int, readers: int
+    partitions: int, subpartitions: int, stored_bytes: int, executors: int
 ) -> None:
-    limits = replace(Limits(), readers=readers)
+    limits = replace(Limits(), readers=2 * executors, executors=executors)
     size = ExchangeSize(
         partitions, partitions, subpartitions, stored_bytes, stored_bytes, subpartitions
     )

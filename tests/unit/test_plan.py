@@ -78,7 +78,7 @@ def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployme
 
 
 @pytest.mark.parametrize(
-    ("readers", "slice_bytes", "joins"),
+    ("executors", "slice_bytes", "joins"),
     [
         (1, 900_000, True),
         (2, 900_000, True),
@@ -88,11 +88,11 @@ def deployment(whole: Manifest, first: int, count: int = 1) -> InputGateDeployme
     ],
 )
 def test_neighbours_come_along_where_they_are_wanted(
-    readers: int, slice_bytes: int, joins: bool
+    executors: int, slice_bytes: int, joins: bool
 ) -> None:
     """A neighbour is read along only while that costs less than the requests that it saves; many
     parallel readers make it cost more."""
-    group = group_of(manifest(1_000, slice_bytes), Limits(readers=readers))
+    group = group_of(manifest(1_000, slice_bytes), Limits(executors=executors))
     assert joins is (group > 1)
 
 
@@ -180,9 +180,11 @@ def test_uneven_subpartitions_fill_their_groups() -> None:
 def test_a_reader_of_whole_groups_reads_no_neighbours() -> None:
     """Its windows begin and end with the subpartitions that it wants."""
     whole = manifest(100, 200_000)
-    windows = {(p.source.name, p.window) for p in plan(deployment(whole, 7, 25), Limits(readers=2))}
+    windows = {
+        (p.source.name, p.window) for p in plan(deployment(whole, 7, 25), Limits(executors=2))
+    }
     assert sum(window.length for _, window in windows) == 2 * 25 * 200_000
-    assert [] == list(read_on(deployment(whole, 7, 25), Limits(readers=2)))
+    assert [] == list(read_on(deployment(whole, 7, 25), Limits(executors=2)))
 
 
 def test_windows_leave_room_for_all_requests() -> None:

@@ -11,9 +11,11 @@ import gc
 import sys
 from collections import OrderedDict
 from functools import partial
+from pathlib import Path
 from zipimport import zipimporter
 
 import pyarrow as pa
+import xxhash
 
 from ....control.kafka.log import KafkaEventLog
 from ....storage.contract import ShuffleEnvironmentContext
@@ -22,6 +24,7 @@ from ....storage.runtime import Runtime
 from ....storage.services import StorageFactory
 from ....storage.stores.open_store import open_store
 from .exchange_tasks import WorkerSettings
+from .local_folder import local_folder
 
 _ENVIRONMENTS: OrderedDict[str, ObjectStoreEnvironment] = OrderedDict()
 _ENVIRONMENTS_MAX = 4
@@ -41,7 +44,8 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
             settings.limits,
             settings.store,
         )
-        context = ShuffleEnvironmentContext(settings.job, Runtime(settings.wait_s))
+        runtime = Runtime(settings.wait_s, folder=_shared_folder(settings))
+        context = ShuffleEnvironmentContext(settings.job, runtime)
         shuffle = _ENVIRONMENTS[settings.key] = factory.create_shuffle_environment(context)
         if len(_ENVIRONMENTS) > _ENVIRONMENTS_MAX:
             _ENVIRONMENTS.popitem(last=False)[1].close()
@@ -49,6 +53,13 @@ def environment(settings: WorkerSettings) -> ObjectStoreEnvironment:
     freeze_modules()
     forget_zips()
     return shuffle
+
+
+def _shared_folder(settings: WorkerSettings) -> Path | None:
+    """Return the folder that the workers of this executor share for one store."""
+    folder = local_folder()
+    named = f"headgate-{xxhash.xxh3_64_hexdigest(settings.store.encode())}"
+    return Path(folder, named) if folder is not None else None
 
 
 def keep_memory() -> None:

@@ -6,7 +6,6 @@ A group may have rows on several sides, which are read one after the other. A co
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,9 +18,9 @@ import pyarrow.ipc as ipc
 
 from .....control.errors import Invalid
 from .....storage.writing.encoding import cut
+from ..local_folder import local_folder
 from .key_order import Longs, as_one, groups, indices
 
-_FOLDERS = "SPARK_LOCAL_DIRS"
 _PIECE_BYTES = 1 << 20
 
 
@@ -126,8 +125,7 @@ def _written(
 ) -> Iterator[_Run]:
     """Write the batches of each side to a file, sorted by group. The file has no name and goes with
     its process."""
-    folders = os.environ.get(_FOLDERS, "").split(",")
-    folder = next((path for path in folders if os.access(path, os.W_OK | os.X_OK)), None)
+    folder = local_folder()
     for at, side in enumerate(sides):
         if not batches_by_side[at]:
             continue

@@ -1,0 +1,100 @@
+"""Ranges that the processes of one executor share: files in a folder that goes with the executor.
+
+Guarantees: of the processes that want a range at the same time, one requests it. A file is whole or
+absent. The lock of a process that dies is free. A folder that cannot be used costs requests only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import xxhash
+
+from ..stores.port import BlobStore, ByteRange
+
+_LOCKS = 256
+_LOCK_PREFIX = "lock-"
+_NEW_SUFFIX = ".new"
+
+
+class SharedRanges:
+    def __init__(self, store: BlobStore, folder: Path, bytes_max: int) -> None:
+        self._store = store
+        self._folder = folder
+        self._bytes_max = bytes_max
+
+    def get(self, name: str, span: ByteRange) -> tuple[memoryview, bool]:
+        """Return a range's bytes, and whether they were requested from the store."""
+        path = self._path(name, span)
+        if (body := _read(path, span.length)) is not None:
+            return body, False
+        with self._locked(path):
+            if (body := _read(path, span.length)) is not None:
+                return body, False
+            body = self._store.get(name, span)
+            with suppress(OSError):
+                self._keep(path, body)
+            return body, True
+
+    def forget(self, name: str, span: ByteRange) -> None:
+        """Drop a range whose bytes are wrong."""
+        with suppress(OSError):
+            self._path(name, span).unlink()
+
+    def _path(self, name: str, span: ByteRange) -> Path:
+        key = f"{name} {span.start} {span.length}"
+        return self._folder / xxhash.xxh3_128_hexdigest(key.encode())
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Hold the lock of a range, which it shares with few others."""
+        lock = f"{_LOCK_PREFIX}{int(path.name, 16) % _LOCKS}"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(self._folder / lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError:
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def _keep(self, path: Path, body: memoryview) -> None:
+        new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")
+        try:
+            new.write_bytes(body)
+            new.rename(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        entries = [entry for entry in os.scandir(self._folder) if _is_range(entry.name)]
+        files = sorted((entry.stat().st_mtime_ns, entry.stat().st_size, entry) for entry in entries)
+        left_bytes = sum(size_bytes for _, size_bytes, _ in files)
+        for _, size_bytes, entry in files[:-1]:
+            if left_bytes <= self._bytes_max:
+                return
+            os.unlink(entry)
+            left_bytes -= size_bytes
+
+
+def _is_range(name: str) -> bool:
+    return not name.startswith(_LOCK_PREFIX) and not name.endswith(_NEW_SUFFIX)
+
+
+def _read(path: Path, length: int) -> memoryview | None:
+    """Return the bytes of a file; None if there is no such file of that length."""
+    try:
+        body = path.read_bytes()
+    except OSError:
+        return None
+    return memoryview(body) if len(body) == length else None

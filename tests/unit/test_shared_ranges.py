@@ -1,0 +1,140 @@
+"""The ranges that the processes of an executor share: requested once, never wrong, never in the
+way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from headgate.control.errors import Lost
+from headgate.storage.reading.range_cache import RangeCache
+from headgate.storage.reading.shared_ranges import SharedRanges
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.port import ByteRange
+
+NAME = "object"
+
+
+class Store(MemoryBlobStore):
+    """A store that counts requests and waits until it may answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.may_answer = Event()
+        self.may_answer.set()
+        self.put(NAME, bytes(range(200)), "w")
+
+    def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        assert self.may_answer.wait(5.0)
+        self.asked += 1
+        return super().get(name, span)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def test_processes_share_a_request(store: Store, tmp_path: Path) -> None:
+    """Only one of many that want a range at the same time requests it."""
+    store.may_answer.clear()
+    with ThreadPoolExecutor(8) as pool:
+        asked = [
+            pool.submit(SharedRanges(store, tmp_path, 1_000).get, NAME, ByteRange(3, 4))
+            for _ in range(8)
+        ]
+        store.may_answer.set()
+        answers = [future.result(5.0) for future in asked]
+    assert store.asked == 1 == sum(requested for _, requested in answers)
+    assert {bytes(body) for body, _ in answers} == {bytes([3, 4, 5, 6])}
+
+
+def test_only_shared_ranges_are_in_the_folder(store: Store, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        caches = [RangeCache(store, 100, pool, SharedRanges(store, tmp_path, 99)) for _ in (1, 2)]
+        for cache in caches:
+            assert bytes(cache.fetch(NAME, ByteRange(0, 2)).result(5.0)) == bytes([0, 1])
+            assert bytes(cache.fetch(NAME, ByteRange(5, 2), shared=True).result(5.0)) == b"\5\6"
+    assert [cache.requests for cache in caches] == [2, 1]
+    assert store.asked == 3
+
+
+def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
+    """A file whose bytes have changed is dropped by the reader that finds it; a file that was cut
+    off is never read."""
+    shared, span = SharedRanges(store, tmp_path, 1_000), ByteRange(3, 4)
+    shared.get(NAME, span)
+    (path,) = (entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-"))
+    path.write_bytes(b"cut")
+    assert bytes(shared.get(NAME, span)[0]) == bytes([3, 4, 5, 6])
+    path.write_bytes(b"evil")
+    with ThreadPoolExecutor(1) as pool:
+        cache = RangeCache(store, 100, pool, shared)
+        assert bytes(cache.fetch(NAME, span, shared=True).result(5.0)) == b"evil"
+        cache.forget(NAME, span)
+        assert bytes(cache.fetch(NAME, span, shared=True).result(5.0)) == bytes([3, 4, 5, 6])
+
+
+def test_the_oldest_ranges_go(store: Store, tmp_path: Path) -> None:
+    shared = SharedRanges(store, tmp_path, 20)
+    for at in range(10):
+        shared.get(NAME, ByteRange(at, 8))
+    kept = [entry for entry in tmp_path.iterdir() if not entry.name.startswith("lock-")]
+    assert sum(entry.stat().st_size for entry in kept) <= 20
+    assert not shared.get(NAME, ByteRange(9, 8))[1]
+
+
+def test_an_object_that_is_gone_is_lost(store: Store, tmp_path: Path) -> None:
+    shared = SharedRanges(store, tmp_path, 20)
+    for _ in range(2):
+        with pytest.raises(Lost):
+            shared.get("nothing", ByteRange(0, 1))
+
+
+@pytest.mark.parametrize("blocked", ["a file", "no right"])
+def test_a_folder_that_cannot_be_used_costs_requests_only(
+    store: Store, tmp_path: Path, blocked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    if blocked == "a file":
+        folder.touch()
+    else:
+        monkeypatch.setattr(Path, "write_bytes", _refused)
+    shared = SharedRanges(store, folder, 20)
+    assert [bytes(shared.get(NAME, ByteRange(1, 1))[0]) for _ in range(2)] == [b"\1", b"\1"]
+    assert store.asked == 2
+    assert not folder.is_dir() or all(e.name.startswith("lock-") for e in folder.iterdir())
+
+
+def _refused(*_: object) -> int:
+    raise PermissionError("no space, no right")
+
+
+def test_the_lock_of_a_process_that_died_is_free(store: Store, tmp_path: Path) -> None:
+    holder = f"""
+import fcntl, os, pathlib, sys
+for lock in range(256):
+    file = os.open(pathlib.Path({str(tmp_path)!r}) / f"lock-{{lock}}", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", holder]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        asked = pool.submit(SharedRanges(store, tmp_path, 20).get, NAME, ByteRange(1, 1))
+        assert not asked.done()
+        process.kill()
+        assert bytes(asked.result(5.0)[0]) == b"\1"
+    assert os.listdir(tmp_path)
