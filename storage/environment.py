@@ -50,7 +50,7 @@ class ObjectStoreEnvironment:
         shared = None
         if runtime.folder is not None:
             shared_bytes = limits.cache_bytes * _SHARED_CACHES
-            shared = SharedRanges(store, runtime.folder, shared_bytes)
+            shared = SharedRanges(store, runtime.folder, shared_bytes, runtime.clock)
         self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()

@@ -72,7 +72,6 @@ class SegmentGate:
     def _read(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that
         the log confirms the event while the rows are decoded."""
-        requests_before = self._range_cache.requests
         ahead: deque[tuple[Slice, Future[memoryview]]] = deque()
         receipt: Receipt | None = None
         following = self._next()
@@ -88,7 +87,7 @@ class SegmentGate:
                 self._take(*ahead.popleft())
             following = following or self._next()
             if following is None and not ahead and receipt is None:
-                receipt = self._end(self._range_cache.requests - requests_before)
+                receipt = self._end(self._range_cache.take_requests())
             if self._ready:
                 piece, body = self._ready.popleft()
                 self._handed_out.add(piece.part)

@@ -37,7 +37,7 @@ class RangeCache:
         self._held: OrderedDict[_Key, Future[memoryview] | bytes | memoryview] = OrderedDict()
         self._held_bytes = 0
         self._closed = False
-        self.requests = 0
+        self._requests = 0
 
     def fetch(self, name: str, span: ByteRange, shared: bool = False) -> Future[memoryview]:
         """Return a future of a range's bytes. Send a request unless the range is cached, here or,
@@ -76,8 +76,14 @@ class RangeCache:
         else:
             body, requested = self._store.get(name, span), True
         with self._lock:
-            self.requests += requested
+            self._requests += requested
         return body
+
+    def take_requests(self) -> int:
+        """Return the number of requests since the last call."""
+        with self._lock:
+            taken, self._requests = self._requests, 0
+        return taken
 
     def close(self) -> None:
         """Cancel the requests that wait. The executor cancels them, and thereby calls `_settle`,

@@ -1,7 +1,8 @@
 """Ranges that the processes of one executor share: files in a folder that goes with the executor.
 
 Guarantees: of the processes that want a range at the same time, one requests it. A file is whole or
-absent. The lock of a process that dies is free. A folder that cannot be used costs requests only.
+absent. The lock of a process that dies is free, and nobody waits long for a stopped one.
+A folder that cannot be used costs requests only.
 """
 
 from __future__ import annotations
@@ -15,25 +16,34 @@ from pathlib import Path
 
 import xxhash
 
+from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ..stores.port import BlobStore, ByteRange
 
 _LOCKS = 256
 _LOCK_PREFIX = "lock-"
 _NEW_SUFFIX = ".new"
+_PATIENCE_S = 10.0
+_POLL_S = 0.005
+_LOOKS = 8  # a process looks how full the folder is when it has written this part of its limit
 
 
 class SharedRanges:
-    def __init__(self, store: BlobStore, folder: Path, bytes_max: int) -> None:
+    def __init__(
+        self, store: BlobStore, folder: Path, bytes_max: int, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._store = store
         self._folder = folder
         self._bytes_max = bytes_max
+        self._clock = clock
+        self._new_bytes = bytes_max
+        self._lock = threading.Lock()
 
     def get(self, name: str, span: ByteRange) -> tuple[memoryview, bool]:
         """Return a range's bytes, and whether they were requested from the store."""
         path = self._path(name, span)
         if (body := _read(path, span.length)) is not None:
             return body, False
-        with self._locked(path):
+        with self._alone(path):
             if (body := _read(path, span.length)) is not None:
                 return body, False
             body = self._store.get(name, span)
@@ -51,8 +61,9 @@ class SharedRanges:
         return self._folder / xxhash.xxh3_128_hexdigest(key.encode())
 
     @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        """Hold the lock of a range, which it shares with few others."""
+    def _alone(self, path: Path) -> Iterator[None]:
+        """Hold the lock of a range, which it shares with few others, or wait until the file is
+        there. Go on without the lock if its holder has stopped."""
         lock = f"{_LOCK_PREFIX}{int(path.name, 16) % _LOCKS}"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +72,9 @@ class SharedRanges:
             yield
             return
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            deadline = Deadline.after(_PATIENCE_S, self._clock)
+            while not (_lock(file) or path.exists() or deadline.passed):
+                self._clock.sleep_s(_POLL_S)
             yield
         finally:
             os.close(file)
@@ -74,21 +87,36 @@ class SharedRanges:
         except OSError:
             new.unlink(missing_ok=True)
             raise
-        self._drop_oldest()
+        with self._lock:
+            self._new_bytes += len(body)
+            if crowded := self._new_bytes > self._bytes_max // _LOOKS:
+                self._new_bytes = 0
+        if crowded:
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        entries = [entry for entry in os.scandir(self._folder) if _is_range(entry.name)]
-        files = sorted((entry.stat().st_mtime_ns, entry.stat().st_size, entry) for entry in entries)
+        """Delete old files until the others are few enough. Others may do the same."""
+        files = []
+        for entry in os.scandir(self._folder):
+            with suppress(FileNotFoundError):
+                if not entry.name.startswith(_LOCK_PREFIX):
+                    files.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
+        files.sort()
         left_bytes = sum(size_bytes for _, size_bytes, _ in files)
-        for _, size_bytes, entry in files[:-1]:
+        for _, size_bytes, path in files[:-1]:
             if left_bytes <= self._bytes_max:
                 return
-            os.unlink(entry)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
             left_bytes -= size_bytes
 
 
-def _is_range(name: str) -> bool:
-    return not name.startswith(_LOCK_PREFIX) and not name.endswith(_NEW_SUFFIX)
+def _lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _read(path: Path, length: int) -> memoryview | None:

@@ -58,7 +58,6 @@ class StretchReader:
             Corrupt: fewer or more rows were read than are stated.
         """
         it = self._deployment
-        requests_before = self._range_cache.requests
         for block in self._blocks():
             windows = {source.name: self._fetch(source) for source in block.sources}
             for group in _cut(block, group_bytes):
@@ -68,7 +67,7 @@ class StretchReader:
         stated_rows = int(it.manifest.part(it.first, it.count).rows.sum())
         if self._rows != stated_rows:
             raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
-        result, requests = it.manifest.result, self._range_cache.requests - requests_before
+        result, requests = it.manifest.result, self._range_cache.take_requests()
         rows = self._rows - self._gate_rows  # a gate announces its own
         consumed = Consumed(result, it.first, it.count, it.task, rows, self._bytes, requests)
         announcer = self._clients.announcer(f"reader {result}/{it.task}")

@@ -29,14 +29,15 @@ def run(spark: SparkSession) -> Table:
 def _figures(spark: SparkSession, df: DataFrame) -> list[str]:
     with attached(spark, "real") as (hg, meter):
         made: list[DataFrame] = []
+        before = hg.report()  # of the same application
         write = meter.measure(lambda: made.append(hg.repartition(df, _SUBPARTITIONS, "k")))
         cost = add(write, meter.measure(lambda: consume(made[0])))
         report = hg.report()
         last = report.results[-1]
         return [
             str(last.puts),
-            f"{report.puts:,}",
-            f"{report.gets:,}",
+            f"{report.puts - before.puts:,}",
+            f"{report.gets - before.gets:,}",
             f"{last.stored_bytes / 1e6:.0f}",
             *(f"{cpu_s:.1f}" for cpu_s in (cost.wall_s, cost.jvm_s, cost.python_s)),
             *(f"{cpu_s:.1f}" for cpu_s in (cost.store_s, cost.broker_s)),

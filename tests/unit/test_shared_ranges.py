@@ -3,9 +3,9 @@ way."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -62,7 +62,7 @@ def test_only_shared_ranges_are_in_the_folder(store: Store, tmp_path: Path) -> N
         for cache in caches:
             assert bytes(cache.fetch(NAME, ByteRange(0, 2)).result(5.0)) == bytes([0, 1])
             assert bytes(cache.fetch(NAME, ByteRange(5, 2), shared=True).result(5.0)) == b"\5\6"
-    assert [cache.requests for cache in caches] == [2, 1]
+    assert [cache.take_requests() for cache in caches] == [2, 1]
     assert store.asked == 3
 
 
@@ -117,8 +117,10 @@ def _refused(*_: object) -> int:
     raise PermissionError("no space, no right")
 
 
-def test_the_lock_of_a_process_that_died_is_free(store: Store, tmp_path: Path) -> None:
-    holder = f"""
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that holds all locks."""
+    program = f"""
 import fcntl, os, pathlib, sys
 for lock in range(256):
     file = os.open(pathlib.Path({str(tmp_path)!r}) / f"lock-{{lock}}", os.O_RDWR | os.O_CREAT)
@@ -126,15 +128,43 @@ for lock in range(256):
 print("locked", flush=True)
 sys.stdin.read()
 """
-    command = [sys.executable, "-c", holder]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"locked\n"
+        yield process
+        process.kill()
+
+
+def test_the_lock_of_a_process_that_died_is_free(
+    store: Store, tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(SharedRanges(store, tmp_path, 20).get, NAME, ByteRange(1, 1))
         assert not asked.done()
-        process.kill()
+        holder.kill()
         assert bytes(asked.result(5.0)[0]) == b"\1"
-    assert os.listdir(tmp_path)
+
+
+@pytest.mark.usefixtures("holder")
+def test_nobody_waits_for_a_process_that_is_stopped(store: Store, tmp_path: Path) -> None:
+    clock = PatientClock()
+    shared = SharedRanges(store, tmp_path, 20, clock)
+    assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
+    assert 0 < clock.monotonic_s() < 60
+
+
+class PatientClock:
+    """A clock whose time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now_ms(self) -> int:
+        return int(self._now_s * 1_000)
+
+    def monotonic_s(self) -> float:
+        return self._now_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self._now_s += seconds
