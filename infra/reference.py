@@ -71,7 +71,7 @@ def _refused_table(refused: Mapping[str, str]) -> str:
 
 def _default(key: str, value: Any) -> str:
     """Return a default as a user types it, and in a larger unit if that is easier to read."""
-    if value in ("", None):
+    if value is None or not str(value):
         return "(empty)"
     if key.endswith("bytes") and value >= _MIB:
         return f"`{value}` ({value // _MIB} MiB)"

@@ -19,12 +19,15 @@ from ...control.contract import ShuffleMasterContext
 from ...control.errors import Invalid
 from ...control.ids import job_id
 from ...storage.limits import Limits
+from ...storage.stores.costs import COSTS, kind_of
+from .exchanges.budget import Budget
 from .exchanges.exchange import Exchanger, JobContext
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .services import JobServices, StartLocal, open_services
 from .session import Headgate
-from .settings import Settings, is_true, read_settings
+from .settings import ExchangeSettings, Settings, is_true, read_settings
+from .tasks.exchange_tasks import WorkerSettings
 from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
@@ -90,7 +93,8 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
         master.register_job(reruns)
         epoch = master.state(worker.job).epoch
         exchanges = settings.exchanges
-        job_context = JobContext(master, services.store, worker, exchanges, epoch, reruns)
+        budget = _budget(exchanges, worker)
+        job_context = JobContext(master, services.store, worker, exchanges, epoch, reruns, budget)
         door = None
         if exchanges.catalyst != "off" and (door := open_door(spark)) is None:
             _LOG.warning(
@@ -102,6 +106,13 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
     except BaseException:
         master.close()
         raise
+
+
+def _budget(settings: ExchangeSettings, worker: WorkerSettings) -> Budget:
+    prices = (
+        settings.prices if settings.prices != "auto" else kind_of(worker.store, dict(worker.s3))
+    )
+    return Budget(settings.budget, settings.budget_job, settings.budget_warn, COSTS[prices])
 
 
 def _require_headgate(spark: SparkSession) -> None:

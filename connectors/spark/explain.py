@@ -49,7 +49,8 @@ def _told(done: FinishedExchange, report: ResultReport) -> str:
     return (
         f"{done.label}: {report.result}, {report.partitions} x {report.subpartitions}, "
         f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {report.puts} PUT, "
-        f"{report.gets} GET, {done.took_s:.2f} s{_skew(done.written.rows)}"
+        f"{report.gets} GET ({report.predicted_gets} predicted), "
+        f"{done.took_s:.2f} s{_skew(done.written.rows)}"
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ...control.ids import ResultId
 from ...control.model.state import Forgotten, JobState, ResultState
+from ...storage.stores.costs import COSTS
 
-PUT_USD = 0.005 / 1000
-GET_USD = 0.0004 / 1000
+_COSTS = COSTS["s3-standard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class ResultReport:
     puts: int
     """Segments of consumable attempts."""
     gets: int
-    """Reads that readers have announced."""
+    """Requests that readers have announced."""
+    predicted_gets: int
+    """Requests that readers were expected to send; -1 if this driver did not write the result."""
     read_bytes: int
     released: str | None
     """Reason of the release; None while the result is not released."""
@@ -41,7 +43,7 @@ class ResultReport:
     def price_usd(self) -> float:
         """Return the price of these puts and gets, by the list prices of S3 Standard in us-east-1.
         Retries and superseded attempts are left out."""
-        return price_usd(self.puts, self.gets)
+        return _COSTS.usd(self.puts, self.gets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +77,19 @@ class JobReport:
 
     @property
     def price_usd(self) -> float:
-        return price_usd(self.puts, self.gets)
+        return _COSTS.usd(self.puts, self.gets)
 
 
-def price_usd(puts: int, gets: int) -> float:
-    return puts * PUT_USD + gets * GET_USD
-
-
-def job_report(state: JobState, native: Mapping[str, int]) -> JobReport:
-    results = tuple(_report(name, state.results[name]) for name in state.results)
+def job_report(
+    state: JobState, native: Mapping[str, int], predicted_gets: Mapping[ResultId, int]
+) -> JobReport:
+    results = tuple(
+        _report(name, state.results[name], predicted_gets.get(name, -1)) for name in state.results
+    )
     return JobReport(state.job, results, native, state.forgotten)
 
 
-def _report(name: ResultId, result: ResultState) -> ResultReport:
+def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultReport:
     written, reads = result.totals.written, result.totals.reads
     return ResultReport(
         result=name,
@@ -101,6 +103,7 @@ def _report(name: ResultId, result: ResultState) -> ResultReport:
         superseded=written.superseded,
         puts=written.segments,
         gets=reads.requests,
+        predicted_gets=predicted_gets,
         read_bytes=reads.read_bytes,
         released=result.fate.released,
     )

@@ -248,7 +248,8 @@ class Headgate:
             self._end()
 
     def _report(self, native: Mapping[str, int]) -> JobReport:
-        return job_report(self._exchanger.job_context.master.state(self.job), dict(native))
+        context = self._exchanger.job_context
+        return job_report(context.master.state(self.job), dict(native), context.predicted_gets)
 
     def _written_of(self, df: DataFrame) -> StoredExchange:
         self._queries.require_open()

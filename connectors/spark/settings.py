@@ -16,6 +16,8 @@ from ...control.kafka.settings import BEATS_MS, KafkaSettings, TopicSettings
 from ...control.options import FLAG, TEXT, Option, OptionKind, one_of, read_options, whole
 from ...storage.contract import SEGMENT_BYTES_MAX
 from ...storage.limits import Limits
+from ...storage.stores.costs import COSTS
+from .exchanges.budget import NO_LIMIT, Cost, read_budget
 
 T = TypeVar("T")
 
@@ -31,6 +33,8 @@ _LEASE = OptionKind(
     lambda ms: ms == 0 or _LEASE_MS_MIN <= ms <= BEATS_MS,
 )
 _TOPIC, _MASTER, _LIMITS = TopicSettings(), MasterSettings(), Limits()
+
+_BUDGET = OptionKind("limits such as `$0.50, 100000 requests, 20g`", read_budget)
 
 OPTIONS = (
     Option("broker", "", TEXT, "Kafka's bootstrap servers; empty: an embedded broker"),
@@ -110,6 +114,30 @@ OPTIONS = (
         "`true`: where the readers of a wide exchange would send many requests for small slices, "
         "tasks combine the objects of its map stage first",
     ),
+    Option(
+        "budget",
+        NO_LIMIT,
+        _BUDGET,
+        "limits of one exchange, such as `$0.50, 100000 requests, 20g` (dollars, requests, stored "
+        "bytes). They are checked before its first task, by Spark's estimate of its size, and "
+        "before its rows are read, when the size is known",
+    ),
+    Option("budget.job", NO_LIMIT, _BUDGET, "the same limits for all exchanges of the job"),
+    Option(
+        "budget.warn",
+        False,
+        FLAG,
+        "`true`: an exchange that exceeds a limit runs, and the driver's log has a warning; "
+        "`false`: it is refused",
+    ),
+    Option(
+        "prices",
+        "auto",
+        one_of("auto", *COSTS),
+        "costs by which ways are chosen and limits are checked: `s3-standard`, `s3-express`: list "
+        "prices of us-east-1; `own`: a store without a bill; `auto`: by the store's URL and "
+        "endpoint",
+    ),
     Option("codec", "lz4", one_of("lz4", "zstd", "none"), "compression of segments"),
     Option(
         "batch.rows",
@@ -171,6 +199,14 @@ class ExchangeSettings:
     """True if a job prepares the session for its first query."""
     combine: bool
     """True if the objects of wide exchanges are combined before they are read."""
+    budget: Cost
+    """The limits of one exchange."""
+    budget_job: Cost
+    """The limits of all exchanges of the job."""
+    budget_warn: bool
+    """True if an exchange that exceeds a limit runs."""
+    prices: str
+    """The kind of store by which costs are computed; `auto`: by its URL."""
     codec: str
     """The compression of segments."""
     batch_rows: int

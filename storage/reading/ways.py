@@ -1,6 +1,7 @@
-"""The requests of an exchange, computed before they are sent.
+"""The ways to carry an exchange, and the costs of each, computed before they arise.
 
-Pure: the numbers follow from the size of the exchange and from the limits of its readers.
+Pure: the numbers follow from the size of the exchange, the limits of its readers and the costs of
+the store.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from math import ceil, exp, inf, sqrt
 
 from ..format.manifest_shards import firsts
 from ..limits import Limits
+from ..stores.costs import StoreCosts
 from .read_plan import group_bytes
 
-_REQUEST_S = 1.5e-3  # of a store and its client, for a small range
-_SLICE_S = 1.5e-4  # to check a slice, decode it and give it to the JVM
+_SLICE_S = 1e-4  # to check a slice, decode it and give it to the JVM
+_READ_BYTE_S = 8e-9  # to decode a byte and give it to the JVM
 _COPIED_BYTE_S = 1e-8  # to read, decode, sort, encode and store a byte once more
 _STAGE_S = 0.3  # of another stage of tasks
-_TASK_S = 0.03
+_TASK_S = 0.005
+_SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
 _WIDE = 500
 
@@ -49,10 +52,30 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests between the end of the map stage and the end of the last reader."""
+    puts: int = 0
+    gets: int = 0
 
-    puts: int
-    gets: int
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(self.puts + other.puts, self.gets + other.gets)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The costs of one way, from the end of the map stage to the end of the last reader."""
+
+    way: Way
+    combining: Requests
+    """The requests of the tasks that combine."""
+    reading: Requests
+    seconds: float
+    """The time that passes. Tasks share the work evenly."""
+    usd: float
+    """The price of the requests, and of storing the rows for an hour."""
+
+    @property
+    def requests(self) -> int:
+        sent = self.combining + self.reading
+        return sent.puts + sent.gets
 
 
 DIRECT = Way()
@@ -62,17 +85,6 @@ def combined_bytes(limits: Limits) -> int:
     """Return the stored bytes that one segment of combined rows has at most. In memory, rows take
     about twice as much."""
     return limits.segment_bytes // 2
-
-
-def requests(size: ExchangeSize, way: Way, limits: Limits) -> Requests:
-    if way == DIRECT:
-        return _reads(size, size.objects, limits)
-    groups = way.ranges * _pieces_of_share(size, way, combined_bytes(limits))
-    blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
-    combined = _reads(size, way.bundles, limits, way.bundles * groups)
-    combining_gets = _filled(size.objects * blocks, size.rows)
-    combining_puts = _filled(way.bundles * groups, size.rows)
-    return Requests(combining_puts + combined.puts, combining_gets + combined.gets)
 
 
 def _pieces_of_share(size: ExchangeSize, way: Way, bytes_max: int) -> int:
@@ -109,19 +121,30 @@ def _filled(windows: int, rows: int) -> int:
     return round(windows * (1 - exp(-rows / windows))) if windows else 0
 
 
-def seconds(size: ExchangeSize, way: Way, limits: Limits) -> float:
-    """Return the time from the end of the map stage to the end of the last reader, without the work
-    of Spark on the rows. Tasks share the work evenly."""
-    overlapping = way.bundles or size.objects
+def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> Prediction:
+    stored_bytes, overlapping, combining = size.stored_bytes, size.objects, Requests()
+    combining_s, shares = 0.0, way.bundles * way.ranges
+    reading = _reads(size, overlapping, limits)
+    if way != DIRECT:
+        overlapping = way.bundles
+        groups = way.ranges * _pieces_of_share(size, way, combined_bytes(limits))
+        blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
+        combining = Requests(
+            _filled(overlapping * groups, size.rows), _filled(size.objects * blocks, size.rows)
+        )
+        reading = _reads(size, overlapping, limits, overlapping * groups)
+        copying_s = shares * _TASK_S + stored_bytes * _COPIED_BYTE_S
+        copying_s += (combining.puts + combining.gets) * costs.request_s
+        combining_s = _STAGE_S + copying_s / min(limits.readers, shares)
     slices = _filled(overlapping * size.subpartitions, size.rows)
-    sent = requests(size, way, limits)
-    work_s = (sent.puts + sent.gets) * _REQUEST_S + slices * _SLICE_S
-    read_s = work_s / min(limits.readers, size.tasks)
-    if way == DIRECT:
-        return read_s
-    shares = way.bundles * way.ranges
-    copying_s = shares * _TASK_S + size.stored_bytes * _COPIED_BYTE_S
-    return read_s + _STAGE_S + copying_s / min(limits.readers, shares)
+    reading_s = (reading.puts + reading.gets) * costs.request_s + slices * _SLICE_S
+    reading_s += size.tasks * _TASK_S + stored_bytes * _READ_BYTE_S
+    sent = combining + reading
+    put_bytes = stored_bytes if shares else 0
+    usd = costs.usd(sent.puts, sent.gets, put_bytes, stored_bytes + put_bytes)
+    usd += costs.storage_usd(stored_bytes + put_bytes)
+    reading_s /= min(limits.readers, size.tasks)
+    return Prediction(way, combining, reading, combining_s + reading_s, usd)
 
 
 def most_requests(size: ExchangeSize) -> float:
@@ -131,14 +154,18 @@ def most_requests(size: ExchangeSize) -> float:
     return 2 * wide * sqrt(wide) if wide >= _WIDE else inf
 
 
-def choose(size: ExchangeSize, limits: Limits) -> Way:
-    """Return the fastest way, among those that do not send too many requests."""
+def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
+    """Return the cheapest way, with the price of the processors, among those that do not send too
+    many requests."""
     ways = [DIRECT]
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
         shares = ceil(size.stored_bytes / bundles / (_FULL * limits.fetch_bytes))
         ways.append(Way(bundles, min(size.subpartitions, max(1, shares))))
         bundles = max(bundles + 1, bundles * 5 // 4)
-    most = most_requests(size)
-    bounded = [way for way in ways if requests(size, way, limits).gets <= most]
-    return min(bounded or ways, key=lambda way: seconds(size, way, limits))
+    most, slots = most_requests(size), min(limits.readers, size.tasks)
+    predictions = [predict(size, way, limits, costs) for way in ways]
+    bounded = [each for each in predictions if each.requests <= most]
+    return min(
+        bounded or predictions, key=lambda each: each.usd + each.seconds * slots * _SLOT_SECOND_USD
+    )

@@ -76,6 +76,8 @@ def main() -> None:
         console.print(wide)
     if "ways" in chosen.tables:
         console.print(ways.run(spark))
+    if "shapes" in chosen.tables:
+        console.print(ways.shapes(spark))
     if "fixed" in chosen.tables:
         console.print(fixed.run(spark, chosen.rounds * 4, chosen.places))
     if "check" in chosen.tables:

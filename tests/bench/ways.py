@@ -1,22 +1,46 @@
-"""A wide exchange of a gigabyte, read from the objects of its map tasks and from combined ones."""
+"""The ways to carry an exchange: their requests and times, predicted and measured."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from rich.table import Table
 
+from headgate import Headgate
+from headgate.connectors.spark.exchanges import exchange
+from headgate.control.events.types import Consumed, Produced
+from headgate.storage.reading.ways import DIRECT, Prediction, choose, predict
+
+from ..spark.cluster import recorded
 from ..spark.conftest import setting
 from .exchange import add
 from .places import attached, consume
 
 _ROWS, _PARTITIONS, _SUBPARTITIONS = 12_000_000, 200, 2_000
+_ROW_BYTES = 85  # stored
+SHAPES = (
+    (8, 32, 10),
+    (2, 100, 300),
+    (20, 20, 400),
+    (8, 200, 100),
+    (50, 500, 200),
+    (200, 200, 100),
+    (400, 400, 50),
+    (200, 1_000, 20),
+    (10, 5_000, 200),
+    (100, 2_000, 400),
+)
+"""The partitions, subpartitions and stored megabytes of the exchanges that hold the model against
+what happens."""
 
 
 def run(spark: SparkSession) -> Table:
-    numbers = spark.range(0, _ROWS, 1, _PARTITIONS)
-    text = F.sha2(F.col("id").cast("string"), 256).alias("s")
-    df = numbers.select("id", (F.hash("id") % 100_000).alias("k"), F.rand(1).alias("x"), text)
+    df = _rows(spark, _ROWS, _PARTITIONS)
     table = Table("way", "objects", "PUT", "GET", "MB", "s", "JVM", "Python", "store", "broker")
     table.title = f"{_PARTITIONS} x {_SUBPARTITIONS}; CPU seconds of each process"
     for name, combine in {"direct": "false", "combined": "true"}.items():
@@ -24,6 +48,76 @@ def run(spark: SparkSession) -> Table:
             table.add_row(name, *_figures(spark, df))
     table.add_row("Spark's own", *_own(spark, df))
     return table
+
+
+def shapes(spark: SparkSession) -> Table:
+    """Run exchanges of many shapes, each directly and, if that is chosen, combined."""
+    table = Table("shape", "MB", "way", "predicted", "GET", "ratio", "predicted s", "s", "ratio")
+    table.title = "requests and seconds from the end of the map stage to the end of the last reader"
+    for partitions, subpartitions, megabytes in SHAPES:
+        df = _rows(spark, megabytes * 1_000_000 // _ROW_BYTES, partitions)
+        for combine in ("false", "true"):
+            with setting(spark, {"spark.headgate.combine": combine}):
+                measured = _measured(spark, df, subpartitions)
+            if combine == "true" and measured.prediction.way == DIRECT:
+                continue
+            table.add_row(f"{partitions} x {subpartitions}", *measured.cells())
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    prediction: Prediction
+    gets: int
+    took_s: float
+    stored_bytes: int
+
+    def cells(self) -> Iterator[str]:
+        way = self.prediction.way
+        gets = self.prediction.combining.gets + self.prediction.reading.gets
+        yield f"{self.stored_bytes / 1e6:.0f}"
+        yield "direct" if way == DIRECT else f"{way.bundles} x {way.ranges}"
+        yield from (f"{gets:,}", f"{self.gets:,}", f"{gets / self.gets:.2f}")
+        seconds = self.prediction.seconds
+        yield from (f"{seconds:.2f}", f"{self.took_s:.2f}", f"{seconds / self.took_s:.2f}")
+
+
+def _measured(spark: SparkSession, df: DataFrame, subpartitions: int) -> _Measured:
+    predictions: list[Prediction] = []
+
+    def noting(made: Any) -> Any:
+        def predicted(*given: Any) -> Prediction:
+            predictions.append(made(*given))
+            return predictions[-1]
+
+        return predicted
+
+    with pytest.MonkeyPatch.context() as patch, attached(spark, "real") as (hg, _):
+        patch.setattr(exchange, "choose", noting(choose))
+        patch.setattr(exchange, "predict", noting(predict))
+        known = {result.result for result in hg.results()}
+        consume(hg.repartition(df, subpartitions, "k"))
+        return _from_log(hg, predictions[-1], known)
+
+
+def _from_log(hg: Headgate, prediction: Prediction, known: set[str]) -> _Measured:
+    first, *others = (result for result in hg.results() if result.result not in known)
+    names = {result.result for result in (first, *others)}
+    mapped_ms = read_ms = gets = 0
+    for event in (each.event for each in recorded(hg)):
+        match event.body:
+            case Produced() as produced if produced.attempt.partition.result == first.result:
+                mapped_ms = max(mapped_ms, event.time_ms)
+            case Consumed() as consumed if consumed.result in names:
+                read_ms = max(read_ms, event.time_ms)
+                gets += consumed.requests
+    return _Measured(prediction, gets, (read_ms - mapped_ms) / 1000, first.stored_bytes)
+
+
+def _rows(spark: SparkSession, count: int, partitions: int) -> DataFrame:
+    numbers = spark.range(0, count, 1, partitions)
+    text = F.sha2(F.col("id").cast("string"), 256).alias("s")
+    return numbers.select("id", (F.hash("id") % 100_000).alias("k"), F.rand(1).alias("x"), text)
 
 
 def _figures(spark: SparkSession, df: DataFrame) -> list[str]:

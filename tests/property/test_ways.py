@@ -16,7 +16,8 @@ from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
-from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, requests
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, predict
+from headgate.storage.stores.costs import COSTS
 
 RESULT = ResultId("r")
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -90,7 +91,10 @@ def test_requests_are_those_of_the_readers(
     whole = spread(objects, subpartitions, slice_bytes, skew, seed)
     rows, stored_bytes = 1 << 40, int(whole.sizes.sum())
     size = ExchangeSize(objects, objects, subpartitions, rows, stored_bytes, tasks)
-    counted, predicted = sent(whole, tasks, limits), requests(size, DIRECT, limits).gets
+    counted, predicted = (
+        sent(whole, tasks, limits),
+        predict(size, DIRECT, limits, COSTS["own"]).reading.gets,
+    )
     borders = objects * min(tasks, subpartitions) if share > 1 else objects * executors
     assert abs(predicted - counted) <= 0.25 * counted + borders
 
@@ -100,11 +104,12 @@ def test_requests_are_those_of_the_readers(
     subpartitions=st.integers(1, 20_000),
     partition_bytes=st.integers(1, 32 * MIB),
     executors=st.integers(1, 2_000),
+    store=st.sampled_from(list(COSTS)),
 )
-@example(partitions=10_000, subpartitions=10_000, partition_bytes=10 * MIB, executors=1_000)
-@example(partitions=500, subpartitions=20_000, partition_bytes=32 * MIB, executors=2_000)
+@example(10_000, 10_000, 10 * MIB, 1_000, "own")
+@example(500, 20_000, 32 * MIB, 2_000, "s3-express")
 def test_requests_grow_with_the_square_root(
-    partitions: int, subpartitions: int, partition_bytes: int, executors: int
+    partitions: int, subpartitions: int, partition_bytes: int, executors: int, store: str
 ) -> None:
     """A wide exchange sends at most 2 P sqrt(P) requests, P being the larger of its two numbers,
     where a direct one may send the product of both."""
@@ -113,8 +118,7 @@ def test_requests_grow_with_the_square_root(
     rows = ceil(stored_bytes / 20)
     size = ExchangeSize(partitions, partitions, subpartitions, rows, stored_bytes, subpartitions)
     wide = max(partitions, subpartitions)
-    chosen = requests(size, choose(size, limits), limits)
-    assert chosen.puts + chosen.gets <= 2 * wide * sqrt(wide)
+    assert choose(size, limits, COSTS[store]).requests <= 2 * wide * sqrt(wide)
 
 
 @given(
@@ -130,4 +134,4 @@ def test_small_exchanges_are_read_as_they_are(
     size = ExchangeSize(
         partitions, partitions, subpartitions, stored_bytes, stored_bytes, subpartitions
     )
-    assert choose(size, limits) == DIRECT
+    assert choose(size, limits, COSTS["own"]).way == DIRECT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import combining, exchange
+from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Lost
-from headgate.storage.reading.ways import Way
+from headgate.storage.limits import Limits
+from headgate.storage.reading.ways import ExchangeSize, Prediction, Way, predict
+from headgate.storage.stores.costs import StoreCosts
 
 from .cluster import audited, findings, kinds, recorded, segments
 
@@ -58,8 +61,12 @@ def assert_is_clean(hg: Headgate) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
     """Let exchanges be combined in this way."""
     chosen: Way = request.param
-    monkeypatch.setattr(combining, "choose", lambda *_: chosen)
+    monkeypatch.setattr(exchange, "choose", partial(_chosen, chosen))
     return chosen
+
+
+def _chosen(way: Way, size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
+    return predict(size, way, limits, costs)
 
 
 def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:

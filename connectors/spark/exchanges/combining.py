@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import ceil
 
 from pyspark import RDD
 
@@ -18,7 +19,7 @@ from ....control.ids import ResultId
 from ....control.model.state import ResultState
 from ....storage.format.manifest import announced_segments
 from ....storage.limits import Limits
-from ....storage.reading.ways import ExchangeSize, choose
+from ....storage.reading.ways import ExchangeSize, Way
 from ..tasks.exchange_tasks import Part
 from .transport import PublicMapStage
 
@@ -28,23 +29,40 @@ def combined_name(result: ResultId) -> ResultId:
     return ResultId(f"{result}-combined")
 
 
-def exchange_size(descriptor: ShuffleDescriptor, state: ResultState, tasks: int) -> ExchangeSize:
-    """Return the size of a result that so many tasks read."""
+def exchange_size(
+    descriptor: ShuffleDescriptor, state: ResultState, together_bytes: int
+) -> ExchangeSize:
+    """Return the size of a result whose tasks read neighbours together up to so many bytes; 0 if
+    each reads one subpartition."""
     segments = [segment for _, segment in announced_segments(state, range(descriptor.partitions))]
+    stored_bytes = sum(segment.size_bytes for segment in segments)
     return ExchangeSize(
         descriptor.partitions,
         len(segments),
         descriptor.subpartitions,
         sum(segment.rows for segment in segments),
-        sum(segment.size_bytes for segment in segments),
-        tasks,
+        stored_bytes,
+        _tasks(descriptor.subpartitions, stored_bytes, together_bytes),
     )
 
 
-def combined_parts(size: ExchangeSize, limits: Limits) -> tuple[Part, ...]:
-    """Return the part of an exchange that each task combines; none if its tasks should read it as
-    it is."""
-    way = choose(size, limits)
+def estimated_size(
+    partitions: int, subpartitions: int, stored_bytes: float, together_bytes: int, limits: Limits
+) -> ExchangeSize:
+    """Return the size of a result that is not written yet, by an estimate of its bytes."""
+    size_bytes = int(stored_bytes)
+    objects = max(partitions, ceil(size_bytes / limits.segment_bytes))
+    tasks = _tasks(subpartitions, size_bytes, together_bytes)
+    return ExchangeSize(partitions, objects, subpartitions, size_bytes, size_bytes, tasks)
+
+
+def _tasks(subpartitions: int, stored_bytes: int, together_bytes: int) -> int:
+    tasks = stored_bytes // together_bytes if together_bytes else subpartitions
+    return min(subpartitions, max(1, tasks))
+
+
+def combined_parts(size: ExchangeSize, way: Way) -> tuple[Part, ...]:
+    """Return the part of an exchange that each task combines."""
     return tuple(
         Part(neighbours, partitions)
         for partitions in cut_evenly(size.partitions, way.bundles)

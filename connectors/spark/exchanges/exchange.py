@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
+from math import inf
 
 import numpy as np
 import pyarrow as pa
@@ -30,16 +32,25 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest import build
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
+from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict
 from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
+from ..report import job_report
 from ..settings import ExchangeSettings
 from ..tasks.combine_task import CombineTask, share
 from ..tasks.exchange_tasks import MapTask, Part, ReadTask, WorkerSettings
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
-from .combining import CombineStage, combined_name, combined_parts, exchange_size
+from .budget import Budget, Cost
+from .combining import (
+    CombineStage,
+    combined_name,
+    combined_parts,
+    estimated_size,
+    exchange_size,
+)
 from .rerun import MapStage, Reruns, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
@@ -49,6 +60,7 @@ _ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
+_UNKNOWN_BYTES = 1 << 60  # Spark's estimate of a size that it does not know is larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,9 @@ class JobContext:
     settings: ExchangeSettings
     epoch: int
     reruns: Reruns
+    budget: Budget
+    predicted_gets: dict[ResultId, int] = field(default_factory=dict)
+    """The requests that the readers of each result are expected to send."""
     known: KnownScans = field(default_factory=KnownScans)
 
 
@@ -138,7 +153,9 @@ class Exchanger:
                 plan = self.door.exchange_plan(df, n, columns)
                 batch_rows = self.job_context.settings.batch_rows
                 transport = JvmTransport(self.spark, self.door, plan, batch_rows)
-            written = self.write(transport, df.schema, n, label, result, settings)
+            door = self.door
+            estimate = partial(door.estimate_bytes, df) if door is not None else lambda: inf
+            written = self.write(transport, df.schema, n, label, result, settings, 0, estimate)
         try:
             frame = transport.reads(written.read)
             self._note(frame, written)
@@ -156,10 +173,16 @@ class Exchanger:
         result: ResultId,
         settings: TaskSettings,
         together_bytes: int = 0,
+        estimate: Callable[[], float] = lambda: inf,
     ) -> StoredExchange:
         """Write all rows into `n` subpartitions, and wait until they may be read. A later `read`
         shows the schema `named`. The caller carries `settings` to the tasks; reruns of lost
-        partitions carry them too. A task will read neighbours together up to `together_bytes`."""
+        partitions carry them too. A task will read neighbours together up to `together_bytes`.
+
+        Raises:
+            Invalid: the exchange would exceed a limit of the budget. `estimate` gives its bytes as
+                far as they are known before.
+        """
         context, hide = self.job_context, settings.hide
         columns = [StructField(hide(f.name), f.dataType, f.nullable, f.metadata) for f in named]
         schema = StructType(columns).json()
@@ -176,14 +199,47 @@ class Exchanger:
             settings,
         )
         task = self._map_task(result, output)
-        descriptor, state = self._write(result, transport.writes(task.write), output)
+        stage, limits = transport.writes(task.write), context.worker.limits
+        if context.budget.is_limited and (estimate_bytes := estimate()) < _UNKNOWN_BYTES:
+            size = estimated_size(stage.count, n, estimate_bytes, together_bytes, limits)
+            self._check(label, size, is_written=False)
+        descriptor, state = self._write(result, stage, output)
+        size = exchange_size(descriptor, state, together_bytes)
+        try:
+            prediction = self._check(label, size, is_written=True)
+        except BaseException:
+            self.drop(descriptor)
+            raise
+        if prediction.way == DIRECT:
+            context.predicted_gets[result] = prediction.reading.gets
+            return self._stored(descriptor, state, output)
+        context.predicted_gets[result] = prediction.combining.gets
+        context.predicted_gets[combined_name(result)] = prediction.reading.gets
+        parts = combined_parts(size, prediction.way)
+        return self._combined(descriptor, state, transport, output, parts)
+
+    def _check(self, label: str, size: ExchangeSize, is_written: bool) -> Prediction:
+        """Choose the way of an exchange, and check its cost.
+
+        Raises:
+            Invalid: the exchange would exceed a limit.
+        """
+        context = self.job_context
+        limits, budget = context.worker.limits, context.budget
         if context.settings.combine:
-            size = exchange_size(descriptor, state, 0)
-            tasks = size.stored_bytes // together_bytes if together_bytes else n
-            size = replace(size, tasks=min(n, max(1, tasks)))
-            if parts := combined_parts(size, context.worker.limits):
-                return self._combined(descriptor, state, transport, output, parts)
-        return self._stored(descriptor, state, output)
+            prediction = choose(size, limits, budget.costs)
+        else:
+            prediction = predict(size, DIRECT, limits, budget.costs)
+        if budget.is_limited:
+            report = job_report(context.master.state(context.worker.job), {}, {})
+            usd = budget.costs.usd(report.puts, report.gets)
+            spent = Cost(usd, report.puts + report.gets, report.stored_bytes)
+            puts_usd = budget.costs.usd(size.objects, 0, size.stored_bytes)
+            writing = Cost(puts_usd, size.objects, size.stored_bytes)
+            reading = Cost(prediction.usd, prediction.requests)
+            total = spent + reading if is_written else spent + writing + reading
+            budget.check(label, writing + reading, total)
+        return prediction
 
     def _map_task(self, result: ResultId, output: _Output) -> MapTask:
         context = self.job_context

@@ -199,6 +199,11 @@ class CatalystDoor:
         """Return a logical leaf that Spark plans as this physical plan."""
         return self.jvm["stage"](self.relation(physical.output()), physical)
 
+    def estimate_bytes(self, df: DataFrame) -> float:
+        """Return Spark's estimate of the size of a DataFrame."""
+        plan = df._jdf.queryExecution().optimizedPlan()
+        return float(plan.stats().sizeInBytes())
+
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The
         level of an RDD says nothing of the expressions in its plan: both must be deterministic."""

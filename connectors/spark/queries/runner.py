@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
@@ -231,6 +232,7 @@ class QueryRunner:
                     result,
                     self._settings,
                     together_bytes,
+                    partial(self._plans.estimate_bytes, shuffle),
                 )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
         return FinishedExchange(transport, written, node.label, took_s)

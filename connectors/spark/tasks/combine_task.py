@@ -12,7 +12,7 @@ from ....control.model.state import ResultState
 from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.reading.ways import combined_bytes
-from .exchange_tasks import MapTask, Part
+from .exchange_tasks import MapTask, Part, environment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,11 @@ class CombineTask:
     def write(self, index: int, shares: Iterable[Share]) -> Iterator[int]:
         """Write one share, and yield the number of its rows. End a segment with each group of
         subpartitions, so that readers find few segments with the same subpartition."""
-        from .worker import environment
-
         task, schema = TaskContext.get(), self.written.schema
         assert task is not None, "runs inside a task"
         (share,) = shares
         first, count = share.subpartitions.start, len(share.subpartitions)
-        shuffle = environment(self.written.settings)
+        shuffle = environment_of(self.written.settings)
         with self.written.writing() as writer:
             manifest = shuffle.manifest_of_segments(self.read, share.segments)
             deployment = InputGateDeployment(manifest, schema, first, count, task.taskAttemptId())

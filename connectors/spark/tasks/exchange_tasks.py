@@ -29,6 +29,7 @@ from ....storage.limits import Limits
 from ....storage.writing.encoding import cut
 
 if TYPE_CHECKING:
+    from ....storage.environment import ObjectStoreEnvironment
     from ....storage.writing.writer import SegmentWriter
 
 SUBPARTITION = "headgate_subpartition"
@@ -51,6 +52,13 @@ class WorkerSettings:
     limits: Limits
     wait_s: float
     """Longest wait for a decision or a confirmation."""
+
+
+def environment_of(settings: WorkerSettings) -> ObjectStoreEnvironment:
+    """Return this process's environment for a job. A task that runs calls this."""
+    from .worker import environment
+
+    return environment(settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,6 @@ class MapTask:
     def writing(self) -> Iterator[SegmentWriter]:
         """Return the writer of this task's partition, for a body that calls `finish`. If the body
         fails, the attempt is given up."""
-        from .worker import environment
-
         task = TaskContext.get()
         assert task is not None, "runs inside a task"
         partition = PartitionId(self.result, task.partitionId())
@@ -92,7 +98,7 @@ class MapTask:
         deployment = ResultPartitionDeployment(
             attempt, self.subpartitions, self.schema, self.codec, ordered=self.ordered
         )
-        shuffle = environment(self.settings)
+        shuffle = environment_of(self.settings)
         writer = shuffle.create_result_partition_writer(deployment, socket.gethostname())
         try:
             yield writer
@@ -186,21 +192,15 @@ class ReadTask(ReaderTask):
         return len(self.parts) or self.manifest.count
 
     def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
-        return (batch for _, batch in self.numbered_of(number))
-
-    def numbered_of(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the batches of one task, each with the subpartition of its rows."""
-        from .worker import environment
-
         part = self.parts[number] if self.parts else Part(range(number, number + 1))
         task = TaskContext.get()
         assert task is not None, "runs inside a task"
-        consumer, shuffle = task.taskAttemptId(), environment(self.settings)
+        consumer, shuffle = task.taskAttemptId(), environment_of(self.settings)
         left = part.subpartitions
         while left:
             manifest = shuffle.manifest_of(self.manifest, left.start)
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
             deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
-            yield from shuffle.create_input_gate(deployment).numbered()
+            yield from shuffle.create_input_gate(deployment)
             left = left[count:]

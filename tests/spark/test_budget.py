@@ -1,0 +1,65 @@
+"""Exchanges over a budget: they are refused before they cost, and leave nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate import Headgate, Invalid
+from headgate.connectors.spark.exchanges.budget import NO_LIMIT, Cost
+from headgate.connectors.spark.exchanges.exchange import Exchanger
+
+from .cluster import kinds, recorded
+
+ROWS = 20_000
+
+
+def limited(hg: Headgate, monkeypatch: pytest.MonkeyPatch, exchange: Cost, job: Cost) -> None:
+    """Let the exchanges of a session have these limits."""
+    exchanger: Exchanger = hg._exchanger
+    context = exchanger.job_context
+    budget = replace(context.budget, exchange=exchange, job=job)
+    monkeypatch.setattr(
+        hg, "_exchanger", replace(exchanger, job_context=replace(context, budget=budget))
+    )
+
+
+def test_an_exchange_is_refused_before_its_first_task(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark knows the size of a range, so the exchange is not even registered."""
+    limited(hg, monkeypatch, Cost(inf, inf, 1_000), NO_LIMIT)
+    before = kinds(recorded(hg))
+    with pytest.raises(Invalid, match=r"over spark\.headgate\.budget = 1,000 bytes"):
+        hg.repartition(spark.range(ROWS), 4, "id")
+    assert kinds(recorded(hg)) == before
+
+
+def test_an_exchange_is_refused_before_it_is_read(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If Spark's estimate is too small, the size counts once it is known. Nothing stays."""
+    limited(hg, monkeypatch, Cost(inf, inf, 20 * ROWS), NO_LIMIT)
+    df = spark.range(ROWS).selectExpr("id", "sha2(string(id), 512) s")
+    with pytest.raises(Invalid, match=r"over spark\.headgate\.budget"):
+        hg.repartition(df, 4, "id")
+    assert all(result.released is not None for result in hg.results())
+
+
+def test_the_exchanges_of_a_job_add_up(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = spark.range(ROWS)
+    out = hg.repartition(df, 4, "id")
+    assert out.count() == ROWS
+    last = hg.results()[-1]
+    assert last.predicted_gets == last.gets
+    report = hg.report()
+    sent = report.puts + report.gets
+    limited(hg, monkeypatch, NO_LIMIT, Cost(inf, sent + last.puts + last.gets, inf))
+    assert hg.repartition(df, 4, "id").count() == ROWS
+    with pytest.raises(Invalid, match=r"over spark\.headgate\.budget\.job"):
+        hg.repartition(df, 4, "id")
