@@ -78,6 +78,7 @@ class ObjectStoreEnvironment:
         self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...]
     ) -> Manifest:
         """Return a manifest of these segments of a result."""
+        self._range_cache.add_requests(sum(not segment.index for _, segment in segments))
         return build_from(descriptor, segments, self._clients.layout, self._clients.store)
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:

@@ -41,9 +41,19 @@ _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
+INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 8 << 20
+# of a footer, guessed before it is read: each subpartition has an entry and the place of a batch
+_FOOTER_BYTES, _ENTRY_BYTES, _FOOTER_BYTES_MAX = 8 << 10, 52, 1 << 20
 
 Longs = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
+
+
+def inline_bytes(partition: int) -> int:
+    """Return the limit on the bytes of indexes in the event of a partition. The later a partition,
+    the lower its limit, so that the log of a wide result stays small. Indexes beyond the limit are
+    only in the footers of their segments."""
+    return min(INLINE_BYTES_MAX, INLINE_TOTAL_BYTES // (partition + 1))
 
 
 def checksum(body: Bytes | pa.Buffer) -> int:
@@ -178,12 +188,16 @@ def fetch_index(
         Corrupt: the object is not a segment of this attempt in a known format.
         Lost: the object is gone.
     """
-    tail = store.get(name, ByteRange(size_bytes - _TAIL_BYTES, _TAIL_BYTES))
+    guess_bytes = min(size_bytes, _FOOTER_BYTES_MAX, _FOOTER_BYTES + _ENTRY_BYTES * subpartitions)
+    end = store.get(name, ByteRange(size_bytes - guess_bytes, guess_bytes))
+    tail = end[-_TAIL_BYTES:]
     footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
     if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:
         raise Corrupt(f"{name} does not end as an Arrow file does")
-    start = size_bytes - _TAIL_BYTES - footer_bytes
-    end = store.get(name, ByteRange(start, size_bytes - start))
+    length = footer_bytes + _TAIL_BYTES
+    if length > guess_bytes:
+        end = store.get(name, ByteRange(size_bytes - length, length))
+    end = end[-length:]
     # A file that is only its own footer is enough to read the footer's metadata.
     stub = _MAGIC + bytes(_MAGIC_BYTES - len(_MAGIC)) + bytes(end)
     try:

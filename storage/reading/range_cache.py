@@ -79,6 +79,11 @@ class RangeCache:
             self._requests += requested
         return body
 
+    def add_requests(self, count: int) -> None:
+        """Count requests that this process sent for its readers in another way."""
+        with self._lock:
+            self._requests += count
+
     def take_requests(self) -> int:
         """Return the number of requests since the last call."""
         with self._lock:

@@ -11,15 +11,18 @@ from itertools import pairwise
 from math import ceil, exp, inf, sqrt
 
 from ..format.manifest_shards import firsts
+from ..format.segment import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES
 from ..limits import Limits
 from ..stores.costs import StoreCosts
 from .read_plan import group_bytes
 
 _SLICE_S = 1e-4  # to check a slice, decode it and give it to the JVM
-_READ_BYTE_S = 8e-9  # to decode a byte and give it to the JVM
+_READ_BYTE_S = 6e-9  # to decode a byte and give it to the JVM
 _COPIED_BYTE_S = 1e-8  # to read, decode, sort, encode and store a byte once more
 _STAGE_S = 0.3  # of another stage of tasks
-_TASK_S = 0.005
+_READ_S = 0.4  # of the stage of tasks that read
+_TASK_S = 0.007
+_INDEX_ENTRY_BYTES = 11  # compressed
 _SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
 _WIDE = 500
@@ -121,6 +124,14 @@ def _filled(windows: int, rows: int) -> int:
     return round(windows * (1 - exp(-rows / windows))) if windows else 0
 
 
+def _without_index(size: ExchangeSize) -> int:
+    """Return the number of objects whose index is not in an event."""
+    slices = _filled(size.objects * size.subpartitions, size.rows)
+    index_bytes = max(1, _INDEX_ENTRY_BYTES * slices // size.partitions)
+    fit = INLINE_TOTAL_BYTES // index_bytes if index_bytes <= INLINE_BYTES_MAX else 0
+    return size.objects - min(fit, size.partitions) * size.objects // size.partitions
+
+
 def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> Prediction:
     stored_bytes, overlapping, combining = size.stored_bytes, size.objects, Requests()
     combining_s, shares = 0.0, way.bundles * way.ranges
@@ -130,7 +141,8 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
         groups = way.ranges * _pieces_of_share(size, way, combined_bytes(limits))
         blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
         combining = Requests(
-            _filled(overlapping * groups, size.rows), _filled(size.objects * blocks, size.rows)
+            _filled(overlapping * groups, size.rows),
+            _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size),
         )
         reading = _reads(size, overlapping, limits, overlapping * groups)
         copying_s = shares * _TASK_S + stored_bytes * _COPIED_BYTE_S
@@ -143,8 +155,8 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
     put_bytes = stored_bytes if shares else 0
     usd = costs.usd(sent.puts, sent.gets, put_bytes, stored_bytes + put_bytes)
     usd += costs.storage_usd(stored_bytes + put_bytes)
-    reading_s /= min(limits.readers, size.tasks)
-    return Prediction(way, combining, reading, combining_s + reading_s, usd)
+    took_s = combining_s + _READ_S + reading_s / min(limits.readers, size.tasks)
+    return Prediction(way, combining, reading, took_s, usd)
 
 
 def most_requests(size: ExchangeSize) -> float:
@@ -161,7 +173,8 @@ def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
         shares = ceil(size.stored_bytes / bundles / (_FULL * limits.fetch_bytes))
-        ways.append(Way(bundles, min(size.subpartitions, max(1, shares))))
+        shares = min(shares, ceil(size.partitions / bundles), size.subpartitions)
+        ways.append(Way(bundles, max(1, shares)))
         bundles = max(bundles + 1, bundles * 5 // 4)
     most, slots = most_requests(size), min(limits.readers, size.tasks)
     predictions = [predict(size, way, limits, costs) for way in ways]

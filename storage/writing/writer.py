@@ -18,12 +18,11 @@ import xxhash
 from ...control.errors import Closed, Invalid
 from ...control.events.types import AttemptFailed, AttemptStarted, Produced, SegmentSummary
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
-from ..format.segment import Longs, checksum, signed
+from ..format.segment import Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
 from .encoding import Run, Segment, encode, sort
 from .fingerprint import Fingerprint
 
-_INLINE_BYTES_MAX = 128 * 1024
 _RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
 
 
@@ -45,7 +44,7 @@ class SegmentWriter:
         self._summaries: list[SegmentSummary] = []
         self._content = xxhash.xxh3_64()  # of rows and checksums, without the attempt's name
         self._rows = None if deployment.ordered else Fingerprint(deployment.subpartitions)
-        self._inline_bytes = _INLINE_BYTES_MAX
+        self._inline_bytes = inline_bytes(deployment.attempt.partition.index)
         self._uploader = clients.runtime.pool(1, "headgate-put")
         self._upload: Future[None] | None = None
         self._closed = False

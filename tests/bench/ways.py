@@ -14,6 +14,7 @@ from rich.table import Table
 from headgate import Headgate
 from headgate.connectors.spark.exchanges import exchange
 from headgate.control.events.types import Consumed, Produced
+from headgate.control.ids import ResultId
 from headgate.storage.reading.ways import DIRECT, Prediction, choose, predict
 
 from ..spark.cluster import recorded
@@ -100,7 +101,7 @@ def _measured(spark: SparkSession, df: DataFrame, subpartitions: int) -> _Measur
         return _from_log(hg, predictions[-1], known)
 
 
-def _from_log(hg: Headgate, prediction: Prediction, known: set[str]) -> _Measured:
+def _from_log(hg: Headgate, prediction: Prediction, known: set[ResultId]) -> _Measured:
     first, *others = (result for result in hg.results() if result.result not in known)
     names = {result.result for result in (first, *others)}
     mapped_ms = read_ms = gets = 0

@@ -72,7 +72,7 @@ def read_all(
     return errors
 
 
-@pytest.mark.parametrize("effect", [Effect.FLIP, Effect.TRUNCATE, Effect.FAIL])
+@pytest.mark.parametrize("effect", [Effect.TRUNCATE, Effect.FAIL])
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_footer_is_read_once_more(effect: Effect, nth: int) -> None:
     """A footer that was damaged on its way, or seemed to be gone, is read again; the error of the
