@@ -13,7 +13,7 @@ from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
-from .format.manifest import AnnouncedSegment, Manifest, build_from
+from .format.manifest import AnnouncedSegment, Manifest, place
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
@@ -79,7 +79,8 @@ class ObjectStoreEnvironment:
     ) -> Manifest:
         """Return a manifest of these segments of a result."""
         self._range_cache.add_requests(sum(not segment.index for _, segment in segments))
-        return build_from(descriptor, segments, self._clients.layout, self._clients.store)
+        placed = place(descriptor, segments, self._clients.layout, self._clients.store)
+        return placed.part(0, descriptor.subpartitions)
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         news = tuple(infos)

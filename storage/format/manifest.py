@@ -79,6 +79,70 @@ class Manifest:
         return replace(self, sources=sources)
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedSegment:
+    """One object of a result, and the place of the subpartitions from the first to the last one
+    that it has rows of."""
+
+    first: int
+    source: Source
+    """Its arrays begin at `first`."""
+
+    def part(self, first: int, count: int) -> Source:
+        """Return the place of some subpartitions. The object has rows near them."""
+        source, last = self.source, first + count
+        end = self.first + len(source.sizes)
+        kept = slice(max(0, first - self.first), last - self.first)
+        room = max(0, self.first - first), max(0, last - end)
+        starts = np.pad(source.starts[kept], room, "edge")
+        starts[count - room[1] :] += source.sizes[-1]
+        return Source(
+            source.attempt,
+            source.name,
+            starts,
+            np.pad(source.rows[kept], room),
+            np.pad(source.sizes[kept], room),
+            np.pad(source.checksums[kept], room),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedResult:
+    """All objects of a result. In memory, an object takes as much as the subpartitions that it has
+    rows of."""
+
+    head: Manifest
+    """The manifest without its sources."""
+    segments: tuple[PlacedSegment, ...]
+    reaches: Longs
+    """For each segment, the first subpartition that it has rows of, and the one after the last."""
+
+    @classmethod
+    def of(cls, head: Manifest, segments: tuple[PlacedSegment, ...]) -> PlacedResult:
+        reaches = [(each.first, each.first + len(each.source.sizes)) for each in segments]
+        return cls(head, segments, np.array(reaches, np.int64).reshape(-1, 2))
+
+    @property
+    def objects(self) -> int:
+        return len(self.segments)
+
+    def totals(self) -> tuple[Longs, Longs]:
+        """Return the rows and the stored bytes of each subpartition."""
+        rows, sizes = np.zeros((2, self.head.count), np.int64)
+        for placed in self.segments:
+            reach = slice(placed.first, placed.first + len(placed.source.sizes))
+            rows[reach] += placed.source.rows
+            sizes[reach] += placed.source.sizes
+        return rows, sizes
+
+    def part(self, first: int, count: int) -> Manifest:
+        """Return the manifest of some neighbouring subpartitions."""
+        begin, end = self.reaches.T
+        near = np.flatnonzero((begin < first + count) & (end > first)).tolist()
+        sources = tuple(self.segments[at].part(first, count) for at in near)
+        return replace(self.head, first=first, count=count, sources=sources)
+
+
 def build(
     descriptor: ShuffleDescriptor,
     state: ResultState,
@@ -89,7 +153,8 @@ def build(
     """Return the manifest of a complete result, or of some partitions that are whole."""
     assert state.complete or partitions is not None, "only a complete result has a manifest"
     wanted = range(descriptor.partitions) if partitions is None else partitions
-    return build_from(descriptor, announced_segments(state, wanted), layout, store)
+    placed = place(descriptor, announced_segments(state, wanted), layout, store)
+    return placed.part(0, descriptor.subpartitions)
 
 
 def announced_segments(
@@ -103,25 +168,45 @@ def announced_segments(
     )
 
 
-def build_from(
+def place(
     descriptor: ShuffleDescriptor,
     segments: tuple[AnnouncedSegment, ...],
     layout: Layout,
     store: BlobStore,
-) -> Manifest:
-    """Return the manifest of some segments of a result. Fetch an index that was too large for its
+) -> PlacedResult:
+    """Return the places of some segments of a result. Fetch an index that was too large for its
     event."""
 
-    def located(announced: AnnouncedSegment) -> Source:
-        return locate(layout, store, *announced, descriptor.subpartitions)
+    def placed(announced: AnnouncedSegment) -> PlacedSegment:
+        return _trimmed(locate(layout, store, *announced, descriptor.subpartitions))
 
     if all(segment.index for _, segment in segments):
-        sources = tuple(map(located, segments))
+        placed_segments = tuple(map(placed, segments))
     else:
         with ThreadPoolExecutor(_FETCHES_AT_ONCE, "headgate-index") as pool:
-            sources = tuple(pool.map(located, segments))
-    return Manifest(
-        descriptor.job, descriptor.result, descriptor.epoch, 0, descriptor.subpartitions, sources
+            placed_segments = tuple(pool.map(placed, segments))
+    subpartitions = descriptor.subpartitions
+    head = Manifest(descriptor.job, descriptor.result, descriptor.epoch, 0, subpartitions, ())
+    return PlacedResult.of(head, placed_segments)
+
+
+def _trimmed(source: Source) -> PlacedSegment:
+    """Return the object without the subpartitions before its first and after its last row."""
+    filled = np.flatnonzero(source.rows)
+    first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 1)
+    if last - first == len(source.rows):
+        return PlacedSegment(0, source)
+    reach = slice(first, last)
+    return PlacedSegment(
+        first,
+        Source(
+            source.attempt,
+            source.name,
+            source.starts[reach].copy(),
+            source.rows[reach].copy(),
+            source.sizes[reach].copy(),
+            source.checksums[reach].copy(),
+        ),
     )
 
 

@@ -17,7 +17,7 @@ from ...control.errors import Corrupt
 from ...control.ids import AttemptId, PartitionId, ResultId
 from ..stores.port import BlobStore
 from .layout import Layout
-from .manifest import Manifest, Source
+from .manifest import Manifest, PlacedResult, Source
 from .segment import checksum, read_twice
 
 _ENTRY_BYTES = 32
@@ -69,21 +69,22 @@ def names(
 
 
 def store_manifest(
-    store: BlobStore, layout: Layout, manifest: Manifest, version: int
+    store: BlobStore, layout: Layout, result: PlacedResult, version: int
 ) -> Manifest | StoredManifest:
-    """Return the manifest as tasks take it: itself if it is small, else a reference to its shards,
-    which are put first."""
-    cuts = firsts(len(manifest.sources), manifest.count)
+    """Return the manifest of a result as tasks take it: itself if it is small, else a reference to
+    its shards, which are put first."""
+    head, objects = result.head, result.objects
+    cuts = firsts(objects, head.count)
     if not cuts:
-        return manifest
-    placed = names(layout, manifest.result, len(manifest.sources), manifest.count, version)
+        return result.part(0, head.count)
+    placed = names(layout, head.result, objects, head.count, version)
     sums = []
     for name, first in zip(placed, cuts, strict=True):
-        body = encode(manifest.part(first, min(cuts.step, manifest.count - first)))
+        body = encode(result.part(first, min(cuts.step, head.count - first)))
         sums.append(checksum(body))
         # The same log gives the same bytes, so the put of a later driver succeeds, too.
-        store.put(name, body, f"{manifest.result}/manifest/{sums[-1]}")
-    return StoredManifest(replace(manifest, sources=()), cuts.step, tuple(placed), tuple(sums))
+        store.put(name, body, f"{head.result}/manifest/{sums[-1]}")
+    return StoredManifest(head, cuts.step, tuple(placed), tuple(sums))
 
 
 def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> Manifest:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headgate.control.errors import Corrupt, Lost
 from headgate.control.ids import AttemptId, PartitionId, ResultId, job_id
@@ -13,7 +17,7 @@ from headgate.control.memory.log import MemoryEventLog
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import manifest_shards
 from headgate.storage.format.layout import Layout
-from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.format.manifest import Manifest, PlacedResult, PlacedSegment, Source
 from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.testing.faulty_store import (
@@ -40,6 +44,11 @@ def manifest(sources: int, subpartitions: int) -> Manifest:
     return Manifest(JOB, RESULT, 2, 0, subpartitions, tuple(made))
 
 
+def placed(whole: Manifest) -> PlacedResult:
+    segments = tuple(PlacedSegment(0, source) for source in whole.sources)
+    return PlacedResult.of(replace(whole, sources=()), segments)
+
+
 def same(expected: Manifest, actual: Manifest) -> None:
     assert (expected.first, expected.count) == (actual.first, actual.count)
     for left, right in zip(expected.sources, actual.sources, strict=True):
@@ -51,7 +60,9 @@ def same(expected: Manifest, actual: Manifest) -> None:
 def test_a_small_manifest_travels() -> None:
     """A manifest that fits a task's closure is not stored."""
     store, whole = MemoryBlobStore(), manifest(8, 200)
-    assert whole is manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    sent = manifest_shards.store_manifest(store, LAYOUT, placed(whole), 1)
+    assert isinstance(sent, Manifest)
+    same(whole, sent)
     assert [] == list(store.list(""))
 
 
@@ -59,7 +70,7 @@ def test_a_small_manifest_travels() -> None:
 def test_every_subpartition_finds_its_shard(sources: int, subpartitions: int) -> None:
     """A shard holds exactly the part of the manifest that its readers need."""
     store, whole = MemoryBlobStore(), manifest(sources, subpartitions)
-    stored = manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    stored = manifest_shards.store_manifest(store, LAYOUT, placed(whole), 1)
     assert isinstance(stored, manifest_shards.StoredManifest)
     for subpartition in range(0, subpartitions, 7):
         shard = manifest_shards.load_shard(store, stored, subpartition)
@@ -76,7 +87,7 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
     ) as environment:
         for version, sources in ((1, 100), (2, 101)):
             whole = manifest(sources, 500)
-            stored = manifest_shards.store_manifest(store, LAYOUT, whole, version)
+            stored = manifest_shards.store_manifest(store, LAYOUT, placed(whole), version)
             for subpartition in (325, 499):
                 shard = environment.manifest_of(stored, subpartition)
                 assert shard.first <= subpartition < shard.first + shard.count
@@ -86,7 +97,7 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
 def test_a_release_knows_the_names() -> None:
     """The names of all shards can be derived from numbers in the log."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    manifest_shards.store_manifest(store, LAYOUT, placed(whole), 1)
     expected = sorted(stat.name for stat in store.list(""))
     assert expected == sorted(manifest_shards.names(LAYOUT, RESULT, 100, 500, 1))
 
@@ -95,9 +106,9 @@ def test_a_repaired_result_has_another_manifest() -> None:
     """A repaired result's manifest is stored under other names; the same manifest, under the same
     names."""
     store, before, after = MemoryBlobStore(), manifest(100, 500), manifest(101, 500)
-    first = manifest_shards.store_manifest(store, LAYOUT, before, 1)
-    assert first == manifest_shards.store_manifest(store, LAYOUT, before, 1)
-    second = manifest_shards.store_manifest(store, LAYOUT, after, 2)
+    first = manifest_shards.store_manifest(store, LAYOUT, placed(before), 1)
+    assert first == manifest_shards.store_manifest(store, LAYOUT, placed(before), 1)
+    second = manifest_shards.store_manifest(store, LAYOUT, placed(after), 2)
     assert isinstance(first, manifest_shards.StoredManifest)
     assert isinstance(second, manifest_shards.StoredManifest)
     same(after.part(0, second.width), manifest_shards.load_shard(store, second, 0))
@@ -107,7 +118,7 @@ def test_a_repaired_result_has_another_manifest() -> None:
 def test_a_damaged_shard_is_found() -> None:
     """A damaged shard is `Corrupt`, and the error names it."""
     store, whole = MemoryBlobStore(), manifest(100, 500)
-    stored = manifest_shards.store_manifest(store, LAYOUT, whole, 1)
+    stored = manifest_shards.store_manifest(store, LAYOUT, placed(whole), 1)
     assert isinstance(stored, manifest_shards.StoredManifest)
     body = bytearray(store.get(stored.names[0]))
     body[100] ^= 1
@@ -122,9 +133,46 @@ def test_a_shard_that_is_damaged_on_its_way_is_read_again(effect: Effect) -> Non
     """One wrong answer fails no task, whether its bytes are wrong or it says that there is no
     object."""
     whole, objects = manifest(100, 500), MemoryBlobStore()
-    stored = manifest_shards.store_manifest(objects, LAYOUT, whole, 1)
+    stored = manifest_shards.store_manifest(objects, LAYOUT, placed(whole), 1)
     assert isinstance(stored, manifest_shards.StoredManifest)
     fault = PlannedFault(Operation.GET, 1, effect, Lost("404"))
     store = FaultyBlobStore(objects, FaultPlan((fault,)))
     shard = manifest_shards.load_shard(store, stored, 0)
     same(whole.part(shard.first, shard.count), shard)
+
+
+@given(
+    subpartitions=st.integers(1, 60),
+    reaches=st.lists(st.tuples(st.integers(0, 59), st.integers(1, 60)), min_size=1, max_size=8),
+    borders=st.lists(st.integers(0, 60), max_size=5),
+)
+def test_objects_of_a_few_subpartitions_are_found_by_their_readers(
+    subpartitions: int, reaches: list[tuple[int, int]], borders: list[int]
+) -> None:
+    """Each part of a result has the objects with rows of it, where they are in the object."""
+    whole = manifest(len(reaches), subpartitions)
+    segments = []
+    for source, (first, count) in zip(whole.sources, reaches, strict=True):
+        reach = slice(min(first, subpartitions - 1), first + count)
+        trimmed = replace(
+            source,
+            starts=source.starts[reach],
+            rows=source.rows[reach],
+            sizes=source.sizes[reach],
+            checksums=source.checksums[reach],
+        )
+        segments.append(PlacedSegment(reach.start, trimmed))
+    result = PlacedResult.of(replace(whole, sources=()), tuple(segments))
+    rows, sizes = result.totals()
+    cuts = sorted({0, subpartitions, *(min(border, subpartitions) for border in borders)})
+    for first, last in pairwise(cuts):
+        part = result.part(first, last - first)
+        assert part.rows.tolist() == rows[first:last].tolist()
+        assert part.sizes.tolist() == sizes[first:last].tolist()
+        for source in part.sources:
+            (original,) = (each for each in whole.sources if each.name == source.name)
+            filled = np.flatnonzero(source.sizes)
+            assert source.starts[filled].tolist() == original.starts[first + filled].tolist()
+            assert source.checksums[filled].tolist() == original.checksums[first + filled].tolist()
+            last_byte = source.range_of(0, last - first).end
+            assert last_byte == (source.starts + source.sizes).max()

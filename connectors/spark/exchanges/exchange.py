@@ -29,7 +29,7 @@ from ....control.errors import Corrupt, HeadgateError, Invalid, Unavailable
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
-from ....storage.format.manifest import build
+from ....storage.format.manifest import announced_segments, build, place
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict
@@ -406,10 +406,11 @@ class Exchanger:
         """Return a complete result with the task that reads it."""
         worker, store = self.job_context.worker, self.job_context.store
         layout = Layout(worker.root, descriptor.job)
-        manifest = build(descriptor, state, layout, store)
-        shipped = store_manifest(store, layout, manifest, state.totals.completions)
+        segments = announced_segments(state, range(descriptor.partitions))
+        placed = place(descriptor, segments, layout, store)
+        shipped = store_manifest(store, layout, placed, state.totals.completions)
         read = ReadTask(worker, shipped, schema)
-        return StoredExchange(descriptor, read, ordered, manifest.rows, manifest.sizes)
+        return StoredExchange(descriptor, read, ordered, *placed.totals())
 
 
 def _rows_of(descriptor: ShuffleDescriptor, state: ResultState) -> int:
