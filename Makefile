@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -146,6 +146,9 @@ MINUTES ?= 120
 
 soak: $(INSTALLED) java  ## hours of small exchanges under faults, on services of their own (MINUTES=120 SEED=1)
 	@$(BIN)/python -m tests.chaos.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+scale: $(INSTALLED)  ## ten thousand by ten thousand without its bytes, written to docs/scale.md
+	@$(BIN)/python -m tests.bench scale $(ARGS)
 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv

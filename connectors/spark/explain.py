@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from pyspark.sql import DataFrame
 
+from ...control.ids import ResultId
 from ...storage.format.segment import Longs
+from .exchanges.combining import source_name
 from .jvm.caches import Cache
 from .queries.exchange_nodes import Shuffle
 from .queries.runner import FinishedExchange, FinishedQuery, QueryRunner
@@ -30,7 +32,7 @@ def planned(
 def ran(query: FinishedQuery, reports: Iterable[ResultReport]) -> str:
     """Describe a query whose exchanges have run, with the cost of each exchange so far."""
     report_of = {report.result: report for report in reports}
-    lines = [_told(done, report_of[done.written.descriptor.result]) for done in query.exchanges]
+    lines = [_told(done, report_of) for done in query.exchanges]
     lines += [f"{label}: stayed in Spark: {reason}" for label, reason in query.refused]
     if query.reused:
         lines.append(f"{query.reused} more reused the rows of another one")
@@ -45,11 +47,17 @@ def _told_before(query: QueryRunner, shuffle: Shuffle) -> str:
     return f"{shuffle.node.label}: runs here{', with the function over it' if called else ''}"
 
 
-def _told(done: FinishedExchange, report: ResultReport) -> str:
+def _told(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) -> str:
+    report = report_of[done.written.descriptor.result]
+    names = {report.result, source_name(report.result)}
+    both = [report_of[name] for name in names if name in report_of]
+    puts, gets, predicted_gets = (
+        sum(getattr(each, name) for each in both) for name in ("puts", "gets", "predicted_gets")
+    )
     return (
         f"{done.label}: {report.result}, {report.partitions} x {report.subpartitions}, "
-        f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {report.puts} PUT, "
-        f"{report.gets} GET ({report.predicted_gets} predicted), "
+        f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {puts} PUT, "
+        f"{gets} GET ({predicted_gets} predicted), "
         f"{done.took_s:.2f} s{_skew(done.written.rows)}"
     )
 

@@ -94,15 +94,25 @@ class PlacedSegment:
         end = self.first + len(source.sizes)
         kept = slice(max(0, first - self.first), last - self.first)
         room = max(0, self.first - first), max(0, last - end)
-        starts = np.pad(source.starts[kept], room, "edge")
+        part = Source(
+            source.attempt,
+            source.name,
+            source.starts[kept],
+            source.rows[kept],
+            source.sizes[kept],
+            source.checksums[kept],
+        )
+        if not any(room):
+            return part
+        starts = np.pad(part.starts, room, "edge")
         starts[count - room[1] :] += source.sizes[-1]
         return Source(
             source.attempt,
             source.name,
             starts,
-            np.pad(source.rows[kept], room),
-            np.pad(source.sizes[kept], room),
-            np.pad(source.checksums[kept], room),
+            np.pad(part.rows, room),
+            np.pad(part.sizes, room),
+            np.pad(part.checksums, room),
         )
 
 

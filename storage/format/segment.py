@@ -41,7 +41,7 @@ _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
-INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 8 << 20
+INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 16 << 20
 # of a footer, guessed before it is read: each subpartition has an entry and the place of a batch
 _FOOTER_BYTES, _ENTRY_BYTES, _FOOTER_BYTES_MAX = 8 << 10, 52, 1 << 20
 

@@ -37,6 +37,7 @@ class SharedRanges:
         self._clock = clock
         self._new_bytes = bytes_max
         self._lock = threading.Lock()
+        self._stuck: set[str] = set()
 
     def get(self, name: str, span: ByteRange) -> tuple[memoryview, bool]:
         """Return a range's bytes, and whether they were requested from the store."""
@@ -66,18 +67,33 @@ class SharedRanges:
         there. Go on without the lock if its holder has stopped."""
         lock = f"{_LOCK_PREFIX}{int(path.name, 16) % _LOCKS}"
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
             file = os.open(self._folder / lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
             yield
             return
         try:
-            deadline = Deadline.after(_PATIENCE_S, self._clock)
-            while not (_lock(file) or path.exists() or deadline.passed):
-                self._clock.sleep_s(_POLL_S)
+            self._wait(file, lock, path)
             yield
         finally:
+            with suppress(OSError):  # a child of this process may have the file, too
+                fcntl.flock(file, fcntl.LOCK_UN)
             os.close(file)
+
+    def _wait(self, file: int, lock: str, path: Path) -> None:
+        deadline = Deadline.after(_PATIENCE_S, self._clock)
+        while lock not in self._stuck:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if path.exists():
+                    return None
+            except OSError:  # a file system without locks
+                self._stuck.add(lock)
+            if deadline.passed:
+                self._stuck.add(lock)
+            self._clock.sleep_s(_POLL_S)
+        return None
 
     def _keep(self, path: Path, body: memoryview) -> None:
         new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")
@@ -109,14 +125,6 @@ class SharedRanges:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             left_bytes -= size_bytes
-
-
-def _lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _read(path: Path, length: int) -> memoryview | None:

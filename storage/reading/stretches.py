@@ -58,10 +58,10 @@ class StretchReader:
             Corrupt: fewer or more rows were read than are stated.
         """
         it = self._deployment
-        for block in self._blocks():
+        for block, is_whole in self._blocks():
             windows = {source.name: self._fetch(source) for source in block.sources}
             for group in _cut(block, group_bytes):
-                yield self._read_group(group, windows)
+                yield self._read_group(group, windows, is_whole)
             for name, (window, _) in windows.items():
                 self._range_cache.forget(name, window)
         stated_rows = int(it.manifest.part(it.first, it.count).rows.sum())
@@ -70,50 +70,44 @@ class StretchReader:
         result, requests = it.manifest.result, self._range_cache.take_requests()
         rows = self._rows - self._gate_rows  # a gate announces its own
         consumed = Consumed(result, it.first, it.count, it.task, rows, self._bytes, requests)
-        announcer = self._clients.announcer(f"reader {result}/{it.task}")
+        announcer = self._clients.announcer(f"combiner {result}/{it.task}")
         receipt = self._clients.log.append(announcer.fact(consumed))
         receipt.offset(self._clients.runtime.deadline())
 
-    def _blocks(self) -> Iterator[Manifest]:
-        """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some partitions
-        of a single subpartition that does not."""
+    def _blocks(self) -> Iterator[tuple[Manifest, bool]]:
+        """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some objects of a
+        single subpartition that does not. Yield also whether a block has whole partitions."""
         it, bytes_max = self._deployment, self._clients.limits.fetch_bytes
         for block in _cut(it.manifest.part(it.first, it.count), bytes_max):
-            sources = [list(sources) for _, sources in groupby(block.sources, _partition)]
-            ends = np.cumsum([sum(int(s.sizes.sum()) for s in each) for each in sources])
-            for some in cut(ends, range(len(sources)), bytes_max):
-                chosen = [source for each in sources[some.start : some.stop] for source in each]
-                yield replace(block, sources=tuple(chosen))
+            ends = np.cumsum([int(source.sizes.sum()) for source in block.sources])
+            some = list(cut(ends, range(len(ends)), bytes_max))
+            for each in some:
+                yield replace(block, sources=block.sources[each.start : each.stop]), len(some) == 1
 
     def _fetch(self, source: Source) -> _Window:
         window = source.range_of(0, len(source.sizes))
         return window, self._range_cache.fetch(source.name, window)
 
-    def _read_group(self, group: Manifest, windows: dict[str, _Window]) -> Iterator[_Rows]:
+    def _read_group(
+        self, group: Manifest, windows: dict[str, _Window], is_whole: bool
+    ) -> Iterator[_Rows]:
+        """Yield the rows of a group. Decode one object at a time, after all of a stretch are
+        checked: a gate may read a stretch instead while none of its rows was handed out."""
         numbers = np.arange(group.first, group.first + group.count)
         for _, sources in groupby(group.sources, _partition):
             stretch = replace(group, sources=tuple(sources))
             try:
-                parts = [self._decoded(s, *windows[s.name]) for s in stretch.sources]
+                bodies = [_checked(source, *windows[source.name]) for source in stretch.sources]
             except (Lost, Corrupt):
+                if not is_whole:
+                    raise
                 yield from self._from_gate(stretch)
                 continue
-            for source, rows in zip(stretch.sources, parts, strict=True):
+            for source, body in zip(stretch.sources, bodies, strict=True):
+                rows = decode_whole(body, self._schema, int(source.rows.sum()))
                 yield rows, np.repeat(numbers, source.rows)
                 self._rows += rows.num_rows
                 self._bytes += int(source.sizes.sum())
-
-    def _decoded(
-        self, source: Source, window: ByteRange, fetched: Future[memoryview]
-    ) -> pa.RecordBatch:
-        span = source.range_of(0, len(source.sizes))
-        body = fetched.result()[span.start - window.start :][: span.length]
-        end = 0
-        for size, expected in zip(source.sizes.tolist(), source.checksums.tolist(), strict=True):
-            start, end = end, end + size
-            if size and xxhash.xxh3_64_intdigest(body[start:end]) != expected:
-                raise Corrupt(f"{source.name}: a slice does not match its checksum")
-        return decode_whole(body, self._schema, int(source.rows.sum()))
 
     def _from_gate(self, stretch: Manifest) -> Iterator[_Rows]:
         it = self._deployment
@@ -122,6 +116,18 @@ class StretchReader:
             yield rows, np.full(rows.num_rows, subpartition)
             self._rows += rows.num_rows
             self._gate_rows += rows.num_rows
+
+
+def _checked(source: Source, window: ByteRange, fetched: Future[memoryview]) -> memoryview:
+    """Return the bytes of neighbouring slices, cut out of their window and checked."""
+    span = source.range_of(0, len(source.sizes))
+    body = fetched.result()[span.start - window.start :][: span.length]
+    end = 0
+    for size, expected in zip(source.sizes.tolist(), source.checksums.tolist(), strict=True):
+        start, end = end, end + size
+        if size and xxhash.xxh3_64_intdigest(body[start:end]) != expected:
+            raise Corrupt(f"{source.name}: a slice does not match its checksum")
+    return body
 
 
 def _partition(source: Source) -> int:

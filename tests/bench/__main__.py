@@ -19,6 +19,7 @@ from . import (
     memory,
     operators,
     recovery,
+    scale,
     tpcds,
     tpch,
     trace,
@@ -29,7 +30,16 @@ from . import (
 from .places import session
 
 _ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
-_ALONE = {"transfer", "recovery", "among", "master", "values", "first", "trace"}  # no session
+_ALONE = {
+    "transfer",
+    "recovery",
+    "among",
+    "master",
+    "values",
+    "first",
+    "trace",
+    "scale",
+}  # no session
 
 
 def main() -> None:
@@ -45,12 +55,15 @@ def main() -> None:
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--picture", type=Path, default=Path("docs/trace.svg"), help="of trace")
+    parser.add_argument("--page", type=Path, default=Path("docs/scale.md"), help="of scale")
     chosen = parser.parse_args()
     console = Console(width=120)
     if "transfer" in chosen.tables:
         console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
     if "recovery" in chosen.tables:
         console.print(recovery.run(chosen.events))
+    if "scale" in chosen.tables:
+        console.print(scale.run(chosen.page))
     if "among" in chosen.tables:
         console.print(among.run(chosen.events))
     if "master" in chosen.tables:

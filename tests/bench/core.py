@@ -85,6 +85,7 @@ class Core:
     def __init__(self, job: JobId) -> None:
         self.ledger = Ledger(job)
         self.offset = 0
+        self.log_bytes = 0
         self.cpu_s: defaultdict[str, float] = defaultdict(float)
         self.events: Counter[str] = Counter()
         self._announcer = Announcer(job, "master")
@@ -92,12 +93,14 @@ class Core:
     def take(self, record: bytes) -> None:
         """Take a fact and then each decision on it, as the log would bring them back."""
         began_s = time.thread_time()
+        self.log_bytes += len(record)
         event = codec.decode(record)
         self._observe(event, began_s)
         while due := self.ledger.unwritten(1):
             began_s = time.thread_time()
             record = codec.encode(self._announcer.decision(due[0]))
             self.ledger.wrote(1)
+            self.log_bytes += len(record)
             self._observe(codec.decode(record), began_s)
 
     def _observe(self, event: Event, began_s: float) -> None:

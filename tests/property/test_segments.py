@@ -12,6 +12,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from headgate.connectors.spark.tasks.combine_task import share
+from headgate.connectors.spark.tasks.exchange_tasks import Part as WorkerPart
 from headgate.control.errors import Invalid
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
@@ -112,6 +114,35 @@ def test_stretches_have_the_same_rows(
             assert expected(schema, all_parts, first, count) == read.take(order)
             tops = [max(int(targets.max()) for _, targets in group) for group in groups]
             assert tops == sorted(tops)
+
+
+@given(st.data(), SCHEMAS, st.integers(1, 40), BORDERS)
+def test_a_task_that_combines_gets_the_places_of_its_rows(
+    data: st.DataObject, schema: pa.Schema, subpartitions: int, borders: list[int]
+) -> None:
+    """An index is cut to the subpartitions that the task reads."""
+    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
+    with exchange(schema, all_parts, subpartitions, "lz4", Limits()) as written:
+        for first, count in ranges(subpartitions, borders):
+            wanted = share(WorkerPart(range(first, first + count)), written.state)
+            manifest = written.environment.manifest_of_segments(written.descriptor, wanted.segments)
+            assert expected(schema, all_parts, first, count) == written.read(first, count, manifest)
+            assert manifest.rows.sum() == manifest.part(first, count).rows.sum()
+
+
+def test_a_hot_subpartition_is_read_within_the_limit() -> None:
+    """The objects of one map task with many rows of one subpartition are read one after the
+    other."""
+    limits = Limits(segment_bytes=2_000, fetch_bytes=10_000)
+    rows = pa.record_batch({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 20_000))})
+    hot = Part(rows, np.full(20_000, 3), tuple(range(0, 20_000, 200)))
+    with exchange(rows.schema, [hot], 5, "none", limits) as written:
+        deployment = InputGateDeployment(written.manifest(), rows.schema, 0, 5, 7)
+        reader = written.environment.create_stretch_reader(deployment)
+        blocks = [int(block.sizes.sum()) for block, _ in reader._blocks()]
+        assert len(blocks) > 10
+        assert max(blocks) <= limits.fetch_bytes
+        assert pa.table(rows) == written.read_stretches(0, 5, written.manifest())
 
 
 @given(st.data(), SCHEMAS, st.integers(1, 40), LIMITS)

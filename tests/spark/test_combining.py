@@ -131,14 +131,15 @@ def test_rows_that_nobody_combined_are_not_missing(
     assert_is_clean(hg)
 
 
+@pytest.mark.parametrize("error", [Lost("all attempts have failed"), MemoryError("a worker died")])
 def test_rows_that_cannot_be_combined_are_read_as_they_are(
-    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """If combining fails, what the map stage has written is read, and what was combined is gone."""
 
     def failing(stage: CombineStage) -> list[int]:
         stage.rows.take(1)  # some objects are written
-        raise Lost("all attempts have failed")
+        raise error
 
     monkeypatch.setattr(CombineStage, "run", failing)
     out = hg.repartition(df, SUBPARTITIONS, "k")

@@ -34,7 +34,7 @@ def test_a_failing_attach_ends_its_master(monkeypatch: pytest.MonkeyPatch, step:
     """An attach that fails after registration leaves neither the master's threads nor its log
     open."""
     log: Any = MemoryEventLog()
-    worker: Any = SimpleNamespace(job=JOB, root="root", store="memory:", limits=Limits())
+    worker: Any = SimpleNamespace(job=JOB, root="root", store="memory:", limits=Limits(), s3=())
     services = JobServices(log, MemoryBlobStore(), worker, ExitStack())
     monkeypatch.setattr(attach, "open_door", lambda _: None)
     monkeypatch.setattr(attach, step, fail)

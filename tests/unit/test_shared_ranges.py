@@ -3,6 +3,8 @@ way."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -152,6 +154,27 @@ def test_nobody_waits_for_a_process_that_is_stopped(store: Store, tmp_path: Path
     shared = SharedRanges(store, tmp_path, 20, clock)
     assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
     assert 0 < clock.monotonic_s() < 60
+
+
+def test_a_file_system_without_locks_costs_requests_only(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    clock = PatientClock()
+    shared = SharedRanges(store, tmp_path, 100, clock)
+    for at in range(100):
+        assert bytes(shared.get(NAME, ByteRange(at, 1))[0]) == bytes([at])
+    assert clock.monotonic_s() < 1
+
+
+def test_a_folder_that_was_deleted_stays_deleted(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "executor" / "ranges"
+    shared = SharedRanges(store, folder, 100)
+    assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
+    assert not folder.parent.exists()
 
 
 class PatientClock:

@@ -29,6 +29,11 @@ def combined_name(result: ResultId) -> ResultId:
     return ResultId(f"{result}-combined")
 
 
+def source_name(combined: ResultId) -> ResultId:
+    """Return the name of the result whose rows another one has combined."""
+    return ResultId(combined.removesuffix("-combined"))
+
+
 def exchange_size(
     descriptor: ShuffleDescriptor, state: ResultState, together_bytes: int
 ) -> ExchangeSize:

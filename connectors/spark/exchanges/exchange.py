@@ -25,7 +25,7 @@ from ....control.contract import (
     ShuffleDescriptor,
     ShuffleMaster,
 )
-from ....control.errors import Corrupt, HeadgateError, Invalid, Unavailable
+from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, Unavailable
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
@@ -320,9 +320,12 @@ class Exchanger:
             if _rows_of(descriptor, copies) != _rows_of(first, state):
                 self.drop(descriptor)
                 raise Corrupt(f"{name} has another number of rows than {first.result}")
-        except HeadgateError as exc:
+        except (Fenced, Closed):
+            self.drop(first)
+            raise
+        except Exception as exc:  # Spark may raise anything
             _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
-            return self._stored(first, state, output)
+            return self._stored(first, self._state(first), output)
         except BaseException:
             self.drop(first)
             raise
@@ -369,11 +372,15 @@ class Exchanger:
         """Return the bytes of one subpartition that come from each partition."""
         descriptor = written.descriptor
         layout = Layout(self.job_context.worker.root, descriptor.job)
-        state = self.job_context.master.state(descriptor.job).results[descriptor.result]
+        state = self._state(descriptor)
         sizes = np.zeros(descriptor.partitions, np.int64)
         for source in build(descriptor, state, layout, self.job_context.store).sources:
             sizes[source.attempt.partition.index] += source.sizes[subpartition]
         return sizes
+
+    def _state(self, descriptor: ShuffleDescriptor) -> ResultState:
+        """Return what the log says of a result by now."""
+        return self.job_context.master.state(descriptor.job).results[descriptor.result]
 
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 from pyspark import TaskContext
 
 from ....control.contract import ShuffleDescriptor
+from ....control.events.types import SegmentSummary
 from ....control.model.state import ResultState
 from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
+from ....storage.format.segment import SegmentIndex
 from ....storage.reading.ways import combined_bytes
 from .exchange_tasks import MapTask, Part, environment_of
 
@@ -25,9 +28,27 @@ class Share:
 
 
 def share(part: Part, state: ResultState) -> Share:
-    """Return the rows of a part, as the log says where they are."""
+    """Return the rows of a part, as the log says where they are. An index in the log is cut to the
+    part, because every task gets its own."""
     partitions = range(state.registered.partitions) if part.partitions is None else part.partitions
-    return Share(part.subpartitions, announced_segments(state, partitions))
+    segments = (
+        (attempt, _cut(segment, part.subpartitions, state.registered.subpartitions))
+        for attempt, segment in announced_segments(state, partitions)
+    )
+    return Share(part.subpartitions, tuple(each for each in segments if each[1].rows))
+
+
+def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> SegmentSummary:
+    if not segment.index:
+        return segment
+    index = SegmentIndex.unpacked(segment.index, subpartitions)
+    outside = np.ones(subpartitions, np.bool_)
+    outside[wanted.start : wanted.stop] = False
+    start = int(index.starts[wanted.start])
+    for each in (index.rows, index.sizes, index.checksums):
+        each[outside] = 0
+    cut = SegmentIndex(start, index.rows, index.sizes, index.checksums)
+    return replace(segment, rows=int(index.rows.sum()), index=cut.packed())
 
 
 @dataclass(frozen=True, slots=True)
