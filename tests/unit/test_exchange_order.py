@@ -46,6 +46,7 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         worker=worker,
         epoch=1,
         settings=SimpleNamespace(codec="none"),
+        budget=SimpleNamespace(is_limited=False),
         reruns=SimpleNamespace(forget=lambda result: None),
         known=SimpleNamespace(inputs=lambda lineage: ((), True)),
     )

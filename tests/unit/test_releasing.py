@@ -116,7 +116,7 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(exchange, "TaskSettings", lambda _: settings)
     monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
-    monkeypatch.setattr(Exchanger, "write", lambda *_: written)
+    monkeypatch.setattr(Exchanger, "write", lambda *_, **__: written)
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
     with pytest.raises(RuntimeError, match="no frame"):
         exchanger.run(df, 2, ["k"], FIRST.result)

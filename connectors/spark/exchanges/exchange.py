@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from math import inf
 
@@ -60,6 +59,7 @@ _ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
+_PREDICTED_MAX = 10_000
 _UNKNOWN_BYTES = 1 << 60  # Spark's estimate of a size that it does not know is larger
 
 
@@ -126,8 +126,13 @@ class JobContext:
     reruns: Reruns
     budget: Budget
     predicted_gets: dict[ResultId, int] = field(default_factory=dict)
-    """The requests that the readers of each result are expected to send."""
+    """The requests that the readers of each of the latest results are expected to send."""
     known: KnownScans = field(default_factory=KnownScans)
+
+    def predicts(self, result: ResultId, gets: int) -> None:
+        self.predicted_gets[result] = gets
+        if len(self.predicted_gets) > _PREDICTED_MAX:
+            del self.predicted_gets[next(iter(self.predicted_gets))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +158,15 @@ class Exchanger:
                 plan = self.door.exchange_plan(df, n, columns)
                 batch_rows = self.job_context.settings.batch_rows
                 transport = JvmTransport(self.spark, self.door, plan, batch_rows)
-            door = self.door
-            estimate = partial(door.estimate_bytes, df) if door is not None else lambda: inf
-            written = self.write(transport, df.schema, n, label, result, settings, 0, estimate)
+            written = self.write(
+                transport,
+                df.schema,
+                n,
+                label,
+                result,
+                settings,
+                estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
+            )
         try:
             frame = transport.reads(written.read)
             self._note(frame, written)
@@ -199,9 +210,11 @@ class Exchanger:
             settings,
         )
         task = self._map_task(result, output)
-        stage, limits = transport.writes(task.write), context.worker.limits
+        stage = transport.writes(task.write)
         if context.budget.is_limited and (estimate_bytes := estimate()) < _UNKNOWN_BYTES:
-            size = estimated_size(stage.count, n, estimate_bytes, together_bytes, limits)
+            size = estimated_size(
+                stage.count, n, estimate_bytes, together_bytes, context.worker.limits
+            )
             self._check(label, size, is_written=False)
         descriptor, state = self._write(result, stage, output)
         size = exchange_size(descriptor, state, together_bytes)
@@ -211,10 +224,10 @@ class Exchanger:
             self.drop(descriptor)
             raise
         if prediction.way == DIRECT:
-            context.predicted_gets[result] = prediction.reading.gets
+            context.predicts(result, prediction.reading.gets)
             return self._stored(descriptor, state, output)
-        context.predicted_gets[result] = prediction.combining.gets
-        context.predicted_gets[combined_name(result)] = prediction.reading.gets
+        context.predicts(result, prediction.combining.gets)
+        context.predicts(combined_name(result), prediction.reading.gets)
         parts = combined_parts(size, prediction.way)
         return self._combined(descriptor, state, transport, output, parts)
 
