@@ -77,6 +77,7 @@ def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:
     assert (first.partitions, first.released is None) == (PARTITIONS, False)
     assert (combined.subpartitions, combined.rows) == (SUBPARTITIONS, ROWS)
     assert combined.puts == combined.partitions == way.bundles * way.ranges
+    assert combined.label.startswith(f"combined {way.bundles} x {way.ranges}: repartition(")
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
     assert hg.results()[-2].gets == PARTITIONS * way.ranges
     hg.release(out)

@@ -31,14 +31,14 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest import announced_segments, build, place
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
-from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict
+from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict
 from ....storage.stores.port import BlobStore
 from ..jvm.catalyst import CatalystDoor, Lineage
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
 from ..settings import ExchangeSettings
 from ..tasks.combine_task import CombineTask, share
-from ..tasks.exchange_tasks import MapTask, Part, ReadTask, WorkerSettings
+from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
@@ -228,8 +228,7 @@ class Exchanger:
             return self._stored(descriptor, state, output)
         context.predicts(result, prediction.combining.gets)
         context.predicts(combined_name(result), prediction.reading.gets)
-        parts = combined_parts(size, prediction.way)
-        return self._combined(descriptor, state, transport, output, parts)
+        return self._combined(descriptor, state, transport, output, size, prediction.way)
 
     def _check(self, label: str, size: ExchangeSize, is_written: bool) -> Prediction:
         """Choose the way of an exchange, and check its cost.
@@ -304,13 +303,15 @@ class Exchanger:
         state: ResultState,
         transport: Transport,
         output: _Output,
-        parts: tuple[Part, ...],
+        size: ExchangeSize,
+        way: Way,
     ) -> StoredExchange:
         """Return the exchange with its rows in fewer objects. If combining fails, its readers read
         the objects of the map stage."""
         name, context = combined_name(first.result), self.spark.sparkContext
-        copy = replace(output, label=f"{output.label}, combined"[:_LABEL_CHARS], ordered=False)
-        again = count(1)
+        parts, again = combined_parts(size, way), count(1)
+        label = f"combined {way.bundles} x {way.ranges}: {output.label}"[:_LABEL_CHARS]
+        copy = replace(output, label=label, ordered=False)
 
         def copied(descriptor: ShuffleDescriptor, state: ResultState) -> RDD[int]:
             task = CombineTask(descriptor, self._map_task(name, copy))
