@@ -3,21 +3,26 @@ threads and connections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from threading import Lock
 from weakref import WeakSet
 
+import pyarrow as pa
+
 from ..control.contract import ShuffleDescriptor
+from ..control.errors import Corrupt, Lost
 from ..control.ids import JobId
 from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
-from .format.manifest import AnnouncedSegment, Manifest, place
+from .format.manifest import AnnouncedSegment, Manifest, PlacedResult, place
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
 from .reading.range_cache import RangeCache
+from .reading.replacement import Replacement
 from .reading.shared_ranges import SharedRanges
 from .reading.stretches import StretchReader
 from .runtime import JobClients, Runtime
@@ -75,12 +80,39 @@ class ObjectStoreEnvironment:
         return StretchReader(deployment, self._clients, self._range_cache, self.create_input_gate)
 
     def manifest_of_segments(
-        self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...]
+        self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...], task: int
     ) -> Manifest:
-        """Return a manifest of these segments of a result."""
+        """Return a manifest of these segments of a result, for a task. If an index is lost that no
+        event has, wait until its partition is made again."""
         self._range_cache.add_requests(sum(not segment.index for _, segment in segments))
-        placed = place(descriptor, segments, self._clients.layout, self._clients.store)
+        try:
+            placed = self._place(descriptor, segments)
+        except (Lost, Corrupt):
+            placed = self._place(descriptor, tuple(self._sound(descriptor, segments, task)))
         return placed.part(0, descriptor.subpartitions)
+
+    def _place(
+        self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...]
+    ) -> PlacedResult:
+        return place(descriptor, segments, self._clients.layout, self._clients.store)
+
+    def _sound(
+        self, it: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...], task: int
+    ) -> Iterator[AnnouncedSegment]:
+        """Yield the segments whose indexes can be read, and those that replace the others."""
+        head = Manifest(it.job, it.result, it.epoch, 0, it.subpartitions, ())
+        announcer = self._clients.announcer(f"combiner {it.result}/{task}")
+        deployment = InputGateDeployment(head, pa.schema([]), 0, it.subpartitions, task)
+        replacement = Replacement(deployment, self._clients, self._view, announcer)
+        for attempt, group in groupby(segments, lambda announced: announced[0]):
+            announced = tuple(group)
+            try:
+                self._place(it, announced)
+            except (Lost, Corrupt) as failure:
+                name = self._clients.layout.segment(attempt, announced[0][1].number)
+                came = replacement.made_again(attempt, name, failure)
+                announced = tuple((came.attempt, segment) for segment in came.segments)
+            yield from announced
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         news = tuple(infos)

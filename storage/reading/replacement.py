@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...control.errors import Corrupt, Lost
 from ...control.events.types import Lost as LostFact
 from ...control.events.types import Produced
+from ...control.ids import AttemptId
 from ...control.inquiry.job_view import JobView
 from ...control.master.announcer import Announcer
 from ...control.model.state import JobState, ResultState
@@ -20,7 +21,7 @@ from .read_plan import Slice, alone
 
 
 class Replacement:
-    """Replaces the lost slices of one gate."""
+    """Replaces what the reader of a deployment has lost."""
 
     def __init__(
         self,
@@ -41,18 +42,34 @@ class Replacement:
         Raises:
             Lost, Corrupt: the failure, if no attempt can replace the lost one or none did in time.
         """
-        attempt, clients = piece.source.attempt, self._clients
+        clients = self._clients
+        state = self._view.state(clients.runtime.deadline())
+        subpartitions = self._readable(state, failure).registered.subpartitions
+        came = self.made_again(piece.source.attempt, piece.source.name, failure)
+        slices: list[Slice] = []
+        for segment in came.segments:
+            source = locate(clients.layout, clients.store, came.attempt, segment, subpartitions)
+            slices += alone(source, piece.subpartition, 1)
+        return slices
+
+    def made_again(self, attempt: AttemptId, name: str, failure: Lost | Corrupt) -> Produced:
+        """State that an object of an attempt is lost, and wait for the attempt that replaces it.
+
+        Raises:
+            Lost, Corrupt: as for `replace`.
+        """
+        clients = self._clients
         result = self._readable(self._view.state(clients.runtime.deadline()), failure)
         offset = 0
         if result.production.winners.get(attempt.partition.index, attempt) == attempt:
-            lost = LostFact(attempt, piece.source.name, str(failure), self._deployment.task)
+            lost = LostFact(attempt, name, str(failure), self._deployment.task)
             receipt = clients.log.append(self._announcer.fact(lost))
             offset = receipt.offset(clients.runtime.deadline())
         if result.registered.pipelined:  # all its readers begin again together
             raise failure
         came = self._view.wait(
             self._deployment.manifest.result,
-            lambda state: self._replacement(state, piece, failure),
+            lambda state: self._replacement(state, attempt, failure),
             clients.runtime.deadline,
         )
         if came is None:
@@ -61,12 +78,7 @@ class Replacement:
                 f"{clients.runtime.wait_s:g} s passed without news",
                 (offset,),
             ) from failure
-        subpartitions = result.registered.subpartitions
-        slices: list[Slice] = []
-        for segment in came.segments:
-            source = locate(clients.layout, clients.store, came.attempt, segment, subpartitions)
-            slices += alone(source, piece.subpartition, 1)
-        return slices
+        return came
 
     def _readable(self, state: JobState, failure: Lost | Corrupt) -> ResultState:
         name = self._deployment.manifest.result
@@ -79,9 +91,8 @@ class Replacement:
         return result
 
     def _replacement(
-        self, state: JobState, piece: Slice, failure: Lost | Corrupt
+        self, state: JobState, attempt: AttemptId, failure: Lost | Corrupt
     ) -> Produced | None:
         result = self._readable(state, failure)
-        attempt = piece.source.attempt
         winner = result.production.winners.get(attempt.partition.index, attempt)
         return None if winner == attempt else result.production.attempts[winner]

@@ -125,7 +125,9 @@ def test_a_task_that_combines_gets_the_places_of_its_rows(
     with exchange(schema, all_parts, subpartitions, "lz4", Limits()) as written:
         for first, count in ranges(subpartitions, borders):
             wanted = share(WorkerPart(range(first, first + count)), written.state)
-            manifest = written.environment.manifest_of_segments(written.descriptor, wanted.segments)
+            manifest = written.environment.manifest_of_segments(
+                written.descriptor, wanted.segments, 7
+            )
             assert expected(schema, all_parts, first, count) == written.read(first, count, manifest)
             assert manifest.rows.sum() == manifest.part(first, count).rows.sum()
 

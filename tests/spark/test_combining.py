@@ -114,6 +114,27 @@ def test_an_object_that_is_lost_before_it_is_combined(
     assert_is_clean(hg)
 
 
+def test_an_index_that_is_lost_before_it_is_combined(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that is too large for its event is in the object only. If that is lost, the task
+    that combines states so, and waits for the partition that is made again."""
+    chosen = combined_parts
+
+    def losing(*given: Any) -> Any:
+        hg._services.store.delete(segments(hg)[:1])
+        return chosen(*given)
+
+    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 2)))
+    monkeypatch.setattr(exchange, "combined_parts", losing)
+    rows, wide = 100_000, 50_000
+    out = hg.repartition(spark.range(0, rows, 1, 2), wide, "id")
+    combined = hg.results()[-1]
+    assert (combined.label[:8], combined.rows) == ("combined", rows)
+    hg.release(out)
+    assert_is_clean(hg)
+
+
 def test_rows_that_nobody_combined_are_not_missing(
     hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,9 @@ class CombineTask:
         first, count = share.subpartitions.start, len(share.subpartitions)
         shuffle = environment_of(self.written.settings)
         with self.written.writing() as writer:
-            manifest = shuffle.manifest_of_segments(self.read, share.segments)
-            deployment = InputGateDeployment(manifest, schema, first, count, task.taskAttemptId())
+            consumer = task.taskAttemptId()
+            manifest = shuffle.manifest_of_segments(self.read, share.segments, consumer)
+            deployment = InputGateDeployment(manifest, schema, first, count, consumer)
             reader = shuffle.create_stretch_reader(deployment)
             for group in reader.groups(combined_bytes(self.written.settings.limits)):
                 for rows, subpartitions in group:
