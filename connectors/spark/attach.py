@@ -21,7 +21,8 @@ from ...control.ids import job_id
 from ...storage.limits import Limits
 from ...storage.stores.costs import COSTS, kind_of
 from .exchanges.budget import Budget
-from .exchanges.exchange import Exchanger, JobContext
+from .exchanges.exchange import Exchanger
+from .exchanges.job_context import JobContext
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .services import JobServices, StartLocal, open_services

@@ -11,7 +11,7 @@ from ...control.errors import Unavailable
 from ...control.ids import PartitionId, ResultId
 from ...control.inquiry.history import Made, why
 from ...control.snapshots.resume import follow_all
-from .exchanges.exchange import JobContext
+from .exchanges.job_context import JobContext
 from .services import JobServices
 
 _EVENTS_MAX = 500

@@ -15,7 +15,8 @@ from ...control.errors import Invalid, Retryable
 from ...control.ids import JobId, ResultId
 from ...control.inquiry.history import Made
 from . import explain
-from .exchanges.exchange import Exchanger, StoredExchange
+from .exchanges.exchange import Exchanger
+from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
 from .operations import Operations

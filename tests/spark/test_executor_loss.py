@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 
 from headgate import Corrupt, Headgate, attach
 from headgate.connectors.spark.exchanges import transport
-from headgate.connectors.spark.exchanges.exchange import Exchanger, StoredExchange
+from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges.job_context import StoredExchange
 from headgate.connectors.spark.exchanges.rerun import Writing
 from headgate.connectors.spark.queries import runner
 from headgate.connectors.spark.tasks import shipping

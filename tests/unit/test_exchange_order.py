@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from headgate.connectors.spark.exchanges.exchange import Exchanger, JobContext
+from headgate.connectors.spark.exchanges.exchange import Exchanger
+from headgate.connectors.spark.exchanges.job_context import JobContext
 from headgate.connectors.spark.exchanges.transport import Transport
 from headgate.connectors.spark.jvm.catalyst import Lineage
 from headgate.control.contract import ShuffleDescriptor

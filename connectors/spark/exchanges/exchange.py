@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
 
@@ -22,7 +22,6 @@ from ....control.contract import (
     PartitionDescriptor,
     ProducerDescriptor,
     ShuffleDescriptor,
-    ShuffleMaster,
 )
 from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, Unavailable
 from ....control.ids import ResultId
@@ -32,17 +31,15 @@ from ....storage.format.manifest import announced_segments, build, place
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict
-from ....storage.stores.port import BlobStore
-from ..jvm.catalyst import CatalystDoor, Lineage
+from ..jvm.catalyst import CatalystDoor
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
-from ..settings import ExchangeSettings
 from ..tasks.combine_task import CombineTask, share
-from ..tasks.exchange_tasks import MapTask, ReadTask, WorkerSettings
+from ..tasks.exchange_tasks import MapTask, ReadTask
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
-from .budget import Budget, Cost
+from .budget import Cost
 from .combining import (
     CombineStage,
     combined_name,
@@ -50,7 +47,8 @@ from .combining import (
     estimated_size,
     exchange_size,
 )
-from .rerun import MapStage, Reruns, Writing
+from .job_context import JobContext, StoredExchange
+from .rerun import MapStage, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
 _LOG = logging.getLogger("headgate")
@@ -59,23 +57,7 @@ _ZONE = "spark.sql.session.timeZone"
 _LABEL_CHARS = 200
 _SCHEMA_CHARS = 100_000
 _NAMED_MAX = 20
-_PREDICTED_MAX = 10_000
 _UNKNOWN_BYTES = 1 << 60  # Spark's estimate of a size that it does not know is larger
-
-
-@dataclass(frozen=True, slots=True)
-class StoredExchange:
-    """The stored rows of an exchange."""
-
-    descriptor: ShuffleDescriptor
-    read: ReadTask
-    """The task that reads the rows."""
-    ordered: bool
-    """True if a rerun of the map stage would give the rows in the same order."""
-    rows: Longs
-    """Rows of each subpartition."""
-    sizes: Longs
-    """Bytes of each subpartition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +75,6 @@ class _Output:
     repeatable: bool
     """True if the map stage would give the same rows once more."""
     settings: TaskSettings
-
-
-@dataclass(slots=True)
-class KnownScans:
-    """The RDDs of this driver that read results."""
-
-    _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
-    """By the RDD's id: the results that it reads, and whether each is `ordered`."""
-
-    def add(self, scan: int, written: Iterable[StoredExchange]) -> None:
-        self._scans[scan] = [(exchange.descriptor.result, exchange.ordered) for exchange in written]
-
-    def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
-        """Return the results that a map stage reads, and whether a rerun of the stage would give
-        its rows in the same order."""
-        scans = sorted(lineage.scans & self._scans.keys())
-        reads = [read for scan in scans for read in self._scans[scan]]
-        ordered = lineage.ordered and all(ordered for _, ordered in reads)
-        return tuple(dict.fromkeys(result for result, _ in reads)), ordered
-
-
-@dataclass(frozen=True, slots=True)
-class JobContext:
-    """The objects that all exchanges of a job share."""
-
-    master: ShuffleMaster
-    store: BlobStore
-    worker: WorkerSettings
-    settings: ExchangeSettings
-    epoch: int
-    reruns: Reruns
-    budget: Budget
-    predicted_gets: dict[ResultId, int] = field(default_factory=dict)
-    """The requests that the readers of each of the latest results are expected to send."""
-    known: KnownScans = field(default_factory=KnownScans)
-
-    def predicts(self, result: ResultId, gets: int) -> None:
-        self.predicted_gets[result] = gets
-        if len(self.predicted_gets) > _PREDICTED_MAX:
-            del self.predicted_gets[next(iter(self.predicted_gets))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from ....control.clock import SYSTEM_CLOCK
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
 from ....control.ids import ResultId
-from ..exchanges.exchange import Exchanger, StoredExchange, description
+from ..exchanges.exchange import Exchanger, description
+from ..exchanges.job_context import StoredExchange
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
 from ..jvm.scheduler import end_jobs

@@ -1,0 +1,73 @@
+"""The objects that the exchanges of one job share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ....control.contract import ShuffleDescriptor, ShuffleMaster
+from ....control.ids import ResultId
+from ....storage.format.segment import Longs
+from ....storage.stores.port import BlobStore
+from ..jvm.catalyst import Lineage
+from ..settings import ExchangeSettings
+from ..tasks.exchange_tasks import ReadTask, WorkerSettings
+from .budget import Budget
+from .rerun import Reruns
+
+_PREDICTED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExchange:
+    """The stored rows of an exchange."""
+
+    descriptor: ShuffleDescriptor
+    read: ReadTask
+    """The task that reads the rows."""
+    ordered: bool
+    """True if a rerun of the map stage would give the rows in the same order."""
+    rows: Longs
+    """Rows of each subpartition."""
+    sizes: Longs
+    """Bytes of each subpartition."""
+
+
+@dataclass(slots=True)
+class KnownScans:
+    """The RDDs of this driver that read results."""
+
+    _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
+    """By the RDD's id: the results that it reads, and whether each is `ordered`."""
+
+    def add(self, scan: int, written: Iterable[StoredExchange]) -> None:
+        self._scans[scan] = [(exchange.descriptor.result, exchange.ordered) for exchange in written]
+
+    def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
+        """Return the results that a map stage reads, and whether a rerun of the stage would give
+        its rows in the same order."""
+        scans = sorted(lineage.scans & self._scans.keys())
+        reads = [read for scan in scans for read in self._scans[scan]]
+        ordered = lineage.ordered and all(ordered for _, ordered in reads)
+        return tuple(dict.fromkeys(result for result, _ in reads)), ordered
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """The objects that all exchanges of a job share."""
+
+    master: ShuffleMaster
+    store: BlobStore
+    worker: WorkerSettings
+    settings: ExchangeSettings
+    epoch: int
+    reruns: Reruns
+    budget: Budget
+    predicted_gets: dict[ResultId, int] = field(default_factory=dict)
+    """The requests that the readers of each of the latest results are expected to send."""
+    known: KnownScans = field(default_factory=KnownScans)
+
+    def predicts(self, result: ResultId, gets: int) -> None:
+        self.predicted_gets[result] = gets
+        if len(self.predicted_gets) > _PREDICTED_MAX:
+            del self.predicted_gets[next(iter(self.predicted_gets))]
