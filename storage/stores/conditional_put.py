@@ -60,6 +60,7 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
     mine = Stored(checked_write_id(write_id), len(view))
     checked_name(name)
     tries, doubt = Tries(retrier, name), False
+    retrier.wait()
     while True:
         failure: Retryable | None = None
         try:

@@ -3,7 +3,8 @@
 The policy reads the class of an error, never its text: only a `Retryable` is tried again. Three
 limits hold: tries per request, seconds per request, and a budget that all requests of one store
 share, so that the retries of all threads do not overload a store in trouble. A retry takes one
-token, a success gives a part of a token back.
+token, a success gives a part of a token back. When the store asks for less, all requests of the
+process wait, not only the one that was refused.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ class Retrier:
         self.clock = clock
         self._lock = threading.Lock()
         self._tokens = settings.budget_tokens
+        self._held_until_s = clock.monotonic_s()
 
     def run(self, key: str, request: Callable[[], T]) -> T:
         """Return the request's answer. Retry while its errors are retryable and limits allow."""
         tries: Tries | None = None
+        self.wait()
         while True:
             try:
                 answer = request()
@@ -57,6 +60,17 @@ class Retrier:
             else:
                 self.refund(1.0 if tries else self.settings.refund_tokens)
                 return answer
+
+    def hold(self, wait_s: float) -> None:
+        """Let all requests that begin wait for so long."""
+        with self._lock:
+            self._held_until_s = max(self._held_until_s, self.clock.monotonic_s() + wait_s)
+
+    def wait(self) -> None:
+        """Wait until requests may be sent."""
+        left_s = self._held_until_s - self.clock.monotonic_s()
+        if left_s > 0:
+            self.clock.sleep_s(left_s)
 
     def refund(self, tokens: float) -> None:
         """Give tokens back after a success: the one that its last try took, else a part of one."""
@@ -94,6 +108,8 @@ class Tries:
         late = now_s + wait_s > self._failed_first_s + settings.limit_s
         if late or self.count >= settings.tries_max or not self._retrier.take():
             return False
+        if isinstance(error, Throttled):
+            self._retrier.hold(wait_s)
         clock.sleep_s(wait_s)
         self.count += 1
         return True

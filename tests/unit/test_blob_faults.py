@@ -263,6 +263,41 @@ def test_a_store_that_asks_for_less_for_long(operation: Operation) -> None:
     assert 150 == store.calls(operation)
 
 
+def test_other_requests_wait_when_the_store_asks_for_less() -> None:
+    """A process backs off as a whole: a request that begins while another one waits is sent when
+    that wait is over. A put waits too."""
+    clock = StillClock()
+    retrier = Retrier(RetrySettings(), clock)
+    retrier.hold(2.0)
+    retrier.hold(0.5)
+    assert "answer" == retrier.run("a", lambda: "answer")
+    assert clock.slept_s == [2.0]
+    retrier.hold(1.0)
+    put(Steps([PutAnswer.CREATED], None), retrier, "b", b"1", "mine")
+    assert clock.slept_s == [2.0, 1.0]
+
+
+def test_a_request_that_was_throttled_holds_the_others() -> None:
+    """Requests that begin while a throttled one waits are sent no earlier than it."""
+    sent_s: list[float] = []
+
+    class Clock(StillClock):
+        def sleep_s(self, seconds: float) -> None:
+            if not sent_s:  # another thread's request begins now
+                sent_s.append(-1.0)
+                retrier.run("other", lambda: sent_s.append(self.monotonic_s()))
+            super().sleep_s(seconds)
+
+    retrier, answers = Retrier(RetrySettings(), Clock()), [SLOW]
+
+    def request() -> None:
+        if answers:
+            raise answers.pop()
+
+    retrier.run("first", request)
+    assert sent_s == [-1.0, 2.0]
+
+
 def test_a_store_that_starts_again_is_waited_for() -> None:
     """A store that is unreachable for 15 s fails no request. Spark gives a task four attempts, and
     all of them would fail before the store is back."""
