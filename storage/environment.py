@@ -34,7 +34,6 @@ from .streaming.stream_writer import StreamWriter
 from .writing.writer import SegmentWriter
 
 _RUNTIME = Runtime()
-_SHARED_CACHES = 4  # as many caches' bytes are in the folder that processes share
 
 
 class ObjectStoreEnvironment:
@@ -53,9 +52,8 @@ class ObjectStoreEnvironment:
         self._shard: tuple[str, Manifest] | None = None
         fetchers = runtime.pool(limits.fetch_parallel, "headgate-get")
         shared = None
-        if runtime.folder is not None:
-            shared_bytes = limits.cache_bytes * _SHARED_CACHES
-            shared = SharedRanges(store, runtime.folder, shared_bytes, runtime.clock)
+        if runtime.folder is not None and limits.shared_bytes:
+            shared = SharedRanges(store, runtime.folder, limits.shared_bytes, runtime.clock)
         self._range_cache = RangeCache(store, limits.cache_bytes, fetchers, shared)
         self._view = JobView(log, job)
         self._channels: WeakSet[Channels] = WeakSet()

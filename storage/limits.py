@@ -18,13 +18,14 @@ class Limits:
     """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20
     """The bytes of neighbours that a process read along and holds for its next readers."""
+    shared_bytes: int = 0
+    """The bytes of neighbours in files, which the processes of an executor share; 0: no files."""
     group_bytes: int = 512 << 20
     """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
     readers: int = 1
     """The number of tasks that read side by side."""
     executors: int = 1
-    """The number of executors that these tasks run on. The processes of an executor share the
-    neighbours that they read along."""
+    """The number of executors that these tasks run on, or of tasks if these share nothing."""
 
     @property
     def window_bytes(self) -> int:

@@ -27,12 +27,13 @@ from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .services import JobServices, StartLocal, open_services
 from .session import Headgate
-from .settings import ExchangeSettings, Settings, is_true, read_settings
+from .settings import ENCRYPTED, ExchangeSettings, Settings, is_true, read_settings
 from .tasks.exchange_tasks import WorkerSettings
 from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
+_SHARED_CACHES = 4  # the files that processes share have as many times the bytes of a cache
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -59,11 +60,16 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
 
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:
-    """Return the limits with the number of tasks and executors that Spark runs side by side."""
-    slots = context.defaultParallelism
-    cores = int(context.getConf().get("spark.executor.cores", "1"))
+    """Return the limits with the number of tasks and executors that Spark runs side by side. Their
+    processes share no files if Spark is to encrypt its own."""
+    slots, conf = context.defaultParallelism, context.getConf()
+    if is_true(conf.get(ENCRYPTED)):
+        return replace(limits, readers=slots, executors=slots)
+    cores = int(conf.get("spark.executor.cores", "1"))
     is_local = str(context.master).split("[")[0] == "local"
-    return replace(limits, readers=slots, executors=1 if is_local else ceil(slots / cores))
+    executors = 1 if is_local else ceil(slots / cores)
+    shared_bytes = _SHARED_CACHES * limits.cache_bytes
+    return replace(limits, readers=slots, executors=executors, shared_bytes=shared_bytes)
 
 
 def default_job(application: str) -> str:

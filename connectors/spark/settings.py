@@ -22,6 +22,7 @@ from .exchanges.budget import NO_LIMIT, Cost, read_budget
 T = TypeVar("T")
 
 PREFIX = "spark.headgate."
+ENCRYPTED = "spark.io.encryption.enabled"
 PASSED_ON = ("kafka.", "s3.")
 
 _MIB = 1 << 20

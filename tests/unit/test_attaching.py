@@ -102,3 +102,24 @@ def test_a_number_beyond_all_clients_is_refused() -> None:
     """A number that no clock can count is `Invalid`, as any other text that cannot be used."""
     with pytest.raises(Invalid, match=r"request\.ms"):
         read_settings({"spark.headgate.request.ms": "9" * 400})
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "executors", "shared"),
+    [
+        ("local[8]", {}, 1, True),
+        ("local", {"spark.executor.cores": "4"}, 1, True),
+        ("local-cluster[2,4,1024]", {"spark.executor.cores": "4"}, 2, True),
+        ("yarn", {}, 8, True),
+        ("k8s://https://host", {"spark.executor.cores": "3"}, 3, True),
+        ("local[8]", {"spark.io.encryption.enabled": "TRUE"}, 8, False),
+    ],
+)
+def test_the_processes_of_an_executor_share_files(
+    master: str, conf: dict[str, str], executors: int, shared: bool
+) -> None:
+    """They share none if Spark is to encrypt its own files."""
+    context: Any = SimpleNamespace(master=master, defaultParallelism=8, getConf=lambda: conf)
+    limits = attach._limits_of(context, Limits())
+    assert (limits.readers, limits.executors) == (8, executors)
+    assert (limits.shared_bytes > 0) is shared

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import PythonEvalType
 
 from ..jvm.bridge import Jvm, name_of
-from ..settings import is_true
+from ..settings import ENCRYPTED, is_true
 from ..tasks.grouped.function import Call, FunctionSettings
 from ..tasks.partial_aggregates import Merging
 from ..types import TIMES, may_be_given, may_be_key
@@ -54,7 +54,6 @@ _BY_NAME = f"{_SQL}legacy.execution.pandas.groupedMap.assignColumnsByName"
 _SAFELY = f"{_SQL}execution.pandas.convertToArrowArraySafely"
 _DECIMALS = f"{_SQL}execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _NULLABLE = f"{_SQL}execution.pythonUDF.pandas.preferIntExtensionDtype"
-_ENCRYPTED = "spark.io.encryption.enabled"
 _BATCH_ROWS = f"{_SQL}execution.arrow.maxRecordsPerBatch"
 
 
@@ -110,7 +109,7 @@ def _call(jvm: Jvm, node: Any, shuffles: Sequence[Shuffle], conf: Any) -> Call |
     """Return the function for the tasks that read the exchanges, None where Spark must call it."""
     udf = node.func()
     function, kind = udf.func(), udf.evalType()
-    encrypted = is_true(conf.get(_ENCRYPTED, None))  # our files are not encrypted
+    encrypted = is_true(conf.get(ENCRYPTED, None))  # our files are not encrypted
     unsupported = is_true(conf.get(_LARGE)) or conf.get(_PROFILED, None) or encrypted
     if kind not in _ARROW | _PANDAS or unsupported or not function.broadcastVars().isEmpty():
         return None
