@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from itertools import chain
 from unittest.mock import patch
 
 import numpy as np
@@ -20,6 +21,7 @@ from headgate.control.events.types import Produced, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.state import ResultState
+from headgate.storage.contract import InputGateDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format import segment
 from headgate.storage.format.manifest import Manifest, Source
@@ -35,7 +37,17 @@ from headgate.testing.faulty_store import (
 )
 
 from ..doubles.damaged import LIMITS, SCHEMA, SUBPARTITIONS, Sound, part, sound, without_indexes
-from ..doubles.segments import CODECS, JOB, LAYOUT, RESULT, Written, produce
+from ..doubles.segments import (
+    CODECS,
+    JOB,
+    LAYOUT,
+    RESULT,
+    Part,
+    Written,
+    attempt_of,
+    exchange,
+    produce,
+)
 
 pytestmark = pytest.mark.usefixtures("no_thread_stays")
 
@@ -89,6 +101,44 @@ def test_a_footer_is_read_once_more(effect: Effect, nth: int) -> None:
     assert fetch().entries() == fetch(nth).entries()
     with pytest.raises((Corrupt, Lost)):
         fetch(*range(1, 5))
+
+
+def test_a_footer_longer_than_expected_is_read_whole() -> None:
+    """The footer of a wide schema does not fit the first request."""
+    schema = pa.schema([(f"a column with a long name {at}", pa.int64()) for at in range(300)])
+    rows = pa.record_batch([pa.array([1, 2])] * 300, schema=schema)
+    with exchange(schema, [Part(rows, np.array([0, 1]), ())], 2, "none", LIMITS) as written:
+        (name,) = written.objects
+        (summary,) = written.state.produced(0).segments
+        index = segment.fetch_index(written.store, name, summary.size_bytes, attempt_of(0), 2)
+        assert index.packed() == summary.index
+        assert written.store.requests.gets == 2
+
+
+def test_the_indexes_in_the_log_are_bounded() -> None:
+    """However wide a result is, the indexes in its events have at most 100 MB."""
+    assert segment.inline_bytes(0) == 128 << 10
+    assert segment.inline_bytes(199) > 2_000 * 20
+    assert sum(map(segment.inline_bytes, range(10_000))) < 100_000_000
+
+
+def test_a_hot_subpartition_is_not_read_from_two_attempts() -> None:
+    """Objects of one map task that do not fit the limit together are read one after the other. If
+    a later one is damaged, no gate reads the subpartition instead: rows of it were handed out."""
+    limits = replace(LIMITS, fetch_bytes=1)
+    whole = sound("none")
+    first, *_, last = (
+        source for source in whole.manifest.sources if source.attempt == attempt_of(0)
+    )
+    assert first.name != last.name
+    at = int(np.flatnonzero(first.sizes * last.sizes)[0])
+    body = bytearray(whole.objects[last.name][0])
+    body[last.range_of(at, 1).start] ^= 1
+    with opened(whole, MemoryBlobStore(whole.damaged(last.name, bytes(body))), limits=limits) as it:
+        deployment = InputGateDeployment(whole.manifest, SCHEMA, at, 1, 7)
+        reader = it.environment.create_stretch_reader(deployment)
+        with pytest.raises(Corrupt, match="a slice does not match"):
+            list(chain.from_iterable(reader.groups(1)))
 
 
 def names_range(error: HeadgateError, name: str, hit: range) -> bool:
