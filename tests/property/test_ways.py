@@ -108,6 +108,7 @@ def test_requests_are_those_of_the_readers(
 )
 @example(10_000, 10_000, 10 * MIB, 1_000, "own")
 @example(500, 20_000, 32 * MIB, 2_000, "s3-express")
+@example(1_234, 937, 10 * MIB, 1_300, "s3-express")  # directly it would be cheaper
 def test_requests_grow_with_the_square_root(
     partitions: int, subpartitions: int, partition_bytes: int, executors: int, store: str
 ) -> None:

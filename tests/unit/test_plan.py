@@ -177,6 +177,14 @@ def test_uneven_subpartitions_fill_their_groups() -> None:
     assert len(asked_for(replace(whole, sources=uneven), limits)) < 100 * (groups + 1)
 
 
+def test_two_groups_of_many_objects_fit_the_cache() -> None:
+    """What each cached range takes besides its bytes counts, too: the group that is read is not
+    dropped for the next one."""
+    whole = manifest(200, 3_000, objects=100)
+    limits = Limits(cache_bytes=2 * 20 * 100 * 3_000)
+    assert len(asked_for(whole, limits)) <= 100 * (200 // 19 + 1)
+
+
 def test_a_reader_of_whole_groups_reads_no_neighbours() -> None:
     """Its windows begin and end with the subpartitions that it wants."""
     whole = manifest(100, 200_000)
