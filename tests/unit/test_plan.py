@@ -178,7 +178,7 @@ def test_uneven_subpartitions_fill_their_groups() -> None:
 
 
 def test_two_groups_of_many_objects_fit_the_cache() -> None:
-    """What each cached range takes besides its bytes counts, too: the group that is read is not
+    """A cached range takes room besides its bytes, which counts: the group that is read is not
     dropped for the next one."""
     whole = manifest(200, 3_000, objects=100)
     limits = Limits(cache_bytes=2 * 20 * 100 * 3_000)
