@@ -13,6 +13,7 @@ from headgate.connectors.spark.exchanges.budget import NO_LIMIT, Cost
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 
 from .cluster import kinds, recorded
+from .conftest import setting
 
 ROWS = 20_000
 
@@ -36,6 +37,20 @@ def test_an_exchange_is_refused_before_its_first_task(
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget = 1,000 bytes"):
         hg.repartition(spark.range(ROWS), 4, "id")
     assert kinds(recorded(hg)) == before
+
+
+def test_a_refusal_shows_nothing_that_spark_hides(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the exchange as the log does."""
+    limited(hg, monkeypatch, Cost(inf, inf, 1_000), NO_LIMIT)
+    df = spark.range(ROWS).withColumnRenamed("id", "password1234")
+    with (
+        setting(spark, {"spark.sql.redaction.string.regex": "password[0-9]+"}),
+        pytest.raises(Invalid, match=r"over spark\.headgate\.budget") as caught,
+    ):
+        hg.repartition(df, 4, "password1234")
+    assert "password1234" not in str(caught.value)
 
 
 def test_an_exchange_is_refused_before_it_is_read(

@@ -157,11 +157,11 @@ class Exchanger:
             size = estimated_size(
                 stage.count, n, estimate_bytes, together_bytes, context.worker.limits
             )
-            self._check(label, size, is_written=False)
+            self._check(output.label, size, is_written=False)
         descriptor, state = self._write(result, stage, output)
         size = exchange_size(descriptor, state, together_bytes)
         try:
-            prediction = self._check(label, size, is_written=True)
+            prediction = self._check(output.label, size, is_written=True)
         except BaseException:
             self.drop(descriptor)
             raise
