@@ -187,7 +187,7 @@ class SegmentGate:
         try:
             body = self._cut(piece, window)
         except (Corrupt, Lost):
-            self._range_cache.forget(piece.source.name, piece.window)
+            self._range_cache.forget(piece.source.name, piece.window, piece.shared)
             return self._cut(piece, self._fetch(piece))
         if piece.window == piece.span:  # no other reader wants this window
             self._range_cache.forget(piece.source.name, piece.window)

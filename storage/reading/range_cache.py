@@ -63,11 +63,11 @@ class RangeCache:
         asked.add_done_callback(partial(self._settle, key))
         return asked
 
-    def forget(self, name: str, span: ByteRange) -> None:
+    def forget(self, name: str, span: ByteRange, shared: bool = False) -> None:
         """Drop a range whose bytes are wrong, or that no other reader wants."""
         with self._lock:
             self._drop((name, span.start, span.length))
-        if self._shared is not None:
+        if shared and self._shared is not None:
             self._shared.forget(name, span)
 
     def _get(self, name: str, span: ByteRange, shared: bool) -> memoryview:

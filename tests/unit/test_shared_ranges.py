@@ -80,7 +80,7 @@ def test_wrong_bytes_are_requested_again(store: Store, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         cache = RangeCache(store, 100, pool, shared)
         assert bytes(cache.fetch(NAME, span, shared=True).result(5.0)) == b"evil"
-        cache.forget(NAME, span)
+        cache.forget(NAME, span, shared=True)
         assert bytes(cache.fetch(NAME, span, shared=True).result(5.0)) == bytes([3, 4, 5, 6])
 
 
