@@ -34,6 +34,17 @@ class Source:
     sizes: Longs
     checksums: Sums
 
+    def cut(self, reach: slice) -> Source:
+        """Return the place of some of the subpartitions."""
+        return Source(
+            self.attempt,
+            self.name,
+            self.starts[reach],
+            self.rows[reach],
+            self.sizes[reach],
+            self.checksums[reach],
+        )
+
     def range_of(self, first: int, count: int) -> ByteRange:
         """Return the range of neighbouring subpartitions, which follow each other without a gap."""
         start, last = int(self.starts[first]), first + count - 1
@@ -64,13 +75,7 @@ class Manifest:
     def part(self, first: int, count: int) -> Manifest:
         """Return the manifest of some neighbouring subpartitions."""
         at = first - self.first
-        part = slice(at, at + count)
-        sources = tuple(
-            Source(
-                s.attempt, s.name, s.starts[part], s.rows[part], s.sizes[part], s.checksums[part]
-            )
-            for s in self.sources
-        )
+        sources = tuple(source.cut(slice(at, at + count)) for source in self.sources)
         return replace(self, first=first, count=count, sources=sources)
 
     def of(self, partitions: range) -> Manifest:
@@ -94,25 +99,17 @@ class PlacedSegment:
         end = self.first + len(source.sizes)
         kept = slice(max(0, first - self.first), last - self.first)
         room = max(0, self.first - first), max(0, last - end)
-        part = Source(
-            source.attempt,
-            source.name,
-            source.starts[kept],
-            source.rows[kept],
-            source.sizes[kept],
-            source.checksums[kept],
-        )
+        part = source.cut(kept)
         if not any(room):
             return part
         starts = np.pad(part.starts, room, "edge")
         starts[count - room[1] :] += source.sizes[-1]
-        return Source(
-            source.attempt,
-            source.name,
-            starts,
-            np.pad(part.rows, room),
-            np.pad(part.sizes, room),
-            np.pad(part.checksums, room),
+        return replace(
+            part,
+            starts=starts,
+            rows=np.pad(part.rows, room),
+            sizes=np.pad(part.sizes, room),
+            checksums=np.pad(part.checksums, room),
         )
 
 
@@ -206,16 +203,15 @@ def _trimmed(source: Source) -> PlacedSegment:
     first, last = (int(filled[0]), int(filled[-1]) + 1) if len(filled) else (0, 1)
     if last - first == len(source.rows):
         return PlacedSegment(0, source)
-    reach = slice(first, last)
+    kept = source.cut(slice(first, last))
     return PlacedSegment(
         first,
-        Source(
-            source.attempt,
-            source.name,
-            source.starts[reach].copy(),
-            source.rows[reach].copy(),
-            source.sizes[reach].copy(),
-            source.checksums[reach].copy(),
+        replace(  # copies, because parts of arrays keep the whole ones
+            kept,
+            starts=kept.starts.copy(),
+            rows=kept.rows.copy(),
+            sizes=kept.sizes.copy(),
+            checksums=kept.checksums.copy(),
         ),
     )
 
