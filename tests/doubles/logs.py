@@ -31,7 +31,8 @@ class FaultyLog(FaultyEventLog):
 
     def meet(self, operation: str) -> LogFault | None:
         """Wait until the operation is allowed, before it counts."""
-        allowed = {"commit": self.may_commit, "open_decisions": self.may_open}.get(operation)
+        opens = {"follow": self.may_open, "open_decisions": self.may_open}
+        allowed = {"commit": self.may_commit, **opens}.get(operation)
         assert allowed is None or allowed.wait(5.0)
         return super().meet(operation)
 
