@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_SHARED_CACHES = 4  # the files that processes share have as many times the bytes of a cache
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     segment_bytes: int = 64 << 20
-    """The size at which a writer ends a segment. At its peak it holds about three times as much."""
+    """The rows that a writer holds before it ends a segment, or moves them into a file. At its peak
+    it holds about three times as much. No slice is stored that is much larger."""
     fetch_bytes: int = 64 << 20
     """The bytes that a gate holds: requested, waiting, or being decoded. One slice is always let
-    through; a slice is never larger than a segment."""
+    through."""
     fetch_parallel: int = 8
     """The requests that a job's gates in one process send at the same time."""
     join_bytes: int = 4 << 20
     """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20
     """The bytes of neighbours that a process read along and holds for its next readers."""
-    shared_bytes: int = 0
-    """The bytes of neighbours in files, which the processes of an executor share; 0: no files."""
+    files: bool = False
+    """True if tasks may write files into a folder of their executor."""
     group_bytes: int = 512 << 20
     """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
     readers: int = 1
     """The number of tasks that read side by side."""
     executors: int = 1
     """The number of executors that these tasks run on, or of tasks if these share nothing."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the bytes of neighbours in files, which the processes of an executor share."""
+        return _SHARED_CACHES * self.cache_bytes if self.files else 0
 
     @property
     def window_bytes(self) -> int:

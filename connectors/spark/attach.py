@@ -33,7 +33,6 @@ from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
-_SHARED_CACHES = 4  # the files that processes share have as many times the bytes of a cache
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -61,15 +60,14 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:
     """Return the limits with the number of tasks and executors that Spark runs side by side. Their
-    processes share no files if Spark is to encrypt its own."""
+    processes write no files if Spark is to encrypt its own."""
     slots, conf = context.defaultParallelism, context.getConf()
-    if is_true(conf.get(ENCRYPTED)):
-        return replace(limits, readers=slots, executors=slots)
+    if is_true(conf.get(ENCRYPTED)) or not limits.files:
+        return replace(limits, files=False, readers=slots, executors=slots)
     cores = int(conf.get("spark.executor.cores", "1"))
     is_local = str(context.master).split("[")[0] == "local"
     executors = 1 if is_local else ceil(slots / cores)
-    shared_bytes = _SHARED_CACHES * limits.cache_bytes
-    return replace(limits, readers=slots, executors=executors, shared_bytes=shared_bytes)
+    return replace(limits, readers=slots, executors=executors)
 
 
 def default_job(application: str) -> str:

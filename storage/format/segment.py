@@ -41,6 +41,7 @@ _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
+_JOINED_BYTES = 32 << 20
 INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 16 << 20
 # of a footer, guessed before it is read: each subpartition has an entry and the place of a batch
 _FOOTER_BYTES, _ENTRY_BYTES, _FOOTER_BYTES_MAX = 8 << 10, 52, 1 << 20
@@ -251,21 +252,22 @@ def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatc
         raise Corrupt(f"{rows - left} rows, expected {rows}")
 
 
-def decode_whole(part: memoryview, schema: bytes, rows: int) -> pa.RecordBatch:
-    """Return the rows in the bytes of neighbouring slices as one batch. Their checksums were
-    verified.
+def decode_joined(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in the bytes of neighbouring slices as few batches, none of which takes much
+    memory. Their checksums were verified.
 
     Raises:
         Corrupt: the bytes are no batches of this schema, or have another number of rows.
     """
-    try:
-        with ipc.open_stream(schema + part, options=_SERIAL) as batches:
-            table = batches.read_all()
-    except (pa.ArrowException, EOFError, OSError) as exc:
-        raise Corrupt(f"the bytes are not batches of the result's schema: {exc}") from exc
-    if table.num_rows != rows:
-        raise Corrupt(f"{table.num_rows} rows, expected {rows}")
-    return pa.concat_batches(table.to_batches())
+    waiting, size_bytes = list[pa.RecordBatch](), 0
+    for batch in decode(part, schema, rows):
+        waiting.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= _JOINED_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size_bytes = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 class _Chain:

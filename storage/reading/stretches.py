@@ -21,7 +21,7 @@ from ...control.errors import Corrupt, Lost
 from ...control.events.types import Consumed
 from ..contract import InputGate, InputGateDeployment
 from ..format.manifest import Manifest, Source
-from ..format.segment import Longs, decode_whole
+from ..format.segment import Longs, decode_joined
 from ..runtime import JobClients
 from ..stores.port import ByteRange
 from .range_cache import RangeCache
@@ -104,9 +104,11 @@ class StretchReader:
                 yield from self._from_gate(stretch)
                 continue
             for source, body in zip(stretch.sources, bodies, strict=True):
-                rows = decode_whole(body, self._schema, int(source.rows.sum()))
-                yield rows, np.repeat(numbers, source.rows)
-                self._rows += rows.num_rows
+                targets = np.repeat(numbers, source.rows)
+                for rows in decode_joined(body, self._schema, len(targets)):
+                    yield rows, targets[: rows.num_rows]
+                    targets = targets[rows.num_rows :]
+                    self._rows += rows.num_rows
                 self._bytes += int(source.sizes.sum())
 
     def _from_gate(self, stretch: Manifest) -> Iterator[_Rows]:

@@ -85,8 +85,8 @@ DIRECT = Way()
 
 
 def combined_bytes(limits: Limits) -> int:
-    """Return the stored bytes that one segment of combined rows has at most. In memory, rows take
-    about twice as much."""
+    """Return the stored bytes that a task combines at a time, and puts into one segment if it can
+    write no files. In memory, rows take about twice as much."""
     return limits.segment_bytes // 2
 
 
@@ -138,7 +138,9 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
     reading = _reads(size, overlapping, limits)
     if way != DIRECT:
         overlapping = way.bundles
-        groups = way.ranges * _pieces_of_share(size, way, combined_bytes(limits))
+        groups = way.ranges
+        if not limits.files:
+            groups *= _pieces_of_share(size, way, combined_bytes(limits))
         blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
         combining = Requests(
             _filled(overlapping * groups, size.rows),

@@ -5,7 +5,9 @@ Guarantees: memory is bounded by `Limits.segment_bytes`, whatever the partition'
 put before the log has confirmed the start of the attempt. The partition is announced only after all
 puts succeeded.
 
-One segment is being put while the next one fills.
+Where tasks may write files, rows beyond that limit wait there, and the partition ends as one
+segment. Elsewhere it has a segment for each `segment_bytes`, and one of them is being put while the
+next one fills.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ..format.segment import Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
 from .encoding import Run, Segment, encode, sort
 from .fingerprint import Fingerprint
+from .spill import Spill
 
 _RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
 
@@ -39,6 +42,7 @@ class SegmentWriter:
         self._batches: list[pa.RecordBatch] = []
         self._targets: list[Longs] = []
         self._runs: list[Run] = []
+        self._spill = None if deployment.pipelined else Spill.of(clients)
         self._unsorted_rows = 0
         self._held_bytes = 0
         self._summaries: list[SegmentSummary] = []
@@ -72,14 +76,15 @@ class SegmentWriter:
             self._flush()
 
     def end_segment(self) -> None:
-        """End the segment that fills, so that the next row begins another one."""
-        if self._runs or self._batches:
+        """End the segment that fills, if the partition is to have several, so that the next row
+        begins another one."""
+        if self._spill is None:
             self._flush()
 
     def finish(self) -> Produced:
         if self._closed:
             raise Closed(f"attempt {self._deployment.attempt} is closed")
-        self.end_segment()
+        self._flush_last()
         self._settle()
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
@@ -101,6 +106,7 @@ class SegmentWriter:
         self._batches.clear()
         self._targets.clear()
         self._runs.clear()
+        self._spill = None
         self._uploader.shutdown(wait=True, cancel_futures=True)
 
     def _sort(self) -> None:
@@ -114,13 +120,35 @@ class SegmentWriter:
             self._unsorted_rows = 0
 
     def _flush(self) -> None:
+        """End a segment. Where files are written, it waits in one."""
+        it = self._deployment
         self._sort()
-        segment = encode(self._runs, self._deployment.codec, self._deployment.attempt)
+        if not self._runs:
+            return
+        segment = encode(self._runs, it.codec, it.attempt)
         self._runs.clear()
         self._held_bytes = 0
-        self._settle()
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
+        if self._spill is None or not self._spill.hold(segment):
+            self._store_held()
+            self._store(segment)
+
+    def _flush_last(self) -> None:
+        if self._spill is not None and self._spill.is_empty:
+            self._spill = None  # a partition of one segment needs no file
+        self._flush()
+        self._store_held()
+
+    def _store_held(self) -> None:
+        """Store the segments that wait in files, and let no other one wait."""
+        if self._spill is not None:
+            for segment in self._spill.take(self._deployment.schema, self._deployment.attempt):
+                self._store(segment)
+            self._spill = None
+
+    def _store(self, segment: Segment) -> None:
+        self._settle()
         packed = segment.index.packed()
         # readers find an index that would crowd the event in the segment's footer
         inline = packed if len(packed) <= self._inline_bytes else b""

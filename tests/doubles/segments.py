@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.limits import Limits
+from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
 
@@ -226,22 +229,22 @@ def exchange(
     """Write a result with one attempt per partition, and yield it."""
     objects: Objects = {}
     store = MemoryBlobStore(objects)
-    environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits)
-    descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)
-    registered = ResultRegistered(RESULT, len(all_parts), subpartitions, "", "")
-    state = JobState(JOB)
-    facts: list[Fact] = [JobRegistered("", "", ""), registered]
-    facts.append(PartitionRegistered(RESULT, 0, len(all_parts)))
-    facts += [
-        produce(environment, attempt_of(at), subpartitions, schema, part, codec)
-        for at, part in enumerate(all_parts)
-    ]
-    try:
+    with ExitStack() as opening:
+        runtime = Runtime(folder=Path(opening.enter_context(TemporaryDirectory())))
+        environment = ObjectStoreEnvironment(JOB, MemoryEventLog(), store, "root", limits, runtime)
+        opening.callback(environment.close)
+        descriptor = ShuffleDescriptor(JOB, RESULT, len(all_parts), subpartitions, 1)
+        registered = ResultRegistered(RESULT, len(all_parts), subpartitions, "", "")
+        state = JobState(JOB)
+        facts: list[Fact] = [JobRegistered("", "", ""), registered]
+        facts.append(PartitionRegistered(RESULT, 0, len(all_parts)))
+        facts += [
+            produce(environment, attempt_of(at), subpartitions, schema, part, codec)
+            for at, part in enumerate(all_parts)
+        ]
         for fact in facts:
             state, _ = step(state, fact)
         yield Written(schema, descriptor, state.results[RESULT], objects, store, environment)
-    finally:
-        environment.close()
 
 
 def produce(

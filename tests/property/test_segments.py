@@ -47,6 +47,7 @@ LIMITS = st.builds(
     join_bytes=st.sampled_from([0, 1, 700, 20_000, 1 << 21]),
     cache_bytes=st.sampled_from([0, 3_000, 1 << 20]),
     executors=st.sampled_from([1, 2, 1_000_000]),
+    files=st.booleans(),
 )
 
 

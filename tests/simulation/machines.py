@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("task", 
 WAIT_S = 30.0
 BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
 STREAM_MS, SLOW_MS, SLOW_SHARE = 40.0, 4_000.0, 0.2
-LIMITS = Limits(100, 700, 2, 600, 2_000, 1)
+LIMITS = Limits(100, 700, 2, 600, 2_000)
 
 
 @dataclass(frozen=True)

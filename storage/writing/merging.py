@@ -1,0 +1,123 @@
+"""Merging of segments into one, by copying their bytes.
+
+A slice is Arrow messages, so the slices of one subpartition can stand behind each other as they
+are. Only the file's footer, which has the place of each message and the index, is made anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import xxhash
+
+from ...control.errors import Corrupt
+from ...control.ids import AttemptId
+from ..format.segment import INDEX_KEY, Longs, SegmentIndex, footer_metadata
+from ..stores.port import Bytes
+from .encoding import Segment
+
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # behind the last message
+_TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
+_MAGIC = b"ARROW1"
+_BATCHES_SLOT = 10  # of the footer's field `recordBatches`
+_BLOCK = np.dtype([("offset", "<i8"), ("head", "<i4"), ("padding", "<i4"), ("body", "<i8")])
+
+Blocks = npt.NDArray[np.void]
+
+
+def merge(
+    file: BinaryIO, segments: Sequence[Segment], schema: pa.Schema, attempt: AttemptId
+) -> SegmentIndex:
+    """Write the rows of segments as one segment, and return its index. Rows of a subpartition are
+    in the order of the segments.
+
+    Raises:
+        Corrupt: the bytes of a segment are no longer those that were encoded.
+    """
+    indexes = [segment.index for segment in segments]
+    starts: list[Longs] = [index.starts for index in indexes]
+    sizes: Longs = np.stack([index.sizes for index in indexes])
+    checksums = np.max([index.checksums for index in indexes], axis=0)  # zeros where it is empty
+    first = indexes[0].start
+    file.write(segments[0].body[:first])
+    for subpartition in np.flatnonzero(sizes.sum(axis=0)).tolist():
+        having = np.flatnonzero(sizes[:, subpartition]).tolist()
+        slices = []
+        for at in having:
+            start = int(starts[at][subpartition])
+            slices.append(segments[at].body[start : start + int(sizes[at, subpartition])])
+        if len(having) > 1:
+            expected = [int(indexes[at].checksums[subpartition]) for at in having]
+            checksums[subpartition] = _joined_checksum(slices, expected)
+        file.writelines(slices)
+    rows: Longs = np.sum([index.rows for index in indexes], axis=0)
+    index = SegmentIndex(first, rows, sizes.sum(axis=0), checksums)
+    ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
+    moved = zip(segments, starts, ends - sizes, strict=True)
+    blocks = np.concatenate([_moved_blocks(*each) for each in moved])
+    footer = _footer(schema, attempt, index, np.sort(blocks, order="offset"))
+    file.writelines([_END, footer, _TAIL.pack(len(footer), _MAGIC)])
+    file.flush()
+    return index
+
+
+def _joined_checksum(slices: list[memoryview], expected: list[int]) -> int:
+    digest = xxhash.xxh3_64()
+    for body, known in zip(slices, expected, strict=True):
+        if xxhash.xxh3_64_intdigest(body) != known:
+            raise Corrupt("a slice in a local file does not match its checksum")
+        digest.update(body)
+    return digest.intdigest()
+
+
+def _moved_blocks(segment: Segment, starts: Longs, places: Longs) -> Blocks:
+    """Return the places of a segment's messages after its slices have moved."""
+    length = _TAIL.unpack(segment.body[-_TAIL.size :])[0]
+    footer = segment.body[-_TAIL.size - length : -_TAIL.size]
+    at = _batches_at(footer)
+    count = int.from_bytes(footer[at : at + 4], "little")
+    blocks = np.frombuffer(footer, _BLOCK, count, at + 4).copy()
+    filled = np.flatnonzero(segment.index.sizes)
+    slices = filled[np.searchsorted(starts[filled], blocks["offset"], "right") - 1]
+    blocks["offset"] += places[slices] - starts[slices]
+    return blocks
+
+
+def _footer(schema: pa.Schema, attempt: AttemptId, index: SegmentIndex, blocks: Blocks) -> bytes:
+    """Return the footer of a file with these messages: that of a file without any, with the vector
+    of its messages replaced by one at its end."""
+    text = base64.b64encode(index.entries()).decode()
+    metadata = {**footer_metadata(attempt, len(index.rows)), INDEX_KEY: text}
+    sink = pa.BufferOutputStream()
+    ipc.new_file(sink, schema, metadata=metadata).close()
+    empty = memoryview(sink.getvalue())
+    footer = bytearray(empty[-_TAIL.size - _TAIL.unpack(empty[-_TAIL.size :])[0] : -_TAIL.size])
+    field = _batches_field(footer)
+    footer += bytes((4 - len(footer)) % 8)  # so that the messages behind their number are aligned
+    footer[field : field + 4] = (len(footer) - field).to_bytes(4, "little")
+    return bytes(footer) + len(blocks).to_bytes(4, "little") + blocks.tobytes()
+
+
+def _batches_at(footer: Bytes) -> int:
+    """Return where the vector of messages is in a footer."""
+    field = _batches_field(footer)
+    return field + _number(footer, field)
+
+
+def _batches_field(footer: Bytes) -> int:
+    """Return where a footer, a table of FlatBuffers, says where its vector of messages is."""
+    table = _number(footer, 0)
+    fields = table - int.from_bytes(footer[table : table + 4], "little", signed=True)
+    slot = fields + _BATCHES_SLOT
+    return table + int.from_bytes(footer[slot : slot + 2], "little")
+
+
+def _number(footer: Bytes, at: int) -> int:
+    return int.from_bytes(footer[at : at + 4], "little")

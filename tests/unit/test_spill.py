@@ -1,0 +1,161 @@
+"""Partitions that are larger than a task may hold: their rows wait in files and become few
+objects."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc as ipc
+import pytest
+
+from headgate.control.errors import Corrupt
+from headgate.storage.format.segment import Longs
+from headgate.storage.limits import Limits
+from headgate.storage.writing import encoding, spill
+
+from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
+
+SCHEMA = pa.schema([pa.field("n", pa.int64())])
+LIMITS = Limits(segment_bytes=1 << 20, files=True)
+MANY = 1_000_000  # rows of 8 MB
+
+
+def numbers(rows: int) -> pa.RecordBatch:
+    """Return rows that no codec makes much smaller."""
+    values = np.random.default_rng(1).integers(0, 1 << 62, rows)
+    return pa.record_batch([pa.array(values)], schema=SCHEMA)
+
+
+def part(targets: Longs) -> Part:
+    return Part(numbers(len(targets)), targets, tuple(range(0, len(targets), 10_000)))
+
+
+def check(written: Written, targets: Longs, subpartition: int) -> None:
+    """Check the rows of a subpartition and their order."""
+    rows = numbers(len(targets))["n"].filter(pa.array(targets == subpartition))
+    assert rows.equals(written.read(subpartition, 1)["n"].combine_chunks())
+
+
+def test_a_map_task_of_any_size_stores_one_object() -> None:
+    """The rows of many segments are in one object, each subpartition in one slice. The object is an
+    Arrow file in which every message is found."""
+    targets = np.arange(MANY) % 70
+    with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
+        (segment,) = written.state.produced(0).segments
+        assert segment.size_bytes > 7 * LIMITS.segment_bytes
+        check(written, targets, 3)
+        file = ipc.open_file(written.store.get(LAYOUT.segment(attempt_of(0), 0)))
+        order = np.argsort(targets, kind="stable")
+        assert (
+            file.read_all()["n"].combine_chunks().equals(numbers(MANY)["n"].take(pa.array(order)))
+        )
+
+
+def test_without_files_it_stores_a_segment_at_a_time() -> None:
+    targets = np.arange(MANY) % 70
+    limits = replace(LIMITS, files=False)
+    with exchange(SCHEMA, [part(targets)], 70, "lz4", limits) as written:
+        assert 7 <= len(written.state.produced(0).segments) <= 9
+
+
+def test_a_slice_is_not_larger_than_a_segment() -> None:
+    """The rows of a hot subpartition go to as many objects as slices of that size need."""
+    targets = np.where(np.arange(MANY) % 2 == 0, 3, np.arange(MANY) // 2 % 70)
+    with exchange(SCHEMA, [part(targets)], 70, "none", LIMITS) as written:
+        sources = written.manifest().sources
+        assert 4 <= len(sources) <= 9
+        largest = max(int(source.sizes.max()) for source in sources)
+        assert LIMITS.segment_bytes // 2 < largest <= LIMITS.segment_bytes
+        check(written, targets, 3)
+        check(written, targets, 5)
+
+
+def test_footers_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "_BATCHES_MAX", 3 * 70)
+    targets = np.arange(MANY) % 70
+    with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
+        assert len(written.state.produced(0).segments) == 3
+        check(written, targets, 69)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 20])
+def test_a_full_disk_costs_requests_only(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot wait in a file is stored at once, and the rows keep their order."""
+    files, opened = tempfile.TemporaryFile, count(1)
+
+    def limited(*given: Any, **named: Any) -> Any:
+        if next(opened) >= nth:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return files(*given, **named)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", limited)
+    targets = np.arange(MANY) % 70
+    with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
+        assert (len(written.state.produced(0).segments) == 1) is (nth == 20)
+        for subpartition in (0, 42, 69):
+            check(written, targets, subpartition)
+
+
+def test_damage_on_the_disk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice that is no longer what was encoded is not merged."""
+    merge = spill.merge
+
+    def damaging(file: Any, segments: Any, *given: Any) -> Any:
+        body = bytearray(segments[1].body)
+        body[int(segments[1].index.starts[33]) + 200] ^= 1
+        segments[1] = replace(segments[1], body=memoryview(body))
+        return merge(file, segments, *given)
+
+    monkeypatch.setattr(spill, "merge", damaging)
+    parts = [part(np.arange(MANY) % 70)]
+    with pytest.raises(Corrupt, match="local file"), exchange(SCHEMA, parts, 70, "lz4", LIMITS):
+        pass
+
+
+@contextmanager
+def watched() -> Iterator[pa.MemoryPool]:
+    """Yield a pool that counts the memory which Arrow takes meanwhile."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    try:
+        yield pool
+    finally:
+        pa.set_memory_pool(before)
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_memory_does_not_grow_with_the_partition(hot: bool) -> None:
+    """A partition of a hundred segments takes no more memory than a few of them and some batches,
+    also if all of its rows are for one subpartition."""
+    targets = np.zeros(13 * MANY, np.int64) if hot else np.arange(13 * MANY) % 200
+    given = part(targets)
+    with watched() as pool, exchange(SCHEMA, [given], 200, "none", LIMITS) as written:
+        assert written.state.produced(0).rows == len(targets)
+        bound_bytes = 3 * LIMITS.segment_bytes + 10 * encoding.BATCH_BYTES
+        assert pool.max_memory() < bound_bytes < given.rows.nbytes / 2
+
+
+def test_a_limited_address_space_is_not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `spark.executor.pyspark.memory` a worker may not map files that are larger than it."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    with exchange(SCHEMA, [part(np.zeros(MANY, np.int64))], 1, "none", LIMITS) as written:
+        assert len(written.state.produced(0).segments) > 1
+
+
+def test_nothing_is_left_in_the_folder() -> None:
+    """Files have no names, so they go with their process, however it ends."""
+    with exchange(SCHEMA, [part(np.zeros(MANY, np.int64))], 1, "none", LIMITS) as written:
+        assert LAYOUT.segment(attempt_of(0), 0) in written.objects
+        folder = written.environment._clients.runtime.folder
+        assert folder is not None
+        assert list(folder.iterdir()) == []
