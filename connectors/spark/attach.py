@@ -62,12 +62,12 @@ def _limits_of(context: SparkContext, limits: Limits) -> Limits:
     """Return the limits with the number of tasks and executors that Spark runs side by side. Their
     processes write no files if Spark is to encrypt its own."""
     slots, conf = context.defaultParallelism, context.getConf()
-    if is_true(conf.get(ENCRYPTED)) or not limits.files:
-        return replace(limits, files=False, readers=slots, executors=slots)
+    if is_true(conf.get(ENCRYPTED)):
+        return replace(limits, readers=slots, executors=slots)
     cores = int(conf.get("spark.executor.cores", "1"))
     is_local = str(context.master).split("[")[0] == "local"
     executors = 1 if is_local else ceil(slots / cores)
-    return replace(limits, readers=slots, executors=executors)
+    return replace(limits, files=True, readers=slots, executors=executors)
 
 
 def default_job(application: str) -> str:

@@ -153,14 +153,6 @@ OPTIONS = (
         "bytes of rows that a map task collects before it sorts and writes them, 1 GiB at most; it "
         "holds about three times as much",
     ),
-    Option(
-        "files",
-        True,
-        FLAG,
-        "`true`: tasks use files in Spark's local folder, so that a map task of any size stores "
-        "one object, and the processes of an executor share what they fetch; off where Spark "
-        "encrypts its own files (`spark.io.encryption.enabled`)",
-    ),
     Option("fetch.bytes", _LIMITS.fetch_bytes, whole(_MIB), "bytes that a reader may fetch ahead"),
     Option(
         "fetch.parallel",

@@ -1,13 +1,14 @@
 """The segment: a valid Arrow IPC file whose batches are ordered by subpartition.
 
-The footer's metadata has the format version, the attempt and the index. The index has the rows,
-bytes and checksum of each subpartition that is not empty. Subpartitions follow each other without a
-gap, so that neighbours are one byte range. The place of the first one follows from the schema.
+The footer's metadata has the format version and the attempt. Behind the footer's own content, where
+Arrow does not look, stands the index. It has the rows, bytes and checksum of each subpartition that
+is not empty. Subpartitions follow each other without a gap, so that neighbours are one byte range.
+The place of the first one follows from the schema.
 """
 
 from __future__ import annotations
 
-import base64
+import struct
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,22 +30,20 @@ from ..stores.port import BlobStore, ByteRange, Bytes
 P = ParamSpec("P")
 T = TypeVar("T")
 
-FORMAT = "1"
+FORMAT = "2"
 
 _MAGIC = b"ARROW1"
 _MAGIC_BYTES = 8
-_TAIL_BYTES = 10
+TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
 ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 HEAD_BYTES = 16  # of an index: its checksum, and the offset of the first batch
 _SIZE_MAX = (1 << 32) - 1
 _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
-INDEX_KEY = "headgate.index"
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
 _JOINED_BYTES = 32 << 20
 INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 16 << 20
-# of a footer, guessed before it is read: each subpartition has an entry and the place of a batch
-_FOOTER_BYTES, _ENTRY_BYTES, _FOOTER_BYTES_MAX = 8 << 10, 52, 1 << 20
+_SEAL = struct.Struct("<QI")  # a checksum of attempt and index, and the length of the index
 
 Longs = npt.NDArray[np.int64]
 Sums = npt.NDArray[np.uint64]
@@ -158,12 +157,25 @@ def batches_start(schema: pa.Schema) -> int:
 
 
 def footer_metadata(attempt: AttemptId, subpartitions: int) -> dict[str, str]:
-    """Return the footer's metadata without the index."""
+    """Return the footer's metadata."""
     return {
         "headgate.format": FORMAT,
         "headgate.attempt": str(attempt),
         "headgate.subpartitions": str(subpartitions),
     }
+
+
+def ending(footer_bytes: int, index: SegmentIndex, attempt: AttemptId) -> bytes:
+    """Return the end of a file: the index, and the length of the footer with the index. Before it
+    stands a footer of so many bytes."""
+    entries = index.entries()
+    sealed = entries + _SEAL.pack(_seal(entries, attempt, len(index.rows)), len(entries))
+    return sealed + TAIL.pack(footer_bytes + len(sealed), _MAGIC)
+
+
+def _seal(entries: bytes, attempt: AttemptId, subpartitions: int) -> int:
+    known = " ".join(footer_metadata(attempt, subpartitions).values())
+    return xxhash.xxh3_64_intdigest(known.encode() + entries)
 
 
 def read_twice(read: Callable[P, T]) -> Callable[P, T]:
@@ -183,51 +195,25 @@ def read_twice(read: Callable[P, T]) -> Callable[P, T]:
 def fetch_index(
     store: BlobStore, name: str, size_bytes: int, attempt: AttemptId, subpartitions: int
 ) -> SegmentIndex:
-    """Read a segment's index from the footer of its object.
+    """Read a segment's index from the end of its object.
 
     Raises:
         Corrupt: the object is not a segment of this attempt in a known format.
         Lost: the object is gone.
     """
-    guess_bytes = min(size_bytes, _FOOTER_BYTES_MAX, _FOOTER_BYTES + _ENTRY_BYTES * subpartitions)
-    end = store.get(name, ByteRange(size_bytes - guess_bytes, guess_bytes))
-    tail = end[-_TAIL_BYTES:]
-    footer_bytes = int.from_bytes(tail[:4], "little", signed=True)
-    if tail[4:] != _MAGIC or not 0 < footer_bytes <= size_bytes - _TAIL_BYTES:
+    rest_bytes = _SEAL.size + TAIL.size
+    end_bytes = min(size_bytes, HEAD_BYTES + ENTRY.itemsize * subpartitions + rest_bytes)
+    end = store.get(name, ByteRange(size_bytes - end_bytes, end_bytes))
+    if len(end) < rest_bytes or end[-len(_MAGIC) :] != _MAGIC:
         raise Corrupt(f"{name} does not end as an Arrow file does")
-    length = footer_bytes + _TAIL_BYTES
-    if length > guess_bytes:
-        end = store.get(name, ByteRange(size_bytes - length, length))
-    end = end[-length:]
-    # A file that is only its own footer is enough to read the footer's metadata.
-    stub = _MAGIC + bytes(_MAGIC_BYTES - len(_MAGIC)) + bytes(end)
-    try:
-        metadata = ipc.open_file(pa.py_buffer(stub)).metadata
-    except (pa.ArrowException, OSError) as exc:
-        raise Corrupt(f"the footer of {name} cannot be read") from exc
-    return read_index(metadata, name, attempt, subpartitions)
-
-
-def read_index(
-    metadata: pa.KeyValueMetadata | None, name: str, attempt: AttemptId, subpartitions: int
-) -> SegmentIndex:
-    """Return the index in a segment's footer metadata.
-
-    Raises:
-        Corrupt: the object is not a segment of this attempt in a known format.
-    """
-    values = metadata or {}
-    for key, expected in footer_metadata(attempt, subpartitions).items():
-        if values.get(key.encode()) != expected.encode():
-            raise Corrupt(
-                f"{name} is not a segment of this attempt: {key} is {values.get(key.encode())!r}, "
-                f"expected {expected!r}"
-            )
-    try:
-        raw = base64.b64decode(values[INDEX_KEY.encode()], validate=True)
-        return SegmentIndex.from_entries(raw, subpartitions)
-    except (KeyError, ValueError, Corrupt) as exc:
-        raise Corrupt(f"{name} has no valid index in its footer: {exc}") from exc
+    seal, length = _SEAL.unpack(end[-rest_bytes : -TAIL.size])
+    entries = bytes(end[:-rest_bytes][-length:])
+    if len(entries) != length or _seal(entries, attempt, subpartitions) != seal:
+        raise Corrupt(
+            f"{name} is not a segment of attempt {attempt} with {subpartitions} subpartitions in "
+            f"format {FORMAT}, or the index at its end is damaged"
+        )
+    return SegmentIndex.from_entries(entries, subpartitions)
 
 
 def decode(part: memoryview, schema: bytes, rows: int) -> Iterator[pa.RecordBatch]:

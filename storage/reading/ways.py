@@ -14,6 +14,7 @@ from ..format.manifest_shards import firsts
 from ..format.segment import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES
 from ..limits import Limits
 from ..stores.costs import StoreCosts
+from ..stores.s3.settings import MultipartSettings
 from .read_plan import group_bytes
 
 _SLICE_S = 1e-4  # to check a slice, decode it and give it to the JVM
@@ -26,6 +27,7 @@ _INDEX_ENTRY_BYTES = 11  # compressed
 _SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
 _WIDE = 500
+_PARTS = MultipartSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,9 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
         if not limits.files:
             groups *= _pieces_of_share(size, way, combined_bytes(limits))
         blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
+        objects = _filled(overlapping * groups, size.rows)
         combining = Requests(
-            _filled(overlapping * groups, size.rows),
+            puts(objects, stored_bytes),
             _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size),
         )
         reading = _reads(size, overlapping, limits, overlapping * groups)
@@ -159,6 +162,11 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
     usd += costs.storage_usd(stored_bytes + put_bytes)
     took_s = combining_s + _READ_S + reading_s / min(limits.readers, size.tasks)
     return Prediction(way, combining, reading, took_s, usd)
+
+
+def puts(objects: int, stored_bytes: int) -> int:
+    """Return the requests that store so many bytes in objects of the same size."""
+    return objects * _PARTS.puts(stored_bytes // max(1, objects))
 
 
 def most_requests(size: ExchangeSize) -> float:

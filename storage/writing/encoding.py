@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +15,11 @@ from ...control.errors import Invalid
 from ...control.ids import AttemptId
 from ..format.segment import (
     ENTRY,
-    HEAD_BYTES,
-    INDEX_KEY,
+    TAIL,
     Longs,
     SegmentIndex,
     batches_start,
+    ending,
     footer_metadata,
 )
 
@@ -58,24 +57,19 @@ def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
 def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:
     """Merge runs into one file, ordered by subpartition."""
     rows: Longs = np.sum([run.rows for run in runs], axis=0)
-    schema = runs[0].batch.schema
-    filled = int(np.count_nonzero(rows))
-    blank = base64.b64encode(bytes(HEAD_BYTES + filled * ENTRY.itemsize)).decode()
-    metadata = {**footer_metadata(attempt, len(rows)), INDEX_KEY: blank}
+    schema, filled = runs[0].batch.schema, int(np.count_nonzero(rows))
+    metadata = footer_metadata(attempt, len(rows))
     options = ipc.IpcWriteOptions(compression=None if codec == "none" else codec, use_threads=False)
-    room = pa.allocate_buffer(_bytes_max(runs, schema, filled) + 2 * len(blank))
+    room = pa.allocate_buffer(_bytes_max(runs, schema, filled))
     body = memoryview(room).cast("B")
     with pa.FixedSizeBufferWriter(room) as sink:
         with ipc.new_file(sink, schema, options=options, metadata=metadata) as writer:
             index = _write_batches(writer, sink, body, runs, rows)
-            footer = sink.tell()
-        body = body[: sink.tell()]
-    entries = base64.b64encode(index.entries())
-    assert len(blank) == len(entries), "the index has the length that was left for it"
-    # the footer, where a blank was left for the index, is written before the index is known
-    at = footer + bytes(body[footer:]).index(blank.encode())
-    body[at : at + len(entries)] = entries
-    return Segment(body, index)
+        end = sink.tell() - TAIL.size
+    footer_bytes, _ = TAIL.unpack(body[end : end + TAIL.size])
+    last = ending(footer_bytes, index, attempt)
+    body[end : end + len(last)] = last
+    return Segment(body[: end + len(last)], index)
 
 
 def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
@@ -86,7 +80,8 @@ def _bytes_max(runs: list[Run], schema: pa.Schema, filled: int) -> int:
     batches = filled + 2 * (raw // BATCH_BYTES)
     fields = sum(1 + _inner_fields(field.type) for field in schema)
     head = 2 * int(schema.serialize().size)
-    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields)
+    index_bytes = filled * ENTRY.itemsize
+    return head + raw + raw // 64 + (batches + 2) * (1024 + 512 * fields) + index_bytes
 
 
 def _inner_fields(kind: pa.DataType) -> int:

@@ -6,8 +6,6 @@ are. Only the file's footer, which has the place of each message and the index, 
 
 from __future__ import annotations
 
-import base64
-import struct
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -19,13 +17,11 @@ import xxhash
 
 from ...control.errors import Corrupt
 from ...control.ids import AttemptId
-from ..format.segment import INDEX_KEY, Longs, SegmentIndex, footer_metadata
+from ..format.segment import TAIL, Longs, SegmentIndex, ending, footer_metadata
 from ..stores.port import Bytes
 from .encoding import Segment
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # behind the last message
-_TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
-_MAGIC = b"ARROW1"
 _BATCHES_SLOT = 10  # of the footer's field `recordBatches`
 _BLOCK = np.dtype([("offset", "<i8"), ("head", "<i4"), ("padding", "<i4"), ("body", "<i8")])
 
@@ -62,8 +58,8 @@ def merge(
     ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
     moved = zip(segments, starts, ends - sizes, strict=True)
     blocks = np.concatenate([_moved_blocks(*each) for each in moved])
-    footer = _footer(schema, attempt, index, np.sort(blocks, order="offset"))
-    file.writelines([_END, footer, _TAIL.pack(len(footer), _MAGIC)])
+    footer = _footer(schema, footer_metadata(attempt, len(rows)), np.sort(blocks, order="offset"))
+    file.writelines([_END, footer, ending(len(footer), index, attempt)])
     file.flush()
     return index
 
@@ -79,30 +75,31 @@ def _joined_checksum(slices: list[memoryview], expected: list[int]) -> int:
 
 def _moved_blocks(segment: Segment, starts: Longs, places: Longs) -> Blocks:
     """Return the places of a segment's messages after its slices have moved."""
-    length = _TAIL.unpack(segment.body[-_TAIL.size :])[0]
-    footer = segment.body[-_TAIL.size - length : -_TAIL.size]
+    footer = _footer_of(segment.body)
     at = _batches_at(footer)
-    count = int.from_bytes(footer[at : at + 4], "little")
-    blocks = np.frombuffer(footer, _BLOCK, count, at + 4).copy()
+    blocks = np.frombuffer(footer, _BLOCK, _number(footer, at), at + 4).copy()
     filled = np.flatnonzero(segment.index.sizes)
     slices = filled[np.searchsorted(starts[filled], blocks["offset"], "right") - 1]
     blocks["offset"] += places[slices] - starts[slices]
     return blocks
 
 
-def _footer(schema: pa.Schema, attempt: AttemptId, index: SegmentIndex, blocks: Blocks) -> bytes:
+def _footer(schema: pa.Schema, metadata: dict[str, str], blocks: Blocks) -> bytes:
     """Return the footer of a file with these messages: that of a file without any, with the vector
     of its messages replaced by one at its end."""
-    text = base64.b64encode(index.entries()).decode()
-    metadata = {**footer_metadata(attempt, len(index.rows)), INDEX_KEY: text}
     sink = pa.BufferOutputStream()
     ipc.new_file(sink, schema, metadata=metadata).close()
-    empty = memoryview(sink.getvalue())
-    footer = bytearray(empty[-_TAIL.size - _TAIL.unpack(empty[-_TAIL.size :])[0] : -_TAIL.size])
+    footer = bytearray(_footer_of(memoryview(sink.getvalue())))
     field = _batches_field(footer)
     footer += bytes((4 - len(footer)) % 8)  # so that the messages behind their number are aligned
     footer[field : field + 4] = (len(footer) - field).to_bytes(4, "little")
     return bytes(footer) + len(blocks).to_bytes(4, "little") + blocks.tobytes()
+
+
+def _footer_of(body: memoryview) -> memoryview:
+    """Return the footer of an Arrow file."""
+    length, _ = TAIL.unpack(body[-TAIL.size :])
+    return body[-TAIL.size - length : -TAIL.size]
 
 
 def _batches_at(footer: Bytes) -> int:

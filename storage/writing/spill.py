@@ -20,7 +20,7 @@ from .encoding import Segment
 from .merging import merge
 
 _LOG = logging.getLogger(__name__)
-_BATCHES_MAX = 40_000  # of an object: each takes 24 bytes of its footer
+BATCHES_MAX = 1_000_000  # of an object: each takes 24 bytes of its footer
 
 
 class Spill:
@@ -87,7 +87,7 @@ def _fit(segments: list[Segment], slice_bytes: int) -> int:
     for count, segment in enumerate(segments):
         sizes = sizes + segment.index.sizes
         batches += int(np.count_nonzero(segment.index.sizes))
-        if count and (sizes.max() > slice_bytes or batches > _BATCHES_MAX):
+        if count and (sizes.max() > slice_bytes or batches > BATCHES_MAX):
             return count
     return len(segments)
 

@@ -41,19 +41,20 @@ from headgate.storage.format.manifest import AnnouncedSegment, Manifest, PlacedR
 from headgate.storage.format.manifest_shards import firsts, store_manifest
 from headgate.storage.format.segment import Longs, SegmentIndex, inline_bytes
 from headgate.storage.limits import Limits
-from headgate.storage.reading.read_plan import cut, plan
+from headgate.storage.reading.read_plan import plan
 from headgate.storage.reading.stretches import StretchReader
 from headgate.storage.reading.ways import (
     DIRECT,
     ExchangeSize,
     Way,
     choose,
-    combined_bytes,
     predict,
+    puts,
 )
 from headgate.storage.stores.costs import COSTS
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import Bytes
+from headgate.storage.writing.spill import BATCHES_MAX
 
 from .core import Core
 
@@ -158,9 +159,12 @@ def run(page: Path) -> Table:
 
 
 def _exchange(gigabytes: int, segment_mib: int) -> Outcome:
-    limits = Limits(segment_bytes=segment_mib * _MIB, readers=SLOTS, executors=EXECUTORS)
+    limits = Limits(
+        segment_bytes=segment_mib * _MIB, readers=SLOTS, executors=EXECUTORS, files=True
+    )
     stored_bytes = gigabytes * 10**9
-    of_partition = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
+    segments = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
+    of_partition = ceil(segments / max(1, BATCHES_MAX // WIDTH))
     rows = stored_bytes // _ROW_BYTES
     size = ExchangeSize(WIDTH, WIDTH * of_partition, WIDTH, rows, stored_bytes, WIDTH)
     costs = COSTS["s3-standard"]
@@ -174,7 +178,7 @@ def _exchange(gigabytes: int, segment_mib: int) -> Outcome:
     log.result(_COMBINED, len(parts))
     announced: list[AnnouncedSegment] = []
     for partition, part in enumerate(parts):
-        segments = _combined_segments(size, chosen.way, part, limits)
+        segments = [_combined_segment(size, chosen.way, part)]
         attempt = log.produced(_COMBINED, partition, segments)
         announced += [(attempt, segment) for segment in segments]
         log.states(Consumed(_FIRST, part.subpartitions.start, 1, partition, 1, 1, 1))
@@ -192,8 +196,10 @@ def _exchange(gigabytes: int, segment_mib: int) -> Outcome:
         direct.requests,
         direct.usd,
         chosen.requests,
-        chosen.usd + costs.usd(size.objects, log.footers) + costs.storage_usd(stored_bytes),
-        counted + len(announced),
+        chosen.usd
+        + costs.usd(puts(size.objects, stored_bytes), log.footers)
+        + costs.storage_usd(stored_bytes),
+        counted + puts(len(announced), stored_bytes),
         log.footers,
         log.core.log_bytes / 1e6,
         sum(log.core.cpu_s.values()),
@@ -247,20 +253,12 @@ def _first_segments(size: ExchangeSize, partition: int) -> list[SegmentSummary]:
     return [SegmentSummary(number, size_bytes, rows, 1, index) for number in range(count)]
 
 
-def _combined_segments(
-    size: ExchangeSize, way: Way, part: Part, limits: Limits
-) -> list[SegmentSummary]:
+def _combined_segment(size: ExchangeSize, way: Way, part: Part) -> SegmentSummary:
     sizes = _uneven(part.subpartitions, size.stored_bytes // way.bundles // WIDTH)
-    segments = []
-    groups = cut(np.cumsum(sizes), range(len(sizes)), combined_bytes(limits))
-    for number, group in enumerate(groups):
-        size_bytes = int(sizes[group.start : group.stop].sum())
-        first = part.subpartitions.start + group.start
-        reach, rows = range(first, first + len(group)), size_bytes // _ROW_BYTES
-        index = _index(reach, rows, size_bytes, number)
-        total = sum(SegmentIndex.unpacked(index, WIDTH).rows.tolist())
-        segments.append(SegmentSummary(number, size_bytes, total, 1, index))
-    return segments
+    size_bytes = int(sizes.sum())
+    index = _index(part.subpartitions, size_bytes // _ROW_BYTES, size_bytes, 0)
+    rows = sum(SegmentIndex.unpacked(index, WIDTH).rows.tolist())
+    return SegmentSummary(0, size_bytes, rows, 1, index)
 
 
 def _index(reach: range, rows: int, size_bytes: int, seed: int) -> bytes:

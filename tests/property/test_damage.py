@@ -103,8 +103,8 @@ def test_a_footer_is_read_once_more(effect: Effect, nth: int) -> None:
         fetch(*range(1, 5))
 
 
-def test_a_footer_longer_than_expected_is_read_whole() -> None:
-    """The footer of a wide schema does not fit the first request."""
+def test_an_index_takes_one_request() -> None:
+    """Nothing else of a footer is read: that of a wide schema may be long."""
     schema = pa.schema([(f"a column with a long name {at}", pa.int64()) for at in range(300)])
     rows = pa.record_batch([pa.array([1, 2])] * 300, schema=schema)
     with exchange(schema, [Part(rows, np.array([0, 1]), ())], 2, "none", LIMITS) as written:
@@ -112,7 +112,18 @@ def test_a_footer_longer_than_expected_is_read_whole() -> None:
         (summary,) = written.state.produced(0).segments
         index = segment.fetch_index(written.store, name, summary.size_bytes, attempt_of(0), 2)
         assert index.packed() == summary.index
-        assert written.store.requests.gets == 2
+        requests = written.store.requests
+        assert (requests.gets, requests.bytes_read < 100) == (1, True)
+
+
+@pytest.mark.parametrize("other", [attempt_of(1), replace(attempt_of(0), task=7)])
+def test_an_index_of_another_attempt_is_corrupt(other: AttemptId) -> None:
+    whole = sound("none")
+    source = whole.manifest.sources[0]
+    body = whole.objects[source.name][0]
+    store = MemoryBlobStore({source.name: (body, "w")})
+    with pytest.raises(Corrupt, match="is not a segment of attempt"):
+        segment.fetch_index(store, source.name, len(body), other, SUBPARTITIONS)
 
 
 def test_the_indexes_in_the_log_are_bounded() -> None:

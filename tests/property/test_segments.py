@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from headgate.connectors.spark.tasks.combine_task import share
 from headgate.connectors.spark.tasks.exchange_tasks import Part as WorkerPart
 from headgate.control.errors import Invalid
+from headgate.control.events.types import SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.format import segment
@@ -28,6 +29,8 @@ from ..doubles.segments import (
     RESULT,
     SCHEMAS,
     Part,
+    Written,
+    attempt_of,
     exchange,
     parts,
     plain_schema,
@@ -165,7 +168,7 @@ def test_a_range_is_the_concatenation_of_its_subpartitions(
 def test_a_segment_is_an_arrow_file(
     data: st.DataObject, schema: pa.Schema, subpartitions: int, codec: str, limits: Limits
 ) -> None:
-    """Any Arrow reader finds the rows in an object, and format, attempt and index in its footer."""
+    """Any Arrow reader finds the rows in an object, and the attempt in its footer."""
     part = data.draw(parts(schema, subpartitions))
     with exchange(schema, [part], subpartitions, codec, limits) as written:
         produced = written.state.produced(0)
@@ -176,7 +179,8 @@ def test_a_segment_is_an_arrow_file(
             with ipc.open_file(body) as reader:
                 assert schema == reader.schema
                 batches = [reader.get_batch(at) for at in range(reader.num_record_batches)]
-                check_footer(reader.metadata, name, produced.attempt, summary.index, subpartitions)
+                assert reader.metadata[b"headgate.attempt"] == str(produced.attempt).encode()
+            check_index(written, name, summary, subpartitions)
             assert summary.rows == sum(batch.num_rows for batch in batches)
             assert (summary.size_bytes, summary.checksum) == (len(body), segment.checksum(body))
             plain += [reinterpret(batch, plain_schema(schema)) for batch in batches]
@@ -184,15 +188,11 @@ def test_a_segment_is_an_arrow_file(
         assert ordered(tabled([part.rows], schema)) == ordered(tabled(plain, schema))
 
 
-def check_footer(
-    footer: dict[bytes, bytes], name: str, attempt: AttemptId, packed: bytes, subpartitions: int
-) -> None:
-    """Assert that the footer agrees with the event."""
-    assert footer[b"headgate.format"] == b"1"
-    assert str(attempt).encode() == footer[b"headgate.attempt"]
-    stated, stored = (
-        SegmentIndex.unpacked(packed, subpartitions),
-        segment.read_index(footer, name, attempt, subpartitions),
+def check_index(written: Written, name: str, summary: SegmentSummary, subpartitions: int) -> None:
+    """Assert that the index in the object agrees with the event."""
+    stated = SegmentIndex.unpacked(summary.index, subpartitions)
+    stored = segment.fetch_index(
+        written.store, name, summary.size_bytes, attempt_of(0), subpartitions
     )
     assert stated.entries() == stored.entries()
     assert stated.starts.tolist() == stored.starts.tolist()

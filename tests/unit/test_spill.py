@@ -20,7 +20,7 @@ import pytest
 from headgate.control.errors import Corrupt
 from headgate.storage.format.segment import Longs
 from headgate.storage.limits import Limits
-from headgate.storage.writing import encoding, spill
+from headgate.storage.writing import encoding, merging, spill
 
 from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
 
@@ -80,7 +80,7 @@ def test_a_slice_is_not_larger_than_a_segment() -> None:
 
 
 def test_footers_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "_BATCHES_MAX", 3 * 70)
+    monkeypatch.setattr(spill, "BATCHES_MAX", 3 * 70)
     targets = np.arange(MANY) % 70
     with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
         assert len(written.state.produced(0).segments) == 3
@@ -89,7 +89,7 @@ def test_footers_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 20])
 def test_a_full_disk_costs_requests_only(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot wait in a file is stored at once, and the rows keep their order."""
+    """A segment that cannot wait in a file is stored at once, and the rows keep their order."""
     files, opened = tempfile.TemporaryFile, count(1)
 
     def limited(*given: Any, **named: Any) -> Any:
@@ -107,7 +107,7 @@ def test_a_full_disk_costs_requests_only(nth: int, monkeypatch: pytest.MonkeyPat
 
 def test_damage_on_the_disk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice that is no longer what was encoded is not merged."""
-    merge = spill.merge
+    merge = merging.merge
 
     def damaging(file: Any, segments: Any, *given: Any) -> Any:
         body = bytearray(segments[1].body)

@@ -30,7 +30,7 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest import announced_segments, build, place
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
-from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict
+from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict, puts
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
@@ -188,8 +188,8 @@ class Exchanger:
             report = job_report(context.master.state(context.worker.job), {}, {})
             usd = budget.costs.usd(report.puts, report.gets)
             spent = Cost(usd, report.puts + report.gets, report.stored_bytes)
-            puts_usd = budget.costs.usd(size.objects, 0, size.stored_bytes)
-            writing = Cost(puts_usd, size.objects, size.stored_bytes)
+            sent = puts(size.objects, size.stored_bytes)
+            writing = Cost(budget.costs.usd(sent, 0, size.stored_bytes), sent, size.stored_bytes)
             reading = Cost(prediction.usd, prediction.requests)
             total = spent + reading if is_written else spent + writing + reading
             budget.check(label, writing + reading, total)

@@ -59,7 +59,7 @@ class MultipartUploads:
             self._retrier.run(upload.name, ask)
 
     def _send_parts(self, upload: PendingUpload, body: memoryview) -> list[dict[str, Any]]:
-        size = self._settings.part_bytes
+        size = self._settings.part_bytes_of(len(body))
         pieces = [body[start : start + size] for start in range(0, len(body), size)]
 
         def send(number: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ SECRET_OPTIONS = {
 }
 _CONNECT_S, _REQUEST_S = 5.0, 60.0
 _MIB = 1 << 20
+_PARTS_MAX = 10_000
 _PART_BYTES_MIN = 5 * _MIB  # S3 refuses smaller parts, the last one excepted
 
 
@@ -53,9 +54,19 @@ class ClientSettings:
 class MultipartSettings:
     threshold_bytes: int = 128 * _MIB
     """Bodies of this size and more are sent in parts."""
-    part_bytes: int = 32 * _MIB
+    part_bytes: int = 64 * _MIB
     threads: int = 4
     """Parts of one body that are sent at the same time."""
+
+    def part_bytes_of(self, body_bytes: int) -> int:
+        """Return the size of the parts of a body: S3 takes ten thousand at most."""
+        return max(self.part_bytes, -(-body_bytes // _PARTS_MAX))
+
+    def puts(self, body_bytes: int) -> int:
+        """Return the number of requests that store a body if none is tried again."""
+        if body_bytes < self.threshold_bytes:
+            return 1
+        return 2 + -(-body_bytes // self.part_bytes_of(body_bytes))
 
 
 @dataclass(frozen=True, slots=True)
