@@ -59,9 +59,9 @@ from headgate.storage.writing.spill import BATCHES_MAX
 from .core import Core
 
 WIDTH, EXECUTORS, SLOTS = 10_000, 1_000, 4_000
-CASES = ((100, 64), (10_000, 1_024), (10_000, 64))
-"""The stored gigabytes of each exchange, and `segment.bytes` in MiB. Each takes more memory than
-the one before, so that the peak is its own."""
+STORED_GB = (100, 10_000)
+"""The sizes of the exchanges. Each takes more memory than the one before, so that the peak is its
+own."""
 
 _JOB, _FIRST, _COMBINED = JobId("scale"), ResultId("1-0001"), ResultId("1-0001-combined")
 _ROW_BYTES, _SAMPLE = 100, 20
@@ -149,8 +149,8 @@ _COLUMNS = (
 def run(page: Path) -> Table:
     table = Table(*_COLUMNS)
     lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
-    for gigabytes, segment_mib in CASES:
-        outcome = _exchange(gigabytes, segment_mib)
+    for gigabytes in STORED_GB:
+        outcome = _exchange(gigabytes)
         cells = outcome.cells(gigabytes / 1000)
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
@@ -158,13 +158,11 @@ def run(page: Path) -> Table:
     return table
 
 
-def _exchange(gigabytes: int, segment_mib: int) -> Outcome:
-    limits = Limits(
-        segment_bytes=segment_mib * _MIB, readers=SLOTS, executors=EXECUTORS, files=True
-    )
+def _exchange(gigabytes: int) -> Outcome:
+    limits = Limits(readers=SLOTS, executors=EXECUTORS, files=True)
     stored_bytes = gigabytes * 10**9
-    segments = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
-    of_partition = ceil(segments / max(1, BATCHES_MAX // WIDTH))
+    ended = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
+    of_partition = ceil(ended / max(1, BATCHES_MAX // WIDTH))
     rows = stored_bytes // _ROW_BYTES
     size = ExchangeSize(WIDTH, WIDTH * of_partition, WIDTH, rows, stored_bytes, WIDTH)
     costs = COSTS["s3-standard"]
@@ -191,7 +189,7 @@ def _exchange(gigabytes: int, segment_mib: int) -> Outcome:
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     counted = _combining_gets(size, chosen.way, parts, limits) + _reading_gets(placed, limits)
     return Outcome(
-        f"{gigabytes:,} GB, `segment.bytes` {segment_mib} MiB",
+        f"{gigabytes:,} GB",
         chosen.way,
         direct.requests,
         direct.usd,
