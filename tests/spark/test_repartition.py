@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate import Headgate, Invalid
+from headgate import Headgate, Invalid, attach
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.storage.format.layout import Layout
 
@@ -60,6 +60,19 @@ def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
     while list(hg._services.store.list(manifests)) and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.1)
     assert [] == list(hg._services.store.list(manifests))
+
+
+@pytest.mark.real
+def test_a_large_map_task_stores_one_object(spark: SparkSession) -> None:
+    """The rows of a map task are in one object, also where they are more than `segment.bytes`."""
+    df = spark.range(0, 100_000, 1, 2).select("id", F.sha2(F.col("id").cast("string"), 256))
+    small = {"spark.headgate.segment.bytes": "1048576", "spark.headgate.job.id": "large-tasks"}
+    with setting(spark, small), attach(spark) as hg:
+        out = hg.repartition(df, 70, "id")
+        result = hg.results()[-1]
+        assert (result.partitions, result.puts, result.rows) == (2, 2, 100_000)
+        assert result.stored_bytes > 5 << 20
+        assert out.exceptAll(df.repartition(70, "id")).isEmpty()
 
 
 def test_no_exchange_above_a_group(spark: SparkSession, hg: Headgate) -> None:
