@@ -63,7 +63,7 @@ def main() -> None:
     if "recovery" in chosen.tables:
         console.print(recovery.run(chosen.events))
     if "scale" in chosen.tables:
-        console.print(scale.run(chosen.page))
+        console.print(*scale.run(chosen.page))
     if "among" in chosen.tables:
         console.print(among.run(chosen.events))
     if "master" in chosen.tables:

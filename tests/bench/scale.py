@@ -56,6 +56,7 @@ from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import Bytes
 from headgate.storage.writing.spill import BATCHES_MAX
 
+from . import many_jobs
 from .core import Core
 
 WIDTH, EXECUTORS, SLOTS = 10_000, 1_000, 4_000
@@ -76,6 +77,12 @@ slots, by the prices of S3 Standard. Planner, events, master and manifests are t
 byte is stored. Requests are those of the model; the counted ones are those that a sample of tasks
 would send. Dollars are for one TB: all requests, and an hour of storage. Memory is the most that
 the driver's process took. Rows take twice as much in memory as in the store.
+
+"""
+_JOBS_HEAD = f"""
+{many_jobs.JOBS:,} jobs at the same time, whose masters are a group. Each has
+{many_jobs.EXCHANGES} exchanges of {many_jobs.MAPS} map tasks and {many_jobs.READERS} readers.
+The log is in memory.
 
 """
 
@@ -104,57 +111,48 @@ class Outcome:
     requests: int
     usd: float
     counted: int
-    footers: int
+    indexes: int
     log_mb: float
     master_s: float
     manifest_mb: float
     shard_kb: float
     memory_mb: float = 0.0
 
-    def cells(self, terabytes: float) -> list[str]:
-        return [
-            self.case,
-            f"{self.direct_requests:,}",
-            f"{self.direct_usd / terabytes:.2f}",
-            f"{self.way.bundles} x {self.way.ranges}",
-            f"{self.requests:,}",
-            f"{self.counted:,}",
-            f"{self.usd / terabytes:.2f}",
-            f"{self.footers:,}",
-            f"{self.log_mb:.0f}",
-            f"{self.master_s:.1f}",
-            f"{self.manifest_mb:.0f}",
-            f"{self.shard_kb:.0f}",
-            f"{self.memory_mb:.0f}",
-        ]
+    def figures(self, terabytes: float) -> dict[str, str]:
+        return {
+            "exchange": self.case,
+            "direct: requests": f"{self.direct_requests:,}",
+            "direct: $/TB": f"{self.direct_usd / terabytes:.2f}",
+            "way": f"{self.way.bundles} x {self.way.ranges}",
+            "requests": f"{self.requests:,}",
+            "counted": f"{self.counted:,}",
+            "$/TB": f"{self.usd / terabytes:.2f}",
+            "indexes read by the driver": f"{self.indexes:,}",
+            "log MB": f"{self.log_mb:.0f}",
+            "master CPU s": f"{self.master_s:.1f}",
+            "manifest MB": f"{self.manifest_mb:.0f}",
+            "largest shard KB": f"{self.shard_kb:.0f}",
+            "memory MB": f"{self.memory_mb:.0f}",
+        }
 
 
-_COLUMNS = (
-    "exchange",
-    "direct: requests",
-    "$/TB",
-    "way",
-    "requests",
-    "counted",
-    "$/TB",
-    "footers read by the driver",
-    "log MB",
-    "master CPU s",
-    "manifest MB",
-    "largest shard KB",
-    "memory MB",
-)
+def run(page: Path) -> list[Table]:
+    exchanges = [_exchange(gigabytes).figures(gigabytes / 1000) for gigabytes in STORED_GB]
+    jobs = [many_jobs.run()]
+    page.write_text("".join((_HEAD, _in_markdown(exchanges), _JOBS_HEAD, _in_markdown(jobs))))
+    return [_in_terminal(rows) for rows in (exchanges, jobs)]
 
 
-def run(page: Path) -> Table:
-    table = Table(*_COLUMNS)
-    lines = ["| " + " | ".join(_COLUMNS) + " |", "|" + " --- |" * len(_COLUMNS)]
-    for gigabytes in STORED_GB:
-        outcome = _exchange(gigabytes)
-        cells = outcome.cells(gigabytes / 1000)
-        table.add_row(*cells)
-        lines.append("| " + " | ".join(cells) + " |")
-    page.write_text(_HEAD + "\n".join(lines) + "\n")
+def _in_markdown(rows: list[dict[str, str]]) -> str:
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *(list(row.values()) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _in_terminal(rows: list[dict[str, str]]) -> Table:
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
     return table
 
 
@@ -195,10 +193,10 @@ def _exchange(gigabytes: int) -> Outcome:
         direct.usd,
         chosen.requests,
         chosen.usd
-        + costs.usd(puts(size.objects, stored_bytes), log.footers)
+        + costs.usd(puts(size.objects, stored_bytes), log.indexes)
         + costs.storage_usd(stored_bytes),
         counted + puts(len(announced), stored_bytes),
-        log.footers,
+        log.indexes,
         log.core.log_bytes / 1e6,
         sum(log.core.cpu_s.values()),
         store.put_bytes / 1e6,
@@ -212,7 +210,7 @@ class _Log:
 
     def __init__(self) -> None:
         self.core = Core(_JOB)
-        self.footers = 0
+        self.indexes = 0
         self._announcer = Announcer(_JOB, "driver")
         self._task = 0
 
@@ -234,7 +232,7 @@ class _Log:
         for segment in segments:
             index = segment.index if len(segment.index) <= left else b""
             left -= len(index)
-            self.footers += result == _COMBINED and not index
+            self.indexes += result == _COMBINED and not index
             stated.append(
                 SegmentSummary(
                     segment.number, segment.size_bytes, segment.rows, segment.checksum, index
