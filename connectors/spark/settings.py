@@ -38,6 +38,20 @@ _TOPIC, _MASTER, _LIMITS = TopicSettings(), MasterSettings(), Limits()
 _BUDGET = OptionKind("limits such as `$0.50, 100000 requests, 20g`", read_budget)
 
 OPTIONS = (
+    Option(
+        "enabled",
+        "auto",
+        one_of("auto", "true", "false"),
+        "`true`: a session is attached when it is made, where the start-up hook is installed; "
+        "`auto`: so it is with `headgate run` and `%load_ext headgate` only; `false`: never",
+    ),
+    Option(
+        "on.failure",
+        "fail",
+        one_of("fail", "native"),
+        "if a session cannot be attached when it is made, `fail` raises the error; with `native` "
+        "its exchanges run in Spark, and the driver's log has a warning",
+    ),
     Option("broker", "", TEXT, "Kafka's bootstrap servers; empty: an embedded broker"),
     Option(
         "store",

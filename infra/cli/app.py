@@ -7,6 +7,7 @@ only looks without `--repair`, and `remove-unused` without `--release`.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from typer.core import TyperGroup
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, master_command
 from ..doctor import CheckVerdict
+from ..start import commands
 from ..target import Target
 from . import job_commands, log_commands, views
 from .options import HAS_DEVSTACK, err, out, targeted
@@ -120,6 +122,33 @@ def run_master(
 ) -> None:
     """Decide for the jobs of mode `session`, in a group of such processes, until SIGTERM."""
     master_command.run(target, slot)
+
+
+@app.command(
+    "run",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True},
+)
+def run_application(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="APPLICATION [ARGS]...", help="Or spark-submit and its arguments."),
+    ],
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")
+    ] = None,
+    module: Annotated[bool, typer.Option("-m", help="The application is a module.")] = False,
+) -> None:
+    """Run a PySpark application as it is, with Headgate attached to the sessions that it makes."""
+    commands.command_of(words, conf or [], module, os.environ).replace_process()
+
+
+@app.command("start-up-hook")
+def start_up_hook(
+    remove: Annotated[bool, typer.Option(help="Remove the hook.")] = False,
+) -> None:
+    """Let this Python attach every session that is made with spark.headgate.enabled=true."""
+    path = commands.remove_hook() if remove else commands.install_hook()
+    out.print(f"{path} is {'gone' if remove else 'there'}")
 
 
 def main() -> None:

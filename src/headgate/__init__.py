@@ -51,8 +51,24 @@ def attach(spark: SparkSession) -> Headgate:
     version_of(spark.version)  # a version that is too old lacks the names imported next
     from .connectors.spark.attach import attach_session
     from .infra.embedded import start_embedded
+    from .infra.start.session_hook import give_up
 
+    give_up(spark)
     return attach_session(spark, start_embedded)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Attach the sessions of a notebook: `%load_ext headgate`."""
+    from .infra.start.session_hook import attach_present, install
+
+    install(by_default=True)
+    attach_present(by_default=True)
+
+
+def unload_ipython_extension(shell: object) -> None:
+    from .infra.start.session_hook import close_all
+
+    close_all()
 
 
 def __getattr__(name: str) -> Any:

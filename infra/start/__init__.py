@@ -1,0 +1,1 @@
+"""Start applications of others with Headgate attached to their sessions."""

@@ -1,0 +1,95 @@
+"""`headgate run` replaces this process by an application whose sessions are attached; the start-up
+hook does so for every application of a Python."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...control.errors import Invalid
+
+_SUBMIT = "spark-submit"
+_SUBMIT_ARGS, _SHELL = "PYSPARK_SUBMIT_ARGS", "pyspark-shell"
+_PYTHON, _PYTHON_KEY = "PYSPARK_PYTHON", "spark.pyspark.python"
+_HOOK = (  # one line, which does nothing where headgate is no longer installed
+    "import importlib.util as u; u.find_spec('headgate') and "
+    f"__import__('{__package__}.session_hook', fromlist=['install']).install(False)\n"
+)
+_FILES = ("--py-files", "--files", "--jars", "--archives", "--properties-file")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command that runs an application."""
+
+    words: list[str]
+    environment: dict[str, str] = field(repr=False)
+
+    def replace_process(self) -> None:
+        """Run the command in place of this process, so that it gets its signals and gives its exit
+        code."""
+        sys.stdout.flush()
+        os.execvpe(self.words[0], self.words, self.environment)
+
+
+def command_of(
+    words: list[str], conf: list[str], is_module: bool, environment: Mapping[str, str]
+) -> Command:
+    """Return the command for an application and its arguments, or for `spark-submit` and its own.
+
+    Raises:
+        Invalid: a setting is not `key=value`, or there is no such application.
+    """
+    if wrong := next((pair for pair in conf if "=" not in pair), None):
+        raise Invalid(f"--conf {wrong!r}: use key=value")
+    settings = [word for pair in conf for word in ("--conf", pair)]
+    given = dict(environment)
+    if not any(pair.startswith(f"{_PYTHON_KEY}=") for pair in conf):
+        given.setdefault(_PYTHON, sys.executable)
+    if not is_module and Path(words[0]).name == _SUBMIT:
+        return Command([words[0], *settings, *_submitted(words[1:])], given)
+    if not is_module and not os.path.exists(words[0]):
+        raise Invalid(f"there is no application {words[0]!r}")
+    if settings:
+        before = given.get(_SUBMIT_ARGS, _SHELL)
+        given[_SUBMIT_ARGS] = f"{shlex.join(settings)} {before}"
+    module = ["-m"] if is_module else []
+    return Command([sys.executable, "-m", __package__, *module, *words], given)
+
+
+def _submitted(words: list[str]) -> list[str]:
+    """Return the arguments of `spark-submit` with our file before the application's."""
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        if word == "--deploy-mode" and words[at + 1 : at + 2] == ["cluster"]:
+            break
+        if word.endswith(".py") and before not in _FILES:
+            ours = Path(__file__).with_name("submitted.py")
+            return [*words[:at], str(ours), *words[at:]]
+    raise Invalid(
+        "headgate run spark-submit needs a Python application and deploy mode client: for a driver "
+        "on another machine install the start-up hook there, and set spark.headgate.enabled=true"
+    )
+
+
+def hook_file() -> Path:
+    """Return the file in which this Python looks for the start-up hook."""
+    return Path(sysconfig.get_path("purelib"), "headgate-start-up.pth")
+
+
+def install_hook() -> Path:
+    """Let every start of this Python watch for sessions with `spark.headgate.enabled=true`."""
+    path = hook_file()
+    path.write_text(_HOOK)
+    return path
+
+
+def remove_hook() -> Path:
+    path = hook_file()
+    path.unlink(missing_ok=True)
+    return path

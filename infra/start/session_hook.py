@@ -1,0 +1,203 @@
+"""Attach each Spark session that an application makes, and close its headgate when it ends.
+
+Two methods of PySpark's sessions and one of its contexts are replaced as soon as PySpark is
+imported, and nothing is imported for that. A session that the application attaches by itself gives
+up the headgate that it got here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from functools import wraps
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ...control.errors import HeadgateError, Invalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ...connectors.spark.session import Headgate
+
+_LOG = logging.getLogger("headgate")
+_SESSIONS = "pyspark.sql.session"
+_ENABLED, _ON_FAILURE = "spark.headgate.enabled", "spark.headgate.on.failure"
+_SQL, _JOB = "spark.headgate.sql.enabled", "spark.headgate.job.id"
+_FAIL, _NATIVE = "fail", "native"
+
+_lock = threading.RLock()
+_attached: dict[str, tuple[SparkSession, Headgate]] = {}
+_installed: list[MetaPathFinder] = []
+
+
+def install(by_default: bool) -> None:
+    """Attach the sessions that this process makes from now on: those whose configuration has
+    `spark.headgate.enabled=true`, and with `by_default` also those that do not say `false`."""
+    if _installed:
+        return
+    finder = _Finder(by_default)
+    _installed.append(finder)
+    if (module := sys.modules.get(_SESSIONS)) is not None:
+        _replace_methods(module, by_default)
+    else:
+        sys.meta_path.insert(0, finder)
+    # ordinary exit functions run when no thread may start any more, and closing needs threads
+    vars(threading)["_register_atexit"](close_all)
+
+
+def attach_present(by_default: bool) -> None:
+    """Attach the session that was made before, if there is one."""
+    module = sys.modules.get(_SESSIONS)
+    session = None if module is None else module.SparkSession.getActiveSession()
+    if session is not None:
+        _begin(session, by_default)
+
+
+def close_all() -> None:
+    """Close every headgate that was attached here."""
+    for name in list(_attached):
+        _close(name)
+
+
+def give_up(spark: SparkSession) -> None:
+    """Close the headgate that a session got here, if it did: its application attaches another."""
+    if _attached:
+        _close(_name_of(spark))
+
+
+class _Finder(MetaPathFinder):
+    """Waits for the import of PySpark's sessions."""
+
+    def __init__(self, by_default: bool) -> None:
+        self._by_default = by_default
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _SESSIONS:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ReplacingLoader(spec.loader, self._by_default)
+        return spec
+
+
+class _ReplacingLoader(Loader):
+    """Loads the module of PySpark's sessions, and replaces their methods."""
+
+    def __init__(self, inner: Loader, by_default: bool) -> None:
+        self._inner = inner
+        self._by_default = by_default
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._inner
+        self._inner.exec_module(module)
+        _replace_methods(module, self._by_default)
+
+
+def _replace_methods(module: ModuleType, by_default: bool) -> None:
+    from pyspark.core.context import SparkContext
+
+    session = module.SparkSession
+    init, child, stop = session.__init__, session.newSession, SparkContext.stop
+
+    @wraps(init)
+    def made(
+        self: SparkSession, context: Any, jsession: Any = None, *args: Any, **more: Any
+    ) -> None:
+        init(self, context, jsession, *args, **more)
+        if jsession is None:  # else it is another view of a session, as batches of streams get
+            _begin(self, by_default)
+
+    @wraps(child)
+    def with_child(self: SparkSession) -> SparkSession:
+        made: SparkSession = child(self)
+        _begin(made, by_default)
+        return made
+
+    @wraps(stop)
+    def stopped(self: Any) -> None:
+        for name, (spark, _) in list(_attached.items()):
+            if spark._sc is self:
+                _close(name)
+        stop(self)
+
+    for kind, name, method in (
+        (session, "__init__", made),
+        (session, "newSession", with_child),
+        (SparkContext, "stop", stopped),
+    ):
+        setattr(kind, name, method)
+
+
+def _begin(spark: SparkSession, by_default: bool) -> None:
+    """Attach a session, if it should be and is not yet.
+
+    Raises:
+        HeadgateError: it cannot be attached, and its exchanges may not run in Spark instead.
+    """
+    from ... import attach
+
+    enabled = str(spark.conf.get(_ENABLED, "auto")).strip().lower()
+    if enabled == "false" or (enabled != "true" and not by_default):
+        return
+    with _lock:
+        name = _name_of(spark)
+        if name in _attached:
+            return
+        must_attach = _must_attach(spark)
+        _set_defaults(spark)
+        try:
+            headgate = attach(spark)
+        except HeadgateError as exc:
+            if must_attach:
+                raise
+            _LOG.warning("the exchanges of this session run in Spark: %s", exc)
+        else:
+            _attached[name] = spark, headgate
+
+
+def _set_defaults(spark: SparkSession) -> None:
+    """Let the session's actions run here, and give a second session a job of its own."""
+    if spark.conf.get(_SQL, None) is None:
+        spark.conf.set(_SQL, "true")
+    others = sum(other._sc is spark._sc for other, _ in _attached.values())
+    if others:
+        from ...connectors.spark.attach import default_job
+
+        job = spark.conf.get(_JOB, None) or default_job(spark.sparkContext.applicationId)
+        spark.conf.set(_JOB, f"{job}-session-{others + 1}")
+
+
+def _must_attach(spark: SparkSession) -> bool:
+    on_failure = str(spark.conf.get(_ON_FAILURE, _FAIL)).strip().lower()
+    if on_failure not in (_FAIL, _NATIVE):
+        raise Invalid(f"{_ON_FAILURE} = {on_failure!r} cannot be used: use {_FAIL} or {_NATIVE}")
+    return on_failure == _FAIL
+
+
+def _close(name: str) -> None:
+    with _lock:
+        entry = _attached.pop(name, None)
+    if entry is not None:
+        _, headgate = entry
+        try:
+            headgate.__exit__(None, None, None)
+        except HeadgateError as exc:
+            _LOG.error("job %s was not closed: %s", headgate.job, exc)
+
+
+def _name_of(spark: SparkSession) -> str:
+    from ...connectors.spark.jvm.scheduler import session_name
+
+    return session_name(spark)

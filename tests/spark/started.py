@@ -1,0 +1,38 @@
+"""An application that does not know Headgate: `python started.py [what]`."""
+
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+
+def sums(spark: SparkSession) -> list[int]:
+    grouped = spark.range(1000).groupBy((F.col("id") % 7).alias("k")).count()
+    return [int(row[0]) for row in grouped.repartition(3, "k").select("count").collect()]
+
+
+def main(*what: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    print("sum", sum(sums(spark)), what, __name__)
+    if "again" in what:
+        spark.stop()
+        spark = SparkSession.builder.getOrCreate()
+        print("sum", sum(sums(spark)))
+    if "child" in what:
+        print("sum", sum(sums(spark.newSession())))
+    if "attach" in what:
+        import headgate
+
+        with headgate.attach(spark) as hg:
+            print("sum", sum(sums(spark)), "epoch", hg._exchanger.job_context.epoch)
+    if "wait" in what:
+        print("waits", flush=True)
+        spark.range(1).foreach(lambda _: __import__("time").sleep(60))
+    if "fail" in what:
+        raise ValueError("the application has failed")
+    if "exit" in what:
+        sys.exit(7)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,178 @@
+"""Applications that do not know Headgate, started by `headgate run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from headgate.control.ids import JobId
+from headgate.control.inquiry.reading import states
+from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.kafka.settings import KafkaSettings
+from headgate.control.model.state import JobState
+from headgate.infra.start import commands
+
+from .conftest import QUICK_JAVA, Place, real_place
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+APPLICATION = Path(__file__).with_name("started.py")
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+NATIVE = {"spark.headgate.broker": "127.0.0.1:1", "spark.headgate.attach.ms": "1000"}
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return real_place()
+
+
+@pytest.fixture
+def job() -> str:
+    return f"started-{os.getpid()}-{next(_numbers)}"
+
+
+@contextmanager
+def started(place: Place, job: str, *words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """Run an application with settings, and end it if it is still there."""
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.sql.shuffle.partitions": "2",
+        "spark.headgate.job.id": job,
+        "spark.headgate.warm.up": "false",
+        **place.conf,
+        **more,
+    }
+    settings = [word for pair in conf.items() for word in ("--conf", "=".join(pair))]
+    environment = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "headgate", "run", *settings, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=APPLICATION.parent,
+    )
+    with running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def state_of(place: Place, job: str) -> dict[str, JobState]:
+    """Return the jobs of the log whose names begin like this."""
+    with closing(KafkaEventLog(KafkaSettings(place.conf["spark.headgate.broker"]))) as log:
+        return {name: state for name, state in states(log, "").items() if name.startswith(job)}
+
+
+def assert_closed(place: Place, job: str, epoch: int, exchanges: int) -> None:
+    """Assert that each driver of a job has closed it, and that nothing of it is left."""
+    state = state_of(place, job)[JobId(job)]
+    assert (state.closed is not None, state.epoch) == (True, epoch)
+    assert len(state.results) >= exchanges
+    assert not any(result.doomed for result in state.results.values())
+
+
+def test_an_application_runs_here(place: Place, job: str) -> None:
+    """Its exchanges run here in each of its sessions. Its arguments, name and exit code are as
+    without Headgate."""
+    with started(place, job, str(APPLICATION), "again", "--x", "exit") as running:
+        out, err = running.communicate()
+    assert running.returncode == 7, err
+    assert out.splitlines() == ["sum 1000 ('again', '--x', 'exit') __main__", "sum 1000"]
+    assert_closed(place, job, 2, 1)
+
+
+def test_a_module_that_fails(place: Place, job: str) -> None:
+    """The error of a module is Python's own, and its job is closed."""
+    with started(place, job, "-m", APPLICATION.stem, "child", "fail") as running:
+        _, err = running.communicate()
+    assert running.returncode == 1
+    assert err.endswith("ValueError: the application has failed\n")
+    assert_closed(place, job, 1, 1)
+    assert_closed(place, f"{job}-session-2", 1, 1)
+
+
+def test_an_application_that_is_interrupted(place: Place, job: str) -> None:
+    with started(place, job, str(APPLICATION), "wait") as running:
+        assert running.stdout is not None
+        while running.stdout.readline() != "waits\n":
+            assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        running.communicate()
+    assert running.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert_closed(place, job, 1, 1)
+
+
+def test_an_application_that_attaches_its_session(place: Place, job: str) -> None:
+    """Its own headgate replaces the first one."""
+    with started(place, job, str(APPLICATION), "attach") as running:
+        out, err = running.communicate()
+    assert running.returncode == 0, err
+    assert out.splitlines()[-1] == "sum 1000 epoch 2"
+    assert_closed(place, job, 2, 1)
+
+
+def test_spark_submit(place: Place, job: str) -> None:
+    with started(place, job, str(SUBMIT), "--name", "x.py", str(APPLICATION), "exit") as running:
+        out, err = running.communicate()
+    assert running.returncode == 7, err
+    assert out.splitlines() == ["sum 1000 ('exit',) __main__"]
+    assert_closed(place, job, 1, 1)
+
+
+@pytest.mark.parametrize("on_failure", ["fail", "native"])
+def test_a_broker_that_is_away(place: Place, job: str, on_failure: str) -> None:
+    """The error is the last line, or the exchanges run in Spark and a warning says so."""
+    more = {**NATIVE, "spark.headgate.on.failure": on_failure}
+    with started(place, job, str(APPLICATION), **more) as running:
+        out, err = running.communicate()
+    if on_failure == "fail":
+        assert (running.returncode, out) == (1, "")
+        assert err.splitlines()[-1].startswith("headgate.control.errors.Unavailable: ")
+    else:
+        assert (running.returncode, out) == (0, "sum 1000 () __main__\n")
+        assert "the exchanges of this session run in Spark: " in err
+
+
+def test_a_session_that_says_no(place: Place, job: str) -> None:
+    with started(place, job, str(APPLICATION), **{"spark.headgate.enabled": "FALSE"}) as running:
+        out, err = running.communicate()
+    assert (running.returncode, out) == (0, "sum 1000 () __main__\n"), err
+    assert state_of(place, job) == {}
+
+
+def test_the_start_up_hook(
+    place: Place, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hook, a plain start of Python attaches the sessions that say so."""
+    monkeypatch.setattr(commands, "hook_file", lambda: tmp_path / "h.pth")
+    assert commands.install_hook().exists()
+    line = f"import site; site.addsitedir({str(tmp_path)!r}); import started; started.main()"
+    conf = {**place.conf, "spark.headgate.job.id": job, "spark.headgate.enabled": "true"}
+    pairs = " ".join(f"--conf {key}={value}" for key, value in conf.items())
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{pairs} pyspark-shell"}
+    done = subprocess.run(
+        [sys.executable, "-c", line],
+        cwd=APPLICATION.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "sum 1000 () started\n", done.stderr
+    assert_closed(place, job, 1, 1)
+    commands.remove_hook()
+    assert list(tmp_path.iterdir()) == []
