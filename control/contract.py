@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 from .clock import PACE, SYSTEM_CLOCK, Clock, Deadline, Pace
 from .errors import Invalid
+from .events.types import Lost
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
 
@@ -215,6 +216,9 @@ class ShuffleMaster(Protocol):
             Lost: the job has failed.
             Unavailable: the master did not say so in time.
         """
+
+    def report_lost(self, job_id: JobId, lost: Lost) -> None:
+        """State that an object is lost. Return when what follows is decided."""
 
 
 class PartitionStorage(Protocol):

@@ -112,8 +112,15 @@ class ShuffleEnvironment(Protocol):
 
     def create_input_gate(self, deployment: InputGateDeployment) -> InputGate: ...
 
-    def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
-        """Return the manifest that tells where a subpartition is, loaded where it is stored."""
+    def manifest_of(
+        self, manifest: Manifest | StoredManifest, subpartition: int, task: int
+    ) -> Manifest:
+        """Return the manifest that tells a task where a subpartition is, loaded where it is
+        stored.
+
+        Raises:
+            Lost, Corrupt: it cannot be loaded, and cannot be made from the log.
+        """
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         """Bring news of partitions to every open gate that waits for them."""

@@ -3,26 +3,23 @@ threads and connections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
 from threading import Lock
 from weakref import WeakSet
 
-import pyarrow as pa
-
 from ..control.contract import ShuffleDescriptor
 from ..control.errors import Corrupt, Lost
-from ..control.ids import JobId
+from ..control.ids import JobId, ResultId
 from ..control.inquiry.job_view import JobView
 from ..control.log import EventLog
 from .contract import InputGateDeployment, PartitionInfo, ResultPartitionDeployment
 from .format.layout import Layout
-from .format.manifest import AnnouncedSegment, Manifest, PlacedResult, place
+from .format.manifest import AnnouncedSegment, Manifest
 from .format.manifest_shards import StoredManifest, load_shard
 from .limits import Limits
 from .reading.gate import SegmentGate
+from .reading.lost_objects import LostObjects, ViewNews, part_from_log, place_sound
 from .reading.range_cache import RangeCache
-from .reading.replacement import Replacement
 from .reading.shared_ranges import SharedRanges
 from .reading.stretches import StretchReader
 from .runtime import JobClients, Runtime
@@ -83,34 +80,10 @@ class ObjectStoreEnvironment:
         """Return a manifest of these segments of a result, for a task. If an index is lost that no
         event has, wait until its partition is made again."""
         self._range_cache.add_requests(sum(not segment.index for _, segment in segments))
-        try:
-            placed = self._place(descriptor, segments)
-        except (Lost, Corrupt):
-            placed = self._place(descriptor, tuple(self._sound(descriptor, segments, task)))
+        layout, store = self._clients.layout, self._clients.store
+        lost = self._lost(descriptor.result, 0, task)
+        placed = place_sound(descriptor, segments, layout, store, lost)
         return placed.part(0, descriptor.subpartitions)
-
-    def _place(
-        self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...]
-    ) -> PlacedResult:
-        return place(descriptor, segments, self._clients.layout, self._clients.store)
-
-    def _sound(
-        self, it: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...], task: int
-    ) -> Iterator[AnnouncedSegment]:
-        """Yield the segments whose indexes can be read, and those that replace the others."""
-        head = Manifest(it.job, it.result, it.epoch, 0, it.subpartitions, ())
-        announcer = self._clients.announcer(f"combiner {it.result}/{task}")
-        deployment = InputGateDeployment(head, pa.schema([]), 0, it.subpartitions, task)
-        replacement = Replacement(deployment, self._clients, self._view, announcer)
-        for attempt, group in groupby(segments, lambda announced: announced[0]):
-            announced = tuple(group)
-            try:
-                self._place(it, announced)
-            except (Lost, Corrupt) as failure:
-                name = self._clients.layout.segment(attempt, announced[0][1].number)
-                came = replacement.made_again(attempt, name, failure)
-                announced = tuple((came.attempt, segment) for segment in came.segments)
-            yield from announced
 
     def update_partition_infos(self, infos: Iterable[PartitionInfo]) -> None:
         news = tuple(infos)
@@ -119,14 +92,28 @@ class ObjectStoreEnvironment:
         for channels in waiting:
             channels.update(news)
 
-    def manifest_of(self, manifest: Manifest | StoredManifest, subpartition: int) -> Manifest:
-        """Return a manifest that has the subpartition. The last shard is kept for later calls."""
+    def manifest_of(
+        self, manifest: Manifest | StoredManifest, subpartition: int, task: int
+    ) -> Manifest:
+        """Return a manifest that has the subpartition. The last shard is kept for later calls. A
+        shard that cannot be read is made from the log."""
         if isinstance(manifest, Manifest):
             return manifest
-        name = manifest.names[subpartition // manifest.width]
+        shard = subpartition // manifest.width
+        name, store = manifest.names[shard], self._clients.store
         if self._shard is None or self._shard[0] != name:
-            self._shard = name, load_shard(self._clients.store, manifest, subpartition)
+            try:
+                self._shard = name, load_shard(store, manifest, subpartition)
+            except (Lost, Corrupt) as failure:
+                head, reach = manifest.head, manifest.reach(shard)
+                lost = self._lost(head.result, reach.start, task)
+                made = part_from_log(head, reach, self._clients.layout, store, lost, failure)
+                self._shard = name, made
         return self._shard[1]
+
+    def _lost(self, result: ResultId, first: int, task: int) -> LostObjects:
+        announcer = self._clients.announcer(f"finder {result}/{first}/{task}")
+        return LostObjects(result, ViewNews(self._clients, self._view, announcer), task)
 
     def close(self) -> None:
         self._range_cache.close()

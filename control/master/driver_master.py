@@ -145,6 +145,9 @@ class DriverMaster:
             f"all partitions of result {descriptor.result} to be consumable",
         )
 
+    def report_lost(self, job_id: JobId, lost: ev.Lost) -> None:
+        self._answer(job_id, lost)
+
     def compute_shuffle_memory_size_for_task(self, task: TaskInputsOutputsDescriptor) -> int:
         return self._task_bytes(task.inputs, task.outputs)
 

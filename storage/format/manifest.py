@@ -20,7 +20,7 @@ from .segment import Longs, SegmentIndex, Sums, fetch_index
 
 AnnouncedSegment: TypeAlias = tuple[AttemptId, SegmentSummary]
 
-_FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
+FETCHES_AT_ONCE = 16  # of indexes that were too large for an event
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def place(
     if all(segment.index for _, segment in segments):
         placed_segments = tuple(map(placed, segments))
     else:
-        with ThreadPoolExecutor(_FETCHES_AT_ONCE, "headgate-index") as pool:
+        with ThreadPoolExecutor(FETCHES_AT_ONCE, "headgate-index") as pool:
             placed_segments = tuple(pool.map(placed, segments))
     subpartitions = descriptor.subpartitions
     head = Manifest(descriptor.job, descriptor.result, descriptor.epoch, 0, subpartitions, ())

@@ -51,6 +51,11 @@ class StoredManifest:
     def count(self) -> int:
         return self.head.count
 
+    def reach(self, shard: int) -> range:
+        """Return the subpartitions of a shard."""
+        first = shard * self.width
+        return range(first, min(first + self.width, self.count))
+
 
 def firsts(segments: int, subpartitions: int) -> range:
     """Return the first subpartition of each shard; none if the manifest is small enough to send."""
@@ -96,10 +101,9 @@ def load_shard(store: BlobStore, stored: StoredManifest, subpartition: int) -> M
     """
     shard = subpartition // stored.width
     body = _checked(store, stored.names[shard], stored.checksums[shard])
-    first = shard * stored.width
-    count = min(stored.width, stored.count - first)
+    reach = stored.reach(shard)
     sources = decode(body, stored.head.result)
-    return replace(stored.head, first=first, count=count, sources=sources)
+    return replace(stored.head, first=reach.start, count=len(reach), sources=sources)
 
 
 @read_twice
@@ -108,6 +112,11 @@ def _checked(store: BlobStore, name: str, expected: int) -> memoryview:
     if checksum(body) != expected:
         raise Corrupt(f"manifest {name}: the stored bytes have changed")
     return body
+
+
+def compact(manifest: Manifest) -> Manifest:
+    """Return a manifest whose arrays are no parts of larger ones, as one that was stored."""
+    return replace(manifest, sources=decode(encode(manifest), manifest.result))
 
 
 def encode(manifest: Manifest) -> bytes:

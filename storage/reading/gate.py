@@ -24,6 +24,7 @@ from ..contract import InputGateDeployment
 from ..format.layout import segment_number
 from ..format.segment import decode
 from ..runtime import JobClients
+from .lost_objects import LostObjects, ViewNews
 from .range_cache import RangeCache
 from .read_plan import Slice, plan, read_on
 from .replacement import Replacement
@@ -45,7 +46,9 @@ class SegmentGate:
         self._schema = deployment.schema.serialize().to_pybytes()
         self._range_cache = range_cache
         self._announcer = clients.announcer(f"reader {manifest.result}/{deployment.task}")
-        self._replacement = Replacement(deployment, clients, view, self._announcer)
+        news = ViewNews(clients, view, self._announcer)
+        lost = LostObjects(manifest.result, news, deployment.task)
+        self._replacement = Replacement(clients, lost)
         self._known = plan(deployment, clients.limits)
         self._following = read_on(deployment, clients.limits)
         self._ready: deque[tuple[Slice, memoryview]] = deque()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.attach import attach_session
+from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.control.events.types import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 
@@ -96,6 +99,34 @@ def test_a_lost_object_is_made_again(spark: SparkSession, hg: Headgate) -> None:
     assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
     result = hg.results()[-1].result
     assert [1, 1, 2] == sorted(len(hg.ops.why(result, index)) for index in range(3))
+    audited(recorded(hg))
+
+
+def test_a_lost_index_is_made_again(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When an object is gone whose index was too large for the log, the driver waits until its
+    partition is made again. Readers need no object of the manifest."""
+    store, wide = hg._services.store, 50_000
+
+    def losing(*given: Any) -> None:
+        store.delete(segments(hg)[:1])
+        check_rows(*given)
+
+    monkeypatch.setattr(exchange, "check_rows", losing)
+    df = spark.range(0, 2 * wide, 1, 2)
+    out = hg.repartition(df, wide, "id")
+    result = hg.results()[-1].result
+    assert [1, 2] == sorted(len(hg.ops.why(result, index)) for index in range(2))
+    listed = [stat.name for stat in store.list(f"{hg._services.worker.root}/{hg.job}/")]
+    shards = [name for name in listed if f"/{result}/manifest/" in name]
+    assert len(shards) > 1
+    store.delete(shards)
+    place = F.expr(f"pmod(hash(id), {wide})")
+    for at in (0, wide - 1):
+        rows = spark.sparkContext.runJob(out.rdd, list, [at])
+        assert sorted(df.where(place == at).collect()) == sorted(rows)
+    hg.release(out)
     audited(recorded(hg))
 
 

@@ -89,7 +89,7 @@ def test_a_later_version_is_not_mixed_with_an_earlier_one() -> None:
             whole = manifest(sources, 500)
             stored = manifest_shards.store_manifest(store, LAYOUT, placed(whole), version)
             for subpartition in (325, 499):
-                shard = environment.manifest_of(stored, subpartition)
+                shard = environment.manifest_of(stored, subpartition, 7)
                 assert shard.first <= subpartition < shard.first + shard.count
                 same(whole.part(shard.first, shard.count), shard)
 

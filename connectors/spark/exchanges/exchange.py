@@ -27,7 +27,6 @@ from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, 
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
-from ....storage.format.manifest import announced_segments, build, place
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict, puts
@@ -48,6 +47,7 @@ from .combining import (
     exchange_size,
 )
 from .job_context import JobContext, StoredExchange
+from .placing import placed_now
 from .rerun import MapStage, Writing
 from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
 
@@ -167,7 +167,7 @@ class Exchanger:
             raise
         if prediction.way == DIRECT:
             context.predicts(result, prediction.reading.gets)
-            return self._stored(descriptor, state, output)
+            return self._stored(descriptor, output)
         context.predicts(result, prediction.combining.gets)
         context.predicts(combined_name(result), prediction.reading.gets)
         return self._combined(descriptor, state, transport, output, size, prediction.way)
@@ -281,12 +281,12 @@ class Exchanger:
             raise
         except Exception as exc:  # Spark may raise anything
             _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
-            return self._stored(first, self._state(first), output)
+            return self._stored(first, output)
         except BaseException:
             self.drop(first)
             raise
         self.drop(first)
-        return self._stored(descriptor, copies, copy)
+        return self._stored(descriptor, copy)
 
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
@@ -308,8 +308,7 @@ class Exchanger:
         transport = StoredReader(self.spark, self.door, rows)
         size = registered.partitions, registered.subpartitions
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
-        state = master.await_complete(descriptor)
-        written = self._located(descriptor, state, transport.schema, ordered=False)
+        written = self._located(descriptor, transport.schema, ordered=False)
         frame = transport.reads(written.read)
         self._note(frame, written)
         return frame, written
@@ -326,17 +325,11 @@ class Exchanger:
 
     def held(self, written: StoredExchange, subpartition: int) -> Longs:
         """Return the bytes of one subpartition that come from each partition."""
-        descriptor = written.descriptor
-        layout = Layout(self.job_context.worker.root, descriptor.job)
-        state = self._state(descriptor)
-        sizes = np.zeros(descriptor.partitions, np.int64)
-        for source in build(descriptor, state, layout, self.job_context.store).sources:
-            sizes[source.attempt.partition.index] += source.sizes[subpartition]
+        sizes = np.zeros(written.descriptor.partitions, np.int64)
+        placed, _ = placed_now(self.job_context, written.descriptor)
+        for source in placed.part(subpartition, 1).sources:
+            sizes[source.attempt.partition.index] += source.sizes[0]
         return sizes
-
-    def _state(self, descriptor: ShuffleDescriptor) -> ResultState:
-        """Return what the log says of a result by now."""
-        return self.job_context.master.state(descriptor.job).results[descriptor.result]
 
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
@@ -352,26 +345,23 @@ class Exchanger:
                 f"within {worker.wait_s:g} s"
             ) from exc
 
-    def _stored(
-        self, descriptor: ShuffleDescriptor, state: ResultState, output: _Output
-    ) -> StoredExchange:
+    def _stored(self, descriptor: ShuffleDescriptor, output: _Output) -> StoredExchange:
         """Return a result that was just written with the task that reads it. Drop it if that is not
         possible."""
         try:
-            return self._located(descriptor, state, output.rows, output.ordered)
+            return self._located(descriptor, output.rows, output.ordered)
         except BaseException:
             self.drop(descriptor)
             raise
 
     def _located(
-        self, descriptor: ShuffleDescriptor, state: ResultState, schema: pa.Schema, ordered: bool
+        self, descriptor: ShuffleDescriptor, schema: pa.Schema, ordered: bool
     ) -> StoredExchange:
         """Return a complete result with the task that reads it."""
         worker, store = self.job_context.worker, self.job_context.store
+        placed, completions = placed_now(self.job_context, descriptor)
         layout = Layout(worker.root, descriptor.job)
-        segments = announced_segments(state, range(descriptor.partitions))
-        placed = place(descriptor, segments, layout, store)
-        shipped = store_manifest(store, layout, placed, state.totals.completions)
+        shipped = store_manifest(store, layout, placed, completions)
         read = ReadTask(worker, shipped, schema)
         return StoredExchange(descriptor, read, ordered, *placed.totals())
 

@@ -118,6 +118,11 @@ class Reruns:
                     self._running[result] = thread
                     thread.start()
 
+    def goes_on(self, result: ResultId) -> bool:
+        """Return True while lost partitions of a result are made again."""
+        with self._lock:
+            return result in self._running
+
     def close(self) -> None:
         self._closed.set()
         with self._lock:

@@ -198,7 +198,7 @@ class ReadTask(ReaderTask):
         consumer, shuffle = task.taskAttemptId(), environment_of(self.settings)
         left = part.subpartitions
         while left:
-            manifest = shuffle.manifest_of(self.manifest, left.start)
+            manifest = shuffle.manifest_of(self.manifest, left.start, consumer)
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
             deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
