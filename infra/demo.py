@@ -222,9 +222,10 @@ class _Demo:
         report = self.headgate.report()
         self._title("What it cost")
         self.console.print(
-            f"  written  {decimal(report.stored_bytes):>8} in {report.puts} PUTs",
-            f"  read     {decimal(report.read_bytes):>8} in {report.gets} GETs, for the totals and "
-            "for the check",
+            f"  written  {decimal(report.stored_bytes):>8} in {report.puts} PUTs, "
+            f"{report.throttled_puts} throttled",
+            f"  read     {decimal(report.read_bytes):>8} in {report.gets} GETs, "
+            f"{report.throttled_gets} throttled, for the totals and for the check",
             f"  price    ${report.price_usd:.6f} of requests on S3",
             sep="\n",
         )

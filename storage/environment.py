@@ -24,6 +24,7 @@ from .reading.shared_ranges import SharedRanges
 from .reading.stretches import StretchReader
 from .runtime import JobClients, Runtime
 from .stores.port import BlobStore
+from .stores.request_meter import ThrottledMeter
 from .streaming.channels import Channels
 from .streaming.partition_updates import LogUpdates
 from .streaming.stream_gate import StreamGate
@@ -45,7 +46,14 @@ class ObjectStoreEnvironment:
         limits: Limits,
         runtime: Runtime = _RUNTIME,
     ) -> None:
-        self._clients = JobClients(log, store, Layout(root, job), limits, runtime)
+        self._clients = JobClients(
+            log,
+            store,
+            Layout(root, job),
+            limits,
+            runtime,
+            ThrottledMeter(lambda: store.requests),
+        )
         self._shard: tuple[str, Manifest] | None = None
         fetchers = runtime.pool(limits.fetch_parallel, "headgate-get")
         shared = None

@@ -14,6 +14,7 @@ from ..control.master.announcer import Announcer
 from .format.layout import Layout
 from .limits import Limits
 from .stores.port import BlobStore
+from .stores.request_meter import ThrottledMeter
 
 Pool: TypeAlias = Callable[[int, str], Executor]
 
@@ -49,6 +50,7 @@ class JobClients:
     layout: Layout
     limits: Limits
     runtime: Runtime
+    throttled: ThrottledMeter
 
     def announcer(self, name: str) -> Announcer:
         """Return the announcer of a writer or gate. No other one in the job has its name."""

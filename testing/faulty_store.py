@@ -18,7 +18,7 @@ from ..control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ..control.errors import HeadgateError
 from ..storage.stores.conditional_put import PutAnswer, SteppedBlobStore, Stored, put
 from ..storage.stores.port import BlobStat, ByteRange, Bytes, PendingUpload, exact
-from ..storage.stores.request_meter import RequestCounts
+from ..storage.stores.request_meter import RequestCounts, RequestMeter
 from ..storage.stores.retries import Retrier, RetrySettings
 
 T = TypeVar("T")
@@ -33,6 +33,13 @@ class Operation(Enum):
     LIST = "list"
     UPLOADS = "uploads"
     ABORT = "abort"
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of its requests, as `RequestCounts` names them."""
+        kinds = {"create": "puts", "look": "heads", "get": "gets"}
+        deletes = self in (Operation.DELETE, Operation.ABORT)
+        return kinds.get(self.value, "deletes" if deletes else "lists")
 
 
 class Effect(Enum):
@@ -81,10 +88,11 @@ class FaultyBlobStore:
         self._lock = threading.Lock()
         self._calls: Counter[Operation] = Counter()
         self._lost: set[str] = set()
+        self._meter = RequestMeter()
 
     @property
     def requests(self) -> RequestCounts:
-        return self._inner.requests
+        return self._inner.requests + self._meter.read()
 
     def calls(self, operation: Operation) -> int:
         """Return how often the operation was tried so far."""
@@ -156,7 +164,8 @@ class FaultyBlobStore:
         fault = self._plan.at(operation, nth)
         if fault is not None and fault.effect is Effect.FAIL:
             assert fault.error is not None, f"{fault} needs an error"
-            raise fault.error
+            with self._meter.answering(operation.kind):
+                raise fault.error
         return fault
 
     def _loses_first(self, name: str) -> bool:

@@ -54,10 +54,11 @@ def _told(done: FinishedExchange, report_of: Mapping[ResultId, ResultReport]) ->
     puts, gets, predicted_gets = (
         sum(getattr(each, name) for each in both) for name in ("puts", "gets", "predicted_gets")
     )
+    throttled = sum(each.throttled_puts + each.throttled_gets for each in both)
     return (
         f"{done.label}: {report.result}, {report.partitions} x {report.subpartitions}, "
         f"{report.rows:,} rows, {report.stored_bytes:,} bytes, {puts} PUT, "
-        f"{gets} GET ({predicted_gets} predicted), "
+        f"{gets} GET ({predicted_gets} predicted), {f'{throttled} throttled, ' * (throttled > 0)}"
         f"{done.took_s:.2f} s{_skew(done.written.rows)}"
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...control.ids import ResultId
 from ...control.model.state import Forgotten, JobState, ResultState
 from ...storage.stores.costs import COSTS
+from ...storage.stores.request_meter import RequestCounts
 
 _COSTS = COSTS["s3-standard"]
 
@@ -38,6 +39,10 @@ class ResultReport:
     read_bytes: int
     released: str | None
     """Reason of the release; None while the result is not released."""
+    throttled_puts: int = 0
+    """Answers by which the store asked the writers of consumable attempts for fewer requests."""
+    throttled_gets: int = 0
+    """Answers by which the store asked readers for fewer requests."""
 
     @property
     def price_usd(self) -> float:
@@ -56,6 +61,8 @@ class JobReport:
     """Shuffles that this driver left to Spark: their number by reason."""
     forgotten: Forgotten
     """Sums of results that were released so long ago that nothing else is remembered."""
+    driver: RequestCounts
+    """All requests of this driver: manifests, deletions and listings."""
 
     @property
     def puts(self) -> int:
@@ -64,6 +71,14 @@ class JobReport:
     @property
     def gets(self) -> int:
         return self.forgotten.reads.requests + sum(result.gets for result in self.results)
+
+    @property
+    def throttled_puts(self) -> int:
+        return self.forgotten.written.throttled + sum(r.throttled_puts for r in self.results)
+
+    @property
+    def throttled_gets(self) -> int:
+        return self.forgotten.reads.throttled + sum(r.throttled_gets for r in self.results)
 
     @property
     def stored_bytes(self) -> int:
@@ -81,12 +96,15 @@ class JobReport:
 
 
 def job_report(
-    state: JobState, native: Mapping[str, int], predicted_gets: Mapping[ResultId, int]
+    state: JobState,
+    native: Mapping[str, int],
+    predicted_gets: Mapping[ResultId, int],
+    driver: RequestCounts,
 ) -> JobReport:
     results = tuple(
         _report(name, state.results[name], predicted_gets.get(name, -1)) for name in state.results
     )
-    return JobReport(state.job, results, native, state.forgotten)
+    return JobReport(state.job, results, native, state.forgotten, driver)
 
 
 def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultReport:
@@ -106,4 +124,6 @@ def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultR
         predicted_gets=predicted_gets,
         read_bytes=reads.read_bytes,
         released=result.fate.released,
+        throttled_puts=written.throttled,
+        throttled_gets=reads.throttled,
     )

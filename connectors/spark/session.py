@@ -250,7 +250,8 @@ class Headgate:
 
     def _report(self, native: Mapping[str, int]) -> JobReport:
         context = self._exchanger.job_context
-        return job_report(context.master.state(self.job), dict(native), context.predicted_gets)
+        state, requests = context.master.state(self.job), context.store.requests
+        return job_report(state, dict(native), context.predicted_gets, requests)
 
     def _written_of(self, df: DataFrame) -> StoredExchange:
         self._queries.require_open()

@@ -23,7 +23,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 3
+VERSION = 4
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
 _TIME_MS_MAX = 1 << 47
@@ -131,8 +131,12 @@ _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
     {
         ev.ResultRegistered: _beyond_result,
         ev.SegmentProduced: lambda body: _beyond_segments(body.segment),
-        ev.Produced: lambda body: _beyond_segments(*body.segments),
-        ev.Consumed: lambda body: _beyond_counts(body.rows, body.read_bytes, body.requests),
+        ev.Produced: lambda body: (
+            _beyond_segments(*body.segments) or _beyond_counts(body.throttled)
+        ),
+        ev.Consumed: lambda body: _beyond_counts(
+            body.rows, body.read_bytes, body.requests, body.throttled
+        ),
         ev.Deleted: lambda body: _beyond_counts(body.objects),
     }
 )

@@ -94,6 +94,8 @@ class Produced:
     segments: tuple[SegmentSummary, ...]
     fingerprint: int | None = None
     """A hash of the content, None if it was not computed."""
+    throttled: int = 0
+    """The answers by which the store asked the writer for fewer requests."""
 
     @property
     def rows(self) -> int:
@@ -126,6 +128,8 @@ class Consumed:
     rows: int
     read_bytes: int
     requests: int
+    throttled: int = 0
+    """The answers by which the store asked the reader for fewer requests."""
 
 
 @dataclass(frozen=True, slots=True)

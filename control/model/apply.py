@@ -260,7 +260,8 @@ def _consume(result: ResultState, body: ev.Consumed) -> ResultState:
     totals, last = result.totals, min(body.first + body.count, result.registered.subpartitions)
     read = range(max(0, body.first), last if result.fate.released is None else 0)
     consumed = totals.consumed.having(read)
-    more = Reads(body.rows, body.read_bytes, body.requests, len(consumed) - len(totals.consumed))
+    new = len(consumed) - len(totals.consumed)
+    more = Reads(body.rows, body.read_bytes, body.requests, new, body.throttled)
     return changed(result, totals=changed(totals, consumed=consumed, reads=totals.reads + more))
 
 

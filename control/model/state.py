@@ -31,6 +31,8 @@ class Reads:
     requests: int = 0
     subpartitions: int = 0
     """The number of different subpartitions that were read."""
+    throttled: int = 0
+    """The answers by which the store asked for fewer requests."""
 
     def __add__(self, other: Reads) -> Reads:
         return Reads(
@@ -38,6 +40,7 @@ class Reads:
             total(self.read_bytes, other.read_bytes),
             total(self.requests, other.requests),
             total(self.subpartitions, other.subpartitions),
+            total(self.throttled, other.throttled),
         )
 
 
@@ -51,6 +54,8 @@ class Written:
     stored_bytes: int = 0
     superseded: int = 0
     """The number of attempts that were superseded."""
+    throttled: int = 0
+    """The answers by which the store asked for fewer requests."""
 
     def __add__(self, other: Written) -> Written:
         return Written(
@@ -59,6 +64,7 @@ class Written:
             total(self.rows, other.rows),
             total(self.stored_bytes, other.stored_bytes),
             total(self.superseded, other.superseded),
+            total(self.throttled, other.throttled),
         )
 
 
@@ -107,7 +113,8 @@ class Totals:
 
     def having(self, produced: ev.Produced) -> Totals:
         """Return the sums with another consumable partition."""
-        more = Written(1, len(produced.segments), produced.rows, produced.size_bytes)
+        segments, size_bytes = len(produced.segments), produced.size_bytes
+        more = Written(1, segments, produced.rows, size_bytes, throttled=produced.throttled)
         return changed(self, written=self.written + more)
 
 

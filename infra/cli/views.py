@@ -122,12 +122,14 @@ def _said(body: ev.Body) -> tuple[str, str]:
         case ev.PartitionRegistered() | ev.PartitionAccepted():
             return f"{body.result}/{_range(body.first, body.count)}", f"{body.count} partitions"
         case ev.Produced():
-            return str(body.attempt), f"{body.rows:,} rows {decimal(body.size_bytes):>8}"
+            what = f"{body.rows:,} rows {decimal(body.size_bytes):>8}"
+            return str(body.attempt), what + _throttled(body.throttled)
         case ev.AttemptFailed() | ev.Superseded():
             return f"{body.attempt} {body.reason}", ""
         case ev.Consumed():
             what = f"{body.result} read {_range(body.first, body.count)}"
-            return what, f"{body.rows:,} rows {decimal(body.read_bytes):>8}"
+            amount = f"{body.rows:,} rows {decimal(body.read_bytes):>8}"
+            return what, amount + _throttled(body.throttled)
         case ev.ReleaseRequested():
             return f"{body.result} {body.reason}", ""
         case ev.Released():
@@ -136,6 +138,10 @@ def _said(body: ev.Body) -> tuple[str, str]:
             return body.result, f"{body.objects} objects"
         case _:
             return str(getattr(body, "attempt", "") or getattr(body, "result", "")), ""
+
+
+def _throttled(count: int) -> str:
+    return f", {count} throttled" if count else ""
 
 
 def _range(first: int, count: int) -> str:
@@ -285,6 +291,11 @@ def state_table(state: JobState) -> Table:
     title = f"job {state.job}, epoch {state.epoch}, {ended}"
     if state.forgotten.results:
         title += f"; {_count(state.forgotten.results, 'earlier result')} released"
+    totals = [result.totals for result in state.results.values()]
+    puts = sum(each.written.throttled for each in totals) + state.forgotten.written.throttled
+    gets = sum(each.reads.throttled for each in totals) + state.forgotten.reads.throttled
+    if puts or gets:
+        title += f"; throttled: {puts} PUTs, {gets} GETs"
     numbers = ("partitions", "writing", "consumable", "superseded", "consumed", "deleted")
     table = _table(("result", "what"), numbers, title)
     table.add_column("released")

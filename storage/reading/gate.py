@@ -155,8 +155,9 @@ class SegmentGate:
                 f"subpartitions {it.first} to {it.first + it.count - 1} of result {result}: "
                 f"{self._rows} rows were read, {self._stated_rows} were announced"
             )
+        throttled = self._clients.throttled.take("gets")
         consumed = Consumed(
-            result, it.first, it.count, it.task, self._rows, self._read_bytes, requests
+            result, it.first, it.count, it.task, self._rows, self._read_bytes, requests, throttled
         )
         return self._clients.log.append(self._announcer.fact(consumed))
 

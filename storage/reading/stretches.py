@@ -69,7 +69,10 @@ class StretchReader:
             raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
         result, requests = it.manifest.result, self._range_cache.take_requests()
         rows = self._rows - self._gate_rows  # a gate announces its own
-        consumed = Consumed(result, it.first, it.count, it.task, rows, self._bytes, requests)
+        throttled = self._clients.throttled.take("gets")
+        consumed = Consumed(
+            result, it.first, it.count, it.task, rows, self._bytes, requests, throttled
+        )
         announcer = self._clients.announcer(f"combiner {result}/{it.task}")
         receipt = self._clients.log.append(announcer.fact(consumed))
         receipt.offset(self._clients.runtime.deadline())

@@ -88,7 +88,8 @@ class SegmentWriter:
         self._settle()
         self._close()
         content = self._rows.digest() if self._rows else signed(self._content.intdigest())
-        produced = Produced(self._deployment.attempt, tuple(self._summaries), content)
+        throttled = self._clients.throttled.take("puts", "heads")
+        produced = Produced(self._deployment.attempt, tuple(self._summaries), content, throttled)
         receipt = self._clients.log.append(self._announcer.fact(produced))
         receipt.offset(self._clients.runtime.deadline())
         return produced

@@ -82,7 +82,8 @@ COUNTS = st.integers(0, codec._COUNT_MAX)
 BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
     ResultRegistered: {"result": NAMES, "partitions": PARTS, "subpartitions": PARTS},
     SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
-    Consumed: {"rows": COUNTS, "read_bytes": COUNTS, "requests": COUNTS},
+    Produced: {"throttled": COUNTS},
+    Consumed: {"rows": COUNTS, "read_bytes": COUNTS, "requests": COUNTS, "throttled": COUNTS},
     Deleted: {"objects": COUNTS},
 }
 BUILT = [st.builds(kind, **BOUNDED.get(kind, {})) for kind in get_args(Body)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
@@ -80,6 +81,19 @@ def test_a_throttled_put_is_sent_again_without_looking(clock: StillClock) -> Non
     with scripted(SLOW_DOWN, STORED) as server:
         store_at(server.endpoint, clock).put("a", b"12345", "w")
         assert server.seen == ["PUT", "PUT"]
+
+
+THROTTLED = {"get": "gets", "range": "gets", "put": "puts", "delete": "deletes", "list": "lists"}
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_a_throttled_answer_is_counted_by_its_kind(clock: StillClock, act: str) -> None:
+    """Each try that is answered with SlowDown counts as a request and as throttled."""
+    with scripted(SLOW_DOWN) as server:
+        store, kind = store_at(server.endpoint, clock), THROTTLED[act]
+        assert Throttled is type(failure(store, ACTS[act]))
+        counts, tries = asdict(store.requests), RetrySettings().tries_max
+        assert (tries, tries) == (counts[kind], counts[f"throttled_{kind}"])
 
 
 def test_a_busy_name_is_tried_again(clock: StillClock) -> None:

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from headgate.control.errors import Corrupt
 from headgate.control.events import avro, codec
-from headgate.control.events.types import Body, Event, JobUnregistered
+from headgate.control.events.types import Body, Event, JobUnregistered, SegmentSummary
 from headgate.control.events.values import changed, maker
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.state import JobState
 
-from ..doubles.events import BUILT, NAMES
+from ..doubles.events import BOUNDED, BUILT, NAMES
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -29,6 +29,7 @@ SCHEMA = fastavro.parse_schema(json.loads(TEXT))
 HEADER_BYTES = 10
 
 st.register_type_strategy(int, INTS)
+st.register_type_strategy(SegmentSummary, st.builds(SegmentSummary, **BOUNDED[SegmentSummary]))
 EVENTS = st.builds(
     Event,
     job=NAMES,

@@ -185,7 +185,8 @@ class Exchanger:
         else:
             prediction = predict(size, DIRECT, limits, budget.costs)
         if budget.is_limited:
-            report = job_report(context.master.state(context.worker.job), {}, {})
+            state = context.master.state(context.worker.job)
+            report = job_report(state, {}, {}, context.store.requests)
             usd = budget.costs.usd(report.puts, report.gets)
             spent = Cost(usd, report.puts + report.gets, report.stored_bytes)
             sent = puts(size.objects, size.stored_bytes)

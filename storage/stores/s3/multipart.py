@@ -37,8 +37,8 @@ class MultipartUploads:
 
     def create(self, name: str, body: memoryview, metadata: dict[str, str]) -> PutAnswer:
         """Try once to create the object, as `PutSteps.create` says."""
-        self._meter.add(puts=1)
-        begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
+        with self._meter.sending("puts"):
+            begun = self._client.ask("create_multipart_upload", name, Metadata=metadata)
         upload = PendingUpload(name, begun["UploadId"])
         answer = PutAnswer.SILENT
         try:
@@ -52,8 +52,8 @@ class MultipartUploads:
 
     def abort(self, upload: PendingUpload) -> None:
         def ask() -> None:
-            self._meter.add(deletes=1)
-            self._client.ask("abort_multipart_upload", upload.name, UploadId=upload.upload_id)
+            with self._meter.sending("deletes"):
+                self._client.ask("abort_multipart_upload", upload.name, UploadId=upload.upload_id)
 
         with suppress(Lost):
             self._retrier.run(upload.name, ask)
@@ -73,22 +73,22 @@ class MultipartUploads:
             pool.shutdown(cancel_futures=True)
 
     def _send_part(self, upload: PendingUpload, number: int, piece: memoryview) -> dict[str, Any]:
-        self._meter.add(puts=1, bytes_written=len(piece))
-        sent = self._client.ask(
-            "upload_part", upload.name, UploadId=upload.upload_id, PartNumber=number, Body=piece
-        )
+        with self._meter.sending("puts", len(piece)):
+            sent = self._client.ask(
+                "upload_part", upload.name, UploadId=upload.upload_id, PartNumber=number, Body=piece
+            )
         return {"PartNumber": number, "ETag": sent["ETag"]}
 
     def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> PutAnswer:
-        self._meter.add(puts=1)
         try:
-            self._client.ask(
-                "complete_multipart_upload",
-                upload.name,
-                UploadId=upload.upload_id,
-                MultipartUpload={"Parts": parts},
-                IfNoneMatch="*",
-            )
+            with self._meter.sending("puts"):
+                self._client.ask(
+                    "complete_multipart_upload",
+                    upload.name,
+                    UploadId=upload.upload_id,
+                    MultipartUpload={"Parts": parts},
+                    IfNoneMatch="*",
+                )
         except HeadgateError as error:
             answer = None if error.__cause__ is None else put_answer(fault_of(error.__cause__))
             if answer is None:

@@ -68,40 +68,40 @@ class S3BlobStore:
         if len(body) >= self._settings.multipart.threshold_bytes:
             return self._parts.create(name, body, {WRITE_ID: write_id})
         client = self._open()
-        self._meter.add(puts=1, bytes_written=len(body))
-        try:
-            obstore.put(
-                client,
-                name,
-                body,
-                mode="create",
-                attributes={WRITE_ID: write_id},
-                use_multipart=False,
-            )
-        except HOT_ERRORS as error:
-            answer = put_answer(fault_of(error))
-            if answer is None:
-                raise translated(error, self._settings.place, name) from error
-            return answer
+        with self._meter.sending("puts", len(body)):
+            try:
+                obstore.put(
+                    client,
+                    name,
+                    body,
+                    mode="create",
+                    attributes={WRITE_ID: write_id},
+                    use_multipart=False,
+                )
+            except HOT_ERRORS as error:
+                answer = put_answer(fault_of(error))
+                if answer is None:
+                    raise translated(error, self._settings.place, name) from error
+                return answer
         return PutAnswer.CREATED
 
     def look(self, name: str) -> Stored | None:
         client = self._open()
-        self._meter.add(heads=1)
-        try:
-            answer = obstore.get(client, name, options={"head": True})
-        except HOT_ERRORS as error:
-            failure = translated(error, self._settings.place, name)
-            if isinstance(failure, Lost):
-                return None
-            raise failure from error
+        with self._meter.sending("heads"):
+            try:
+                answer = obstore.get(client, name, options={"head": True})
+            except HOT_ERRORS as error:
+                failure = translated(error, self._settings.place, name)
+                if isinstance(failure, Lost):
+                    return None
+                raise failure from error
         return Stored(answer.attributes.get(WRITE_ID, ""), answer.meta["size"])
 
     def get(self, name: str, span: ByteRange | None = None) -> memoryview:
         if span is not None and span.length == 0:
             return memoryview(b"")
         checked_name(name)
-        return self._retrier.run(name, lambda: self._get(name, span))
+        return self._retrier.run(name, lambda: self._counted_get(name, span))
 
     def size_bytes(self, name: str) -> int | None:
         checked_name(name)
@@ -162,12 +162,16 @@ class S3BlobStore:
 
     def _reach(self, deadline: Deadline, prefix: str) -> None:
         self._open()
-        self._meter.add(lists=1)
         client = hot_client(self._settings, self._clock, max(CHECK_TRY_S_MIN, deadline.left_s))
-        try:
-            next(iter(obstore.list(client, prefix or None, chunk_size=1)), None)
-        except HOT_ERRORS as error:
-            raise translated(error, self._settings.place) from error
+        with self._meter.sending("lists"):
+            try:
+                next(iter(obstore.list(client, prefix or None, chunk_size=1)), None)
+            except HOT_ERRORS as error:
+                raise translated(error, self._settings.place) from error
+
+    def _counted_get(self, name: str, span: ByteRange | None) -> memoryview:
+        with self._meter.answering("gets"):
+            return self._get(name, span)
 
     def _get(self, name: str, span: ByteRange | None) -> memoryview:
         client = self._open()
@@ -196,21 +200,21 @@ class S3BlobStore:
         return exact(content, name, span)
 
     def _delete(self, batch: Sequence[str]) -> None:
-        self._meter.add(deletes=1)
-        answer = self._cold.ask(
-            "delete_objects",
-            Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
-        )
-        for failed in answer.get("Errors", ()):
-            if failed["Code"] == "NoSuchKey":
-                continue
-            status = 400 if failed["Code"] in ADVICE else 500
-            raise error_for(Fault(status, failed["Code"]), self._settings.place, failed["Key"])
+        with self._meter.sending("deletes"):
+            answer = self._cold.ask(
+                "delete_objects",
+                Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True},
+            )
+            for failed in answer.get("Errors", ()):
+                if failed["Code"] == "NoSuchKey":
+                    continue
+                status = 400 if failed["Code"] in ADVICE else 500
+                raise error_for(Fault(status, failed["Code"]), self._settings.place, failed["Key"])
 
     def _page(self, request: str, options: dict[str, str]) -> dict[str, Any]:
         def page() -> dict[str, Any]:
-            self._meter.add(lists=1)
-            return self._cold.ask(request, **options)
+            with self._meter.sending("lists"):
+                return self._cold.ask(request, **options)
 
         return self._retrier.run(request, page)
 
