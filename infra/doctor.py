@@ -16,12 +16,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ..connectors.spark.versions import NEWEST, SOCKETS, version_of
+from ..control.addresses import urls_of
 from ..control.clock import SYSTEM_CLOCK, Deadline
 from ..control.errors import Conflict, Corrupt, Fenced, HeadgateError, Invalid
 from ..control.events.types import JobRegistered, JobUnregistered
@@ -71,16 +72,18 @@ def examine(target: Target) -> Iterator[CheckOutcome]:
         yield _examined(name, check)
     job = job_id(f"doctor-{os.urandom(6).hex()}")
     none = "none is set: sessions use the embedded one"
-    for group, address, kind in (
-        ("broker", target.broker, _Broker),
-        ("bucket", target.store, _Bucket),
-    ):
+    kinds: list[tuple[str, str, type[_Broker | _Bucket], Target]] = [
+        ("broker", target.broker, _Broker, target)
+    ]
+    for url in urls_of(target.store):
+        kinds.append(("bucket", url, _Bucket, replace(target, store=url)))
+    for group, address, kind, at in kinds:
         if not address:
             yield CheckOutcome(group, CheckVerdict.SKIPPED, none)
             continue
         failed = ""
         with ExitStack() as opening:
-            for name, check in kind(target, job, opening).checks().items():
+            for name, check in kind(at, job, opening).checks().items():
                 outcome = CheckOutcome(name, CheckVerdict.SKIPPED, f"after {failed}")
                 if not failed:
                     outcome = _examined(name, check)

@@ -22,7 +22,7 @@ class Target:
     broker: str
     """Bootstrap servers."""
     store: str
-    """The URL of the store: `s3://bucket/root` or `file:///folder`."""
+    """The URL of the store, `s3://bucket/root` or `file:///folder`, or several with commas."""
     prefix: str
     """The first part of the names of the topics."""
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)

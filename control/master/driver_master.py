@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import count
 
+from ..addresses import is_same_place
 from ..clock import Deadline
 from ..contract import (
     JobShuffleContext,
@@ -86,6 +87,7 @@ class DriverMaster:
 
         Raises:
             Fenced: a later driver speaks for the job, or every try was fenced.
+            Invalid: objects of the job are in another store than this driver's.
         """
         job = context.job_id
         self._drop(job)
@@ -194,6 +196,7 @@ class DriverMaster:
         )
         try:
             loop.wait_until_read("JobRegistered", deadline)
+            self._check_store(job, loop)
             return self._answer(job, registered, deadline)[0]
         except BaseException as exc:
             self._drop(job)
@@ -201,6 +204,16 @@ class DriverMaster:
                 raise
             _LOG.warning("trying again to register job %s: %s", job, exc)
             return None
+
+    def _check_store(self, job_id: JobId, loop: JobMasterThread) -> None:
+        results = loop.state.results.values()
+        is_stored = any(result.production.attempts for result in results)
+        if is_stored and not is_same_place(loop.store, self._me.store):
+            raise Invalid(
+                f"job {job_id} has objects in {loop.store}, and this driver's store is "
+                f"{self._me.store}: name the same buckets in the same order, or give the job "
+                "another name"
+            )
 
     def _epoch(self, job_id: JobId) -> int:
         """Return the epoch of this driver. A request with an older epoch than the job's has no

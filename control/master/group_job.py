@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from ..addresses import is_same_place
 from ..errors import HeadgateError
 from ..events.types import JobRegistered, LeaseExpired, Recorded, Tick
 from ..model.decide import decide
@@ -149,7 +150,7 @@ class GroupJob(JobDecider):
     def _check_store(self, store: str) -> None:
         """Check whether the job's objects are in this master's store: if not, the master must not
         state that they are deleted."""
-        self._elsewhere = store.rstrip("/") not in ("", self._store.rstrip("/"))
+        self._elsewhere = not is_same_place(store, self._store)
         if self._elsewhere:
             _LOG.error(
                 "did not delete the objects of job %s in %s: this master deletes in %s only",

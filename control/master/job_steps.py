@@ -42,6 +42,8 @@ class Outcome:
     """The answers to the author's own facts."""
     deletions: tuple[Deletion, ...] = ()
     """The deletions to run now."""
+    store: str = ""
+    """The address of the store that the job's newest driver has registered; '' before."""
 
 
 class JobSteps:
@@ -167,7 +169,9 @@ class JobSteps:
         deletions = self._deletions(answers) if self._decisions else ()
         decider = self._decider
         may_part = self._decisions is None or decider.schedule.may_part
-        return Outcome(decider.state, decider.ledger.unsettled, may_part, own_answers, deletions)
+        ledger, registered = decider.ledger, decider.ledger.registered
+        store = registered.store if registered else ""
+        return Outcome(decider.state, ledger.unsettled, may_part, own_answers, deletions, store)
 
     def close(self) -> None:
         """Give back connections; an open step is dropped."""

@@ -68,6 +68,7 @@ class JobMasterThread:
         self._error: BaseException | None = None
         self._read = False
         self._undecided = 0
+        self._store = ""
         self._may_part = False
         self._next_look = Deadline.after(0)
         self._time = LogTime(announcer.clock, settings.pace)
@@ -102,6 +103,12 @@ class JobMasterThread:
         """Return the committed state."""
         with self._changed:
             return self._state
+
+    @property
+    def store(self) -> str:
+        """The address of the store that the job's newest driver has registered; '' before."""
+        with self._changed:
+            return self._store
 
     @property
     def is_over(self) -> bool:
@@ -270,7 +277,7 @@ class JobMasterThread:
             return
         with self._changed:
             self._state, self._read = outcome.state, True
-            self._undecided = outcome.undecided
+            self._undecided, self._store = outcome.undecided, outcome.store
             self._may_part = outcome.may_part
             self._changed.notify_all()
         for answer in outcome.answers:

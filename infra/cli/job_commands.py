@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ...control.addresses import is_same_place
 from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.contract import MasterSettings
 from ...control.errors import HeadgateError, Invalid
@@ -155,7 +156,7 @@ def run_sweep(target: Target, job: JobOrAll = "") -> None:
         records = read_news(log, job, snapshots)
         oldest = by_partition(log, log.oldest)
         for candidate in list(neglected(records, snapshots, beats, now_ms, oldest)):
-            if candidate.store.rstrip("/") not in ("", target.store.rstrip("/")):
+            if not is_same_place(candidate.store, target.store):
                 out.print(views.elsewhere_row(candidate))
                 continue
             settings = MasterSettings(mode=candidate.mode)

@@ -42,7 +42,11 @@ JobOrAll = Annotated[str, typer.Option(help="Name of the job; without it, every 
 def _target(
     broker: Annotated[str, typer.Option(envvar="HEADGATE_BROKER", help="Bootstrap servers.")] = "",
     store: Annotated[
-        str, typer.Option(envvar="HEADGATE_STORE", help="s3://bucket/root or file:///folder.")
+        str,
+        typer.Option(
+            envvar="HEADGATE_STORE",
+            help="s3://bucket/root or file:///folder; several, with commas, as the drivers' store.",
+        ),
     ] = "",
     prefix: Annotated[
         str, typer.Option(envvar="HEADGATE_PREFIX", help="First part of the topics' names.")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ...control.addresses import urls_of
+
 GIB = 1 << 30
 _MONTH_HOURS = 730
 
@@ -44,7 +46,13 @@ COSTS: Mapping[str, StoreCosts] = MappingProxyType(
 )
 
 
-def kind_of(url: str, options: Mapping[str, str]) -> str:
+def kind_of(address: str, options: Mapping[str, str]) -> str:
+    """Return the kind of a store, the dearest one if it is spread over several."""
+    kinds = {_kind_of(url, options) for url in urls_of(address)}
+    return max(kinds, key=lambda kind: COSTS[kind].put_usd)
+
+
+def _kind_of(url: str, options: Mapping[str, str]) -> str:
     """Return the kind of a store. A store with an endpoint, or in files, is a user's own."""
     bucket = url.removeprefix("s3://").split("/")[0]
     if not url.startswith("s3://") or options.get("endpoint"):

@@ -3,27 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from ...control.addresses import urls_of
 from ...control.errors import Invalid
 from .files import FileBlobStore
 from .memory import MemoryBlobStore, Objects
 from .port import BlobStore, checked_name
+from .spread import SpreadBlobStore
 
 _IN_MEMORY: dict[str, Objects] = {}
 
 
-def open_store(url: str, options: Mapping[str, str] | None = None) -> tuple[BlobStore, str]:
-    """Return the store of a URL, and the root that its objects' names begin with ('' for none).
+def open_store(address: str, options: Mapping[str, str] | None = None) -> tuple[BlobStore, str]:
+    """Return the store of an address, and the root that its objects' names begin with ('' for
+    none).
 
     `memory://name` is a store that this process shares under that name, `file:///path` a store in
-    a directory, `s3://bucket/root` a store in a bucket. Options are those of `spark.headgate.s3.*`
-    without that prefix.
+    a directory, `s3://bucket/root` a store in a bucket. Several such URLs of one kind and one root,
+    separated by commas, are a store that is spread over them. Options are those of
+    `spark.headgate.s3.*` without that prefix.
 
     Raises:
-        Invalid: the URL or an option cannot be used.
+        Invalid: a URL or an option cannot be used.
     """
+    urls = urls_of(address)
+    if len(urls) == 1:
+        return _open(address, options)
+    if len({url.rstrip("/") for url in urls}) < len(urls):
+        raise Invalid(f"a store of {len(urls)} URLs has one of them twice")
+    if len({url.partition(":")[0] for url in urls}) > 1:
+        raise Invalid(f"a store of {len(urls)} URLs has several kinds of them: use one kind")
+    with ExitStack() as opening:
+        stores, roots = [], set()
+        for url in urls:
+            store, root = _open(url, options)
+            opening.callback(store.close)
+            stores.append(store)
+            roots.add(root)
+        if len(roots) > 1:
+            raise Invalid(
+                f"a store in several buckets has several roots, {', '.join(sorted(roots))}: "
+                "write the same one after each bucket"
+            )
+        opening.pop_all()
+        return SpreadBlobStore(stores), root
+
+
+def _open(url: str, options: Mapping[str, str] | None) -> tuple[BlobStore, str]:
     shown = url.rpartition("@")[2]  # before it stand a user and a password
     try:
         parts = urlsplit(url)

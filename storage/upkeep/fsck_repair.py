@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from ...control.addresses import is_same_place
 from ...control.clock import Deadline
 from ...control.errors import Lost
 from ...control.events.types import JobRegistered, Recorded
@@ -41,12 +42,12 @@ def sound_jobs(records: Iterable[Recorded], store: str, snapshots: Snapshots) ->
     """Return the jobs that are not in another store, and whose logs are sound: whole, or beginning
     at a snapshot, and without a violation. A job of which nothing was read is left out."""
     registered = ((job, snapshot.registered) for job, snapshot in snapshots.items())
-    elsewhere = {job for job, body in registered if body and body.store not in ("", store)}
+    elsewhere = {job for job, body in registered if body and not is_same_place(body.store, store)}
 
     def watched() -> Iterator[Recorded]:
         for recorded in records:
             body = recorded.event.body
-            if isinstance(body, JobRegistered) and body.store not in ("", store):
+            if isinstance(body, JobRegistered) and not is_same_place(body.store, store):
                 elsewhere.add(recorded.event.job)
             yield recorded
 

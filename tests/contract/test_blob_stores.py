@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore, PendingUpload
 from headgate.storage.stores.s3.settings import MultipartSettings, S3Settings
 from headgate.storage.stores.s3.store import S3BlobStore
+from headgate.storage.stores.spread import SpreadBlobStore
 from headgate.testing.blob_store_suite import BlobStoreSuite, swept
 from headgate.testing.faulty_store import FaultPlan, FaultyBlobStore
 
@@ -132,6 +134,19 @@ class TestFiles(BlobStoreSuite):
         assert bytes(store.get("a/b")) == b"123"
 
 
+class TestSpreadInMemory(BlobStoreSuite):
+    @pytest.fixture
+    def make(self) -> Callable[[], BlobStore]:
+        buckets: list[Objects] = [{}, {}, {}]
+        return lambda: SpreadBlobStore([MemoryBlobStore(bucket) for bucket in buckets])
+
+
+class TestSpreadOverFolders(BlobStoreSuite):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[[], BlobStore]:
+        return lambda: SpreadBlobStore([FileBlobStore(tmp_path / at) for at in "ab"])
+
+
 class S3Suite(BlobStoreSuite):
     @pytest.fixture(scope="class")
     @classmethod
@@ -183,19 +198,46 @@ class S3Suite(BlobStoreSuite):
         assert ids == ["r/0/1-2/0", "r/0/1-2/1"]
 
 
+@contextmanager
+def moto() -> Iterator[str]:
+    """Start a server of buckets in this process, and name credentials for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "embedded")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "embedded-local")
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
+
+
 class TestS3OnMoto(S3Suite):
     @pytest.fixture(scope="class")
     @classmethod
     def endpoint(cls) -> Iterator[str]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("AWS_ACCESS_KEY_ID", "embedded")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "embedded-local")
-            logging.getLogger("werkzeug").setLevel(logging.ERROR)
-            server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-            server.start()
-            host, port = server.get_host_and_port()
-            yield f"http://{host}:{port}"
-            server.stop()
+        with moto() as endpoint:
+            yield endpoint
+
+
+class TestSpreadOverBuckets(BlobStoreSuite):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls) -> Iterator[str]:
+        with moto() as endpoint:
+            yield endpoint
+
+    @pytest.fixture
+    def make(self, endpoint: str) -> Iterator[Callable[[], BlobStore]]:
+        names = [f"spread-{next(numbers)}" for _ in range(2)]
+        client = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+        for name in names:
+            client.create_bucket(Bucket=name)
+        settings = [S3Settings(name, endpoint, REGION, multipart=MULTIPART) for name in names]
+        yield lambda: SpreadBlobStore([S3BlobStore(each) for each in settings])
+        for name in names:
+            client.delete_bucket(Bucket=name)
+        client.close()
 
 
 @pytest.mark.real

@@ -38,6 +38,14 @@ class TestLocalFiles(ShuffleServiceSuite):
         assert list(tmp_path.glob("shuffle/*")) == []
 
 
+class TestSpreadOverFolders(ShuffleServiceSuite):
+    @pytest.fixture
+    def factory(self, tmp_path: Path) -> Iterator[StorageFactory]:
+        log, address = KeptLog(), ",".join((tmp_path / at).as_uri() for at in "abc")
+        yield StorageFactory(lambda: log, lambda: open_store(address), LIMITS, address)
+        assert list(tmp_path.glob("*/*")) == []
+
+
 @pytest.mark.real
 class TestObjectStoreOnKafkaAndMinio(ShuffleServiceSuite):
     @pytest.fixture(scope="class")

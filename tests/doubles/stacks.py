@@ -63,9 +63,10 @@ class Stack:
         log: EventLog | None = None,
         store: BlobStore | None = None,
         settings: MasterSettings = SETTINGS,
+        address: str = "",
     ) -> Iterator[DriverMaster]:
         release = ObjectDeleter(store or self.store, "root")
-        me = DriverIdentity(f"driver {next(self.drivers)}", "0")
+        me = DriverIdentity(f"driver {next(self.drivers)}", "0", address)
         master = DriverMaster(log or self.inner, release, settings, me)
         master.start()
         try:

@@ -118,16 +118,25 @@ def test_an_executor_may_go_and_the_log_says_why(spark: SparkSession, stack: Emb
         assert len(rows(out)) == 300
 
 
-def test_files_without_a_broker(spark: SparkSession, tmp_path: Path) -> None:
-    """A session with a folder as its store, and no other setting, exchanges through that folder and
-    leaves nothing in it."""
-    spark.conf.set("spark.headgate.store", tmp_path.as_uri())
+@pytest.mark.parametrize("folders", ["a", "abc"])
+def test_files_without_a_broker(spark: SparkSession, tmp_path: Path, folders: str) -> None:
+    """A session with a folder as its store, or with several, and no other setting, exchanges
+    through them and leaves nothing there."""
+    stores = [FileBlobStore(tmp_path / folder) for folder in folders]
+
+    def stored() -> list[int]:
+        return [len(list(store.list(""))) for store in stores]
+
+    urls = [(tmp_path / folder).as_uri() for folder in folders]
+    spark.conf.set("spark.headgate.store", ",".join(urls))
     try:
         with attach(spark) as hg:
             df = orders(spark)
             out = hg.repartition(df, 4, "k")
-            assert hg.results()[-1].puts == len(list(FileBlobStore(tmp_path).list(""))) > 0
+            assert hg.results()[-1].puts == sum(stored()) > 0
             assert sorted(map(tuple, df.collect())) == sorted(map(tuple, out.collect()))
-        assert list(FileBlobStore(tmp_path).list("")) == []
+            hg.repartition(orders(spark).repartition(20), 4, "k")
+            assert all(stored())
+        assert not any(stored())
     finally:
         spark.conf.unset("spark.headgate.store")

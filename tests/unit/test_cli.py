@@ -306,6 +306,15 @@ def test_doctor_proves_broker_and_bucket(log: KeptLog, objects: Objects) -> None
     assert ran("audit", "verify")[0] == 0
 
 
+def test_doctor_proves_every_bucket(log: KeptLog) -> None:
+    """Each bucket of a store that is spread is checked by itself."""
+    code, lines, _ = ran("doctor", "--broker", "b", "--store", "memory://b,memory://c")
+    verdicts = [line.split()[1] for line in lines[5:]]
+    assert (0, ["ok"] * 17) == (code, verdicts)
+    reached = [line.split()[-1] for line in lines if "reach bucket" in line]
+    assert ["memory://b", "memory://c"] == reached
+
+
 def test_doctor_finds_a_store_that_replaces(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that lets two writers create the same object fails its check, and later checks are
     skipped."""
