@@ -139,7 +139,7 @@ def run_application(
     module: Annotated[bool, typer.Option("-m", help="The application is a module.")] = False,
 ) -> None:
     """Run a PySpark application as it is, with Headgate attached to the sessions that it makes."""
-    commands.command_of(words, conf or [], module, os.environ).replace_process()
+    commands.command_of(words, conf or [], module, os.environ).execute()
 
 
 @app.command("start-up-hook")

@@ -20,7 +20,7 @@ _HOOK = (  # one line, which does nothing where headgate is no longer installed
     "import importlib.util as u; u.find_spec('headgate') and "
     f"__import__('{__package__}.session_hook', fromlist=['install']).install(False)\n"
 )
-_FILES = ("--py-files", "--files", "--jars", "--archives", "--properties-file")
+_FLAGS = ("--verbose", "-v", "--supervise")  # the options of spark-submit without a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Command:
     words: list[str]
     environment: dict[str, str] = field(repr=False)
 
-    def replace_process(self) -> None:
+    def execute(self) -> None:
         """Run the command in place of this process, so that it gets its signals and gives its exit
         code."""
         sys.stdout.flush()
@@ -64,17 +64,16 @@ def command_of(
 
 def _submitted(words: list[str]) -> list[str]:
     """Return the arguments of `spark-submit` with our file before the application's."""
-    for at, word in enumerate(words):
-        before = words[at - 1] if at else ""
-        if word == "--deploy-mode" and words[at + 1 : at + 2] == ["cluster"]:
-            break
-        if word.endswith(".py") and before not in _FILES:
-            ours = Path(__file__).with_name("submitted.py")
-            return [*words[:at], str(ours), *words[at:]]
-    raise Invalid(
-        "headgate run spark-submit needs a Python application and deploy mode client: for a driver "
-        "on another machine install the start-up hook there, and set spark.headgate.enabled=true"
-    )
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 1 if words[at] in _FLAGS or "=" in words[at] else 2
+    options, application = words[:at], words[at:]
+    if not application or not application[0].endswith(".py") or "cluster" in options:
+        raise Invalid(
+            "headgate run spark-submit needs a Python file and deploy mode client: for a driver on "
+            "another machine install the start-up hook there, and set spark.headgate.enabled=true"
+        )
+    return [*options, str(Path(__file__).with_name("submitted.py")), *application]
 
 
 def hook_file() -> Path:

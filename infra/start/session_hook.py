@@ -47,8 +47,6 @@ def install(by_default: bool) -> None:
         _replace_methods(module, by_default)
     else:
         sys.meta_path.insert(0, finder)
-    # ordinary exit functions run when no thread may start any more, and closing needs threads
-    vars(threading)["_register_atexit"](close_all)
 
 
 def attach_present(by_default: bool) -> None:
@@ -164,6 +162,9 @@ def _begin(spark: SparkSession, by_default: bool) -> None:
                 raise
             _LOG.warning("the exchanges of this session run in Spark: %s", exc)
         else:
+            if not _attached:
+                # ordinary exit functions run when no thread may start any more; closing needs some
+                vars(threading)["_register_atexit"](close_all)
             _attached[name] = spark, headgate
 
 

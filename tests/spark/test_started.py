@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headgate.control.ids import JobId
+from headgate.control.errors import Invalid
 from headgate.control.inquiry.reading import states
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.control.kafka.settings import KafkaSettings
@@ -50,6 +50,7 @@ def started(place: Place, job: str, *words: str, **more: str) -> Iterator[subpro
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.headgate.job.id": job,
         "spark.headgate.warm.up": "false",
         **place.conf,
@@ -72,15 +73,20 @@ def started(place: Place, job: str, *words: str, **more: str) -> Iterator[subpro
             running.kill()
 
 
-def state_of(place: Place, job: str) -> dict[str, JobState]:
-    """Return the jobs of the log whose names begin like this."""
+def state_of(place: Place, job: str) -> JobState:
+    """Return the state of a job, as the log has it.
+
+    Raises:
+        Invalid: the log does not know the job.
+    """
     with closing(KafkaEventLog(KafkaSettings(place.conf["spark.headgate.broker"]))) as log:
-        return {name: state for name, state in states(log, "").items() if name.startswith(job)}
+        (state,) = states(log, job)
+        return state
 
 
 def assert_closed(place: Place, job: str, epoch: int, exchanges: int) -> None:
     """Assert that each driver of a job has closed it, and that nothing of it is left."""
-    state = state_of(place, job)[JobId(job)]
+    state = state_of(place, job)
     assert (state.closed is not None, state.epoch) == (True, epoch)
     assert len(state.results) >= exchanges
     assert not any(result.doomed for result in state.results.values())
@@ -152,7 +158,8 @@ def test_a_session_that_says_no(place: Place, job: str) -> None:
     with started(place, job, str(APPLICATION), **{"spark.headgate.enabled": "FALSE"}) as running:
         out, err = running.communicate()
     assert (running.returncode, out) == (0, "sum 1000 () __main__\n"), err
-    assert state_of(place, job) == {}
+    with pytest.raises(Invalid):
+        state_of(place, job)
 
 
 def test_the_start_up_hook(

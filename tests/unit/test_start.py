@@ -1,0 +1,73 @@
+"""`headgate run`: the command that it becomes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.control.errors import Invalid
+from headgate.infra.start import commands
+from headgate.infra.start.commands import command_of
+
+APPLICATION = str(Path(__file__))
+SUBMITTED = str(Path(commands.__file__).with_name("submitted.py"))
+
+
+def test_an_application_gets_its_arguments_and_settings() -> None:
+    """Settings come before those that the environment has for `spark-submit`, and the workers'
+    Python is this one."""
+    environment = {"PYSPARK_SUBMIT_ARGS": "--master local pyspark-shell", "A": "b"}
+    command = command_of([APPLICATION, "--x", "-m"], ["spark.a=b c"], False, environment)
+    assert command.words == [sys.executable, "-m", "headgate.infra.start", APPLICATION, "--x", "-m"]
+    assert command.environment["PYSPARK_SUBMIT_ARGS"] == (
+        "--conf 'spark.a=b c' --master local pyspark-shell"
+    )
+    assert (command.environment["PYSPARK_PYTHON"], command.environment["A"]) == (
+        sys.executable,
+        "b",
+    )
+
+
+def test_a_module_may_have_any_name() -> None:
+    command = command_of(["some.module", "x"], [], True, {})
+    assert command.words[1:] == ["-m", "headgate.infra.start", "-m", "some.module", "x"]
+    assert "PYSPARK_SUBMIT_ARGS" not in command.environment
+
+
+@pytest.mark.parametrize("chosen", ["environment", "conf"])
+def test_a_python_of_the_workers_that_somebody_has_chosen_stays(chosen: str) -> None:
+    environment = {"PYSPARK_PYTHON": "python9"} if chosen == "environment" else {}
+    conf = ["spark.pyspark.python=python9"] if chosen == "conf" else []
+    command = command_of([APPLICATION], conf, False, environment)
+    assert command.environment.get("PYSPARK_PYTHON") == environment.get("PYSPARK_PYTHON")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "--master local[2] --name x.py -v", "--conf a=b --py-files a.py,b.py", "--name=x.py"],
+)
+def test_spark_submit_runs_our_file_before_the_application(options: str) -> None:
+    words = ["/opt/spark/bin/spark-submit", *shlex.split(options), "job.py", "--deploy-mode", "x"]
+    command = command_of(words, ["k=v"], False, {})
+    given = ["--conf", "k=v", *shlex.split(options)]
+    assert command.words == [words[0], *given, SUBMITTED, "job.py", "--deploy-mode", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "conf", "message"),
+    [
+        (["nowhere.py"], [], "there is no application 'nowhere.py'"),
+        ([APPLICATION], ["key"], "--conf 'key': use key=value"),
+        (["spark-submit"], [], "needs a Python file"),
+        (["spark-submit", "--class", "Main", "job.jar"], [], "needs a Python file"),
+        (["spark-submit", "--deploy-mode", "cluster", "job.py"], [], "deploy mode client"),
+    ],
+)
+def test_a_command_that_cannot_run_says_why(
+    words: list[str], conf: list[str], message: str
+) -> None:
+    with pytest.raises(Invalid, match=message):
+        command_of(words, conf, False, {})
