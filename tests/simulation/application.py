@@ -60,6 +60,7 @@ class Application:
         self._live: list[Exchange] = []
         self._ended: dict[PartitionId, AttemptId] = {}
         self._streams = Streams(self._voice, SILENT_MS)
+        self._wide = 5 if world.combines else 3
 
     def run(self) -> None:
         """Run a job from attach to close.
@@ -91,12 +92,12 @@ class Application:
         """Produce a result, from another one or from nothing, and read it once or twice."""
         dice = self._dice
         pipelined = number == self.world.stream_at
-        sources = [None, *(live for live in self._live if not live.pipelined)]
+        sources = [None, *(live for live in self._live if not (live.pipelined or live.again))]
         source = sources[-1] if self.world.chained else dice.choice(sources)
         exchange = Exchange(
             ResultId(f"r{self._voice.epoch}-{number}"),
-            source.subpartitions if source else dice.randint(1, 3),
-            dice.randint(1, 3),
+            source.subpartitions if source else dice.randint(1, self._wide),
+            dice.randint(1, self._wide),
             dice.random() < (0.3 if pipelined else 0.7),
             source,
             self._voice.position,
@@ -105,6 +106,8 @@ class Application:
         self._register(exchange)
         self._live.append(exchange)
         early = exchange.pipelined or (source is None and dice.random() < 0.4)
+        if (rewritten := self._rewritten(exchange)) is not exchange:
+            exchange, early = rewritten, False
         for _ in range(dice.choice((1, 1, 2))):
             self._until_read(exchange, early)
             early = False
@@ -119,11 +122,19 @@ class Application:
 
         if len(self._live) > LIVE_MAX:
             inputs = [live.source for live in self._live]
-            self._release(next(live for live in self._live if live not in inputs))
+            whole = [live for live in self._live if not live.again]
+            self._release(next(live for live in whole if live not in inputs))
+
+    def _rewritten(self, exchange: Exchange) -> Exchange:
+        """Return the exchange whose objects readers read."""
+        return exchange
 
     def _release(self, exchange: Exchange) -> None:
-        self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
+        self._ask_release(exchange)
         self._live.remove(exchange)
+
+    def _ask_release(self, exchange: Exchange) -> None:
+        self._voice.ask(ReleaseRequested(exchange.name, "asked for", self._voice.epoch))
 
     def _register(self, exchange: Exchange) -> None:
         """Register a result, and wait until that is decided; or run its tasks at once, when the log
@@ -170,8 +181,12 @@ class Application:
                 if not self.world.chaos.bad_answers():
                     self.world.oracle.missed([live.name for live in self._live], exc)
                 self._state_losses()
+                self._has_failed()
             early = exchange.pipelined and self._dice.random() < 0.5
         raise Unavailable(f"{exchange.name} never came to an end")
+
+    def _has_failed(self) -> None:
+        """Do nothing more after a failure of readers."""
 
     def _completions(self, exchange: Exchange) -> int:
         """Return how often the result will have been complete once it is complete again."""
@@ -193,7 +208,7 @@ class Application:
     def _make_whole(self, wanted: list[Exchange]) -> None:
         """Run map tasks until every wanted result is complete, sources first."""
         for _ in range(TRIES_MAX):
-            for exchange in wanted:
+            for exchange in self._needed(wanted):
                 if not self._result(exchange).complete:
                     self._bury(exchange)
                     self._stage([*self._maps(exchange).values()])
@@ -203,6 +218,10 @@ class Application:
             if all(self._result(exchange).complete for exchange in wanted):
                 return
         raise Unavailable("results are lost faster than they are made")
+
+    def _needed(self, wanted: list[Exchange]) -> list[Exchange]:
+        """Return the wanted results, each after the results that it is made from."""
+        return wanted
 
     def _all_settled(self, exchange: Exchange, state: JobState) -> bool | None:
         return (
@@ -348,9 +367,8 @@ class Application:
         for exchange in self._live:
             self._bury(exchange)
             result = self._voice.state.results[exchange.name]
-            if (
-                result.totals.completions or result.reproduction.reproducing
-            ) and not result.complete:
+            begun = exchange.again or result.totals.completions or result.reproduction.reproducing
+            if begun and not result.complete:
                 for index, run in self._maps(exchange).items():
                     partition = PartitionId(exchange.name, index)
                     known = repairs.get(partition)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from headgate.control.clock import Clock, Deadline
@@ -15,10 +15,19 @@ from headgate.storage.stores.retries import RetrySettings
 from headgate.testing.faulty_store import FaultyBlobStore
 
 from .faults import Chaos, StorePlan
-from .oracle import Oracle
+from .oracle import PREFIX, Oracle
 from .scheduler import Scheduler
 
 RETRIES = RetrySettings(tries_max=5, limit_s=30.0)
+
+
+def lost(body: bytes) -> None:
+    """Return nothing in place of an object."""
+
+
+def flipped(body: bytes) -> bytes:
+    middle = len(body) // 2
+    return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
 class Bucket:
@@ -29,6 +38,18 @@ class Bucket:
         self.chaos = chaos
         self.oracle = oracle
         self.objects: Objects = {}
+
+    def harm(self, part: str, change: Callable[[bytes], bytes | None]) -> None:
+        """Delete or overwrite an object of the job whose name has this part, behind everyone's
+        back."""
+        names = sorted(name for name in self.objects if name.startswith(PREFIX) and part in name)
+        if names:
+            name = self.scheduler.random.choice(names)
+            self.oracle.damaged.add(name)
+            self.scheduler.note(f"harm {name}")
+            body, write_id = self.objects.pop(name)
+            if (changed := change(body)) is not None:
+                self.objects[name] = changed, write_id
 
     def client(self, clock: Clock) -> FaultyBlobStore:
         """Return the store of one process."""

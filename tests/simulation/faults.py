@@ -55,9 +55,21 @@ RATES = {
     "driver goes silent": 0.05,
     "task given up": 0.03,
 }
-HARM = {"object lost", "object damaged", "bytes cut short", "bytes flipped"}
+HARM = {
+    "object lost",
+    "object damaged",
+    "bytes cut short",
+    "bytes flipped",
+    "original harmed",
+    "combined object harmed",
+}
 HARMED_EXCHANGES = 10  # as many as in a small world, however many exchanges there are
 STREAM_RATES = {"object reported": 0.1}  # only with a pipelined result
+COMBINING_RATES = {  # only where objects are combined
+    "share cut short": 0.05,
+    "original harmed": 0.2,
+    "combined object harmed": 0.4,
+}
 _STORE = {
     Operation.CREATE: {
         "put request lost": Effect.LOSE_REQUEST,
@@ -87,6 +99,7 @@ class Chaos:
             for rates, dice in (
                 (RATES, scheduler.random),
                 (STREAM_RATES, scheduler.dice("faults of streams")),
+                (COMBINING_RATES, scheduler.dice("faults of combining")),
             )
             for kind, rate in rates.items()
         }

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from headgate.connectors.spark.tasks.combine_task import Share, copy_rows, share_reader
+from headgate.control.contract import ShuffleDescriptor
 from headgate.control.ids import AttemptId, ResultId
 from headgate.storage.contract import InputGateDeployment, ResultPartitionDeployment
 from headgate.storage.environment import ObjectStoreEnvironment
@@ -27,6 +29,7 @@ WAIT_S = 30.0
 BATCHES, STREAM_BATCHES = (0, 1, 1, 2, 3), (0, 1, 3, 5)
 STREAM_MS, SLOW_MS, SLOW_SHARE = 40.0, 4_000.0, 0.2
 LIMITS = Limits(100, 700, 2, 600, 2_000)
+FETCHED_BYTES, GROUP_BYTES = (700, 3_000, 20_000), (50, 1_000, 5_000)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class World:
     stream_at: int | None = None  # the number of each driver's pipelined exchange
     exchanges: int = 0  # of a driver without faults; with 0 the world draws a few
     chained: bool = False  # each exchange reads the one before, and none is released early
+    combines: bool = False  # drivers combine the objects of some exchanges
 
 
 class GivenUp(Exception):
@@ -60,6 +64,8 @@ class Exchange:
     source: Exchange | None
     position: int  # of the log, before the first fact about the result
     pipelined: bool = False
+    original: ResultId | None = None  # the result whose rows it has, if that is another one
+    again: bool = False  # made again, to combine its rows
 
 
 class Executor:
@@ -75,7 +81,7 @@ class Executor:
             SimLog(world.broker, process),
             world.bucket.client(clock),
             ROOT,
-            LIMITS,
+            self._limits(),
             Runtime(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
         )
 
@@ -110,6 +116,31 @@ class Executor:
             writer.abort(type(exc).__name__)
             raise
 
+    def _limits(self) -> Limits:
+        """Return the limits of this machine's tasks; tasks that combine read as much as fits."""
+        if not self.world.combines:
+            return LIMITS
+        dice = self.world.scheduler.dice(f"limits of {self.process.name}")
+        return replace(LIMITS, fetch_bytes=dice.choice(FETCHED_BYTES))
+
+    def combine(
+        self, exchange: Exchange, attempt: AttemptId, source: ShuffleDescriptor, share: Share
+    ) -> int:
+        """Run a task that combines rows of another result."""
+        world = self.world
+        deployment = ResultPartitionDeployment(attempt, exchange.subpartitions, SCHEMA, "none")
+        writer = self.environment.create_result_partition_writer(deployment, self.process.name)
+        group_bytes = world.scheduler.dice(f"groups of {attempt}").choice(GROUP_BYTES)
+        try:
+            reader = share_reader(self.environment, source, share, SCHEMA, attempt.task)
+            copy_rows(reader, writer, group_bytes)
+            if world.chaos.strikes("task given up"):
+                raise GivenUp(str(attempt))
+            return writer.finish().rows
+        except BaseException as exc:
+            writer.abort(type(exc).__name__)
+            raise
+
     def _use_rows(self, what: str, exchange: Exchange) -> None:
         """Let the user's code take its time. At either end of a stream it may take long, so that
         one end waits for the other, or gets many updates at once."""
@@ -125,7 +156,10 @@ class Executor:
         time."""
         index, tag, dice = attempt.partition.index, attempt.task, self.world.scheduler.random
         if exchange.deterministic:
-            tag, dice = 0, self.world.scheduler.dice(f"{exchange.name}/{index}")
+            tag, dice = (
+                0,
+                self.world.scheduler.dice(f"{exchange.original or exchange.name}/{index}"),
+            )
         if manifest is not None:
             assert exchange.source is not None, "what is read has a source"
             rows = self.read(exchange.source, manifest, range(index, index + 1), attempt.task)

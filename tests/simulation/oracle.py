@@ -7,6 +7,8 @@ itself.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +27,7 @@ from headgate.control.events.types import (
     Promoted,
     Recorded,
     Released,
+    ReleaseRequested,
     ResultComplete,
     ResultRegistered,
     SegmentProduced,
@@ -69,6 +72,13 @@ class Oracle:
         self.objects: Collection[str] = ()
         self._stored: dict[str, list[str]] = {}
         self._streams = Generations()
+        self._family: dict[str, list[str]] = {}  # results with the same rows, by the original
+        self._copied: dict[str, tuple[str, int]] = {}  # the original, and its partitions
+        self.copies: Counter[str] = Counter()  # of each fate of combined results, how many
+        self._short: set[str] = set()  # combined results without some of the rows
+        self._replaced: dict[str, str] = {}  # combined results that are read instead of others
+        self._completed: set[str] = set()
+        self._steady: set[str] = set()  # results whose rows are the same each time
         self._closed_epoch = 0
         self._failed = False
         self._ordered: set[AttemptId | str | None] = set()
@@ -134,10 +144,12 @@ class Oracle:
             ):
                 self.closed, self._closed_epoch = True, body.epoch
                 self._expire(recorded.offset)
-            case ResultRegistered() if body.pipelined:
-                self._streams.register(body.result)
-            case ResultComplete() if self._streams.has(body.result):
-                self._streams.complete(body.result, self._winners(body.result))
+            case ResultRegistered():
+                self._register(body)
+            case ResultComplete():
+                self._completed.add(body.result)
+                if self._streams.has(body.result):
+                    self._streams.complete(body.result, self._winners(body.result))
             case Superseded():
                 self._supersede(body.attempt)
             case Consumable():
@@ -147,7 +159,7 @@ class Oracle:
                     self._stop(attempt, basis)
             case JobFailed():
                 self._failed = True
-                if not self.harmed():
+                if not self.harmed() or self._has_changed(body.reason) in self._steady:
                     self.violated(f"the job failed for no reason: {body.reason}")
             case Promoted():
                 self.promoted[body.result] = body.expires_ms
@@ -156,6 +168,17 @@ class Oracle:
                 ]
             case Released():
                 self._released(body.result, basis)
+
+    def _register(self, registered: ResultRegistered) -> None:
+        if registered.pipelined:
+            self._streams.register(registered.result)
+        if registered.deterministic and self._steady.issuperset(registered.inputs):
+            self._steady.add(registered.result)
+
+    def _has_changed(self, reason: str) -> str | None:
+        """Return the result that was made again with other rows, if that is the reason."""
+        changed = re.search(r"partition (\S+)/\d+ was made again with other rows", reason)
+        return changed[1] if changed else None
 
     def _of(self, attempt: AttemptId) -> Told:
         return self.told(attempt.partition.result, attempt.partition.index)
@@ -224,9 +247,39 @@ class Oracle:
                 self.violated(f"{result} was promoted, and released with its job")
             case LeaseExpired():
                 pass
+            case ReleaseRequested() if not self._completed.issuperset(self._copies_of(result)):
+                self.violated(f"{result} was released before its rows were combined")
             case _ if by != [driver]:
                 self.violated(f"{result} was released by {by}, and {driver} speaks for the job")
         self.released.add(result)
+
+    def _copies_of(self, result: str) -> list[str]:
+        return [self._replaced[result]] if result in self._replaced else []
+
+    def combines(self, result: str, original: str, partitions: int) -> None:
+        """Record that a result is to have the rows of another one, which it replaces."""
+        self._copied[result] = original, partitions
+        self.copies["combined"] += 1
+        self._replaced[original] = result
+
+    def falls_back(self, result: str) -> None:
+        """Record that a result is not combined after all."""
+        self._replaced.pop(self._copied[result][0])
+        self.copies["not read"] += 1
+
+    def leaves_out(self, result: str) -> None:
+        """Record that a combined result will not have all rows."""
+        self._short.add(result)
+
+    def differs(self, result: str, error: Exception) -> None:
+        """Check that a combined result with too few or too many rows has a reason."""
+        if result not in self._short:
+            self.violated(f"rows were combined wrongly: {error}")
+
+    def makes_again(self, result: str, original: str) -> None:
+        """Record that a result is to have the rows of another one, which is gone."""
+        self._family.setdefault(original, [original]).append(result)
+        self.copies["made again"] += 1
 
     def outlives(self) -> None:
         """Check that all objects of promoted results are there when the job is over."""
@@ -287,6 +340,8 @@ class Oracle:
         self, result: str, partitions: int, subpartitions: range, task: int, rows: list[Row]
     ) -> None:
         """Check the rows of a reader that has come to its end."""
+        original, partitions = self._copied.get(result, (result, partitions))
+        self.copies["read after a loss"] += original != result and original in self._family
         if strangers := [row for row in rows if row[0] not in range(partitions)]:
             self.violated(f"a reader of {result} got rows of nobody: {strangers}")
         got = [sorted(row for row in rows if row[0] == index) for index in range(partitions)]
@@ -294,17 +349,19 @@ class Oracle:
             self._read_stream(result, subpartitions, task, got)
             return
         for partition in range(partitions):
-            self._read_partition(result, partition, subpartitions, got[partition])
+            self._read_partition(original, partition, subpartitions, got[partition])
 
     def _read_partition(
         self, result: str, partition: int, subpartitions: range, got: list[Row]
     ) -> None:
         history = self.told(result, partition)
-        fits = [a for a in history.consumable if got == self._expected(a, subpartitions)]
+        family = self._family.get(result, (result,))
+        consumable = [a for name in family for a in self.told(name, partition).consumable]
+        fits = [a for a in consumable if got == self._expected(a, subpartitions)]
         if not fits:
             self.violated(
                 f"a reader of {result}/{subpartitions} got {got} of partition {partition}, "
-                f"and {[str(a) for a in history.consumable]} were consumable"
+                f"and {[str(a) for a in consumable]} were consumable"
             )
         elif history.read and not set(fits) & set(history.read):
             self.violated(f"readers of {result}/{partition} got {history.read} and {fits}")
@@ -345,6 +402,8 @@ class Oracle:
         harmed = any(f"/{result}/" in name for result in results for name in self.damaged)
         over = any(_epoch_of(result) <= self._closed_epoch for result in results)
         restarted = any(self._streams.was_restarted(result) for result in results)
+        if "were announced" in str(error):
+            self.violated(f"a reader of {results} has counted wrongly: {error}")
         failed = self._failed and "the job failed" in str(error)
         failed |= "the log no longer has all events" in str(error)
         if not (harmed or over or restarted or failed or self.released.intersection(results)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ SEEDS = 200
 BLOCK = 20
 SMALL = 104  # a seed with a small job, each of whose calls can fail once
 SHARES = 4
-SMALL_SESSION, EVERY = 72, 20
+SMALL_SESSION, SMALL_COMBINING, EVERY = 72, 134, 20
 MANY = 20
 
 
@@ -56,6 +57,21 @@ def fail_each(seed: int, first: int, every: int) -> None:
         nth: outcome.violations for nth, outcome in outcomes.items() if outcome.violations
     }
     assert all(1 == outcome.faults.total() for outcome in outcomes.values())
+
+
+def test_calls_of_a_job_that_combines_may_fail() -> None:
+    """A small job that combines its objects comes to its end whichever single chance is taken, of
+    those that are tried."""
+    assert simulate(SMALL_COMBINING, nth=0).copies["combined"]
+    fail_each(SMALL_COMBINING, 1, EVERY)
+
+
+def test_combined_results_have_every_fate() -> None:
+    """Results are combined, are read as they are because that fails, and are made again."""
+    fates: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        fates += simulate(seed).copies
+    assert {"combined", "not read", "made again", "read after a loss"} == set(fates)
 
 
 @pytest.mark.parametrize("chained", [False, True])

@@ -19,9 +19,10 @@ from headgate.storage.upkeep.object_deletion import ObjectDeleter
 
 from .application import Application, JobHasFailed
 from .broker import OTHER, Broker
-from .bucket import Bucket
+from .bucket import Bucket, flipped, lost
 from .bystander import Bystander
 from .cluster import Cluster
+from .combining import CombiningApplication
 from .faults import Chaos
 from .machines import GivenUp, World
 from .masters import Master
@@ -39,6 +40,7 @@ EXCHANGE_STEPS_MAX = 3_000
 SETTLE_MS = 120_000.0
 SESSION_SHARE = 0.3
 STREAM_SHARE = 0.25
+COMBINING_SHARE = 0.35
 LEASES_MS = (0, 0, 9_000, 18_000)
 SWEEP_SHARE = 0.2
 NEIGHBOUR_SHARE = 0.2
@@ -63,6 +65,7 @@ class Outcome:
     events: int
     left: int
     violations: tuple[str, ...]
+    copies: Counter[str]
     told: tuple[str, ...] = ()
 
 
@@ -174,7 +177,7 @@ class Operator:
         if len(self._drivers) >= 2 * DRIVERS_MAX:
             raise Stuck(f"{len(self._drivers)} drivers have come to no end")
         process = Process(f"driver-{len(self._drivers)}", mortal=not self.world.exchanges)
-        app = Application(self.world, self._cluster, process)
+        app = CombiningApplication(self.world, self._cluster, process)
         self._drivers.append((self.world.scheduler.spawn(process.name, process, app.run), app))
 
     def _may_follow(self) -> bool:
@@ -223,8 +226,9 @@ def simulate(
     oracle.has_one_master = mode == PER_JOB
     streams = scheduler.dice("streams")
     stream_at = streams.randrange(2) if streams.random() < STREAM_SHARE else None
-    long = (exchanges, chained)
-    world = World(scheduler, chaos, oracle, broker, bucket, mode, lease_ms, stream_at, *long)
+    combines = scheduler.dice("combining").random() < COMBINING_SHARE
+    drawn = (mode, lease_ms, stream_at, exchanges, chained, combines)
+    world = World(scheduler, chaos, oracle, broker, bucket, *drawn)
     for name in NEIGHBOURS:
         bucket.objects[name] = b"theirs", "theirs"
     if mode == PER_JOB and scheduler.dice("deployments").random() < NEIGHBOUR_SHARE:
@@ -257,6 +261,7 @@ def simulate(
         len(oracle.events),
         operator.left,
         tuple(oracle.violations),
+        oracle.copies,
         tuple(scheduler.told or ()),
     )
 
@@ -278,29 +283,11 @@ def _hazard(world: World) -> Callable[[Process], None]:
         elif chaos.strikes("clock jump"):
             process.skew_ms += JUMP_MS_MAX * (2 * scheduler.random.random() - 1)
         elif chaos.strikes("object lost"):
-            _damage(world, lambda body: None)
+            world.bucket.harm("", lost)
         elif chaos.strikes("object damaged"):
-            _damage(world, _flipped)
+            world.bucket.harm("", flipped)
 
     return meet
-
-
-def _damage(world: World, harm: Callable[[bytes], bytes | None]) -> None:
-    """Delete or overwrite an object of the job behind everyone's back."""
-    objects = world.bucket.objects
-    names = sorted(name for name in objects if name.startswith(PREFIX))
-    if names:
-        name = world.scheduler.random.choice(names)
-        world.oracle.damaged.add(name)
-        world.scheduler.note(f"harm {name}")
-        body, write_id = objects.pop(name)
-        if (harmed := harm(body)) is not None:
-            objects[name] = harmed, write_id
-
-
-def _flipped(body: bytes) -> bytes:
-    middle = len(body) // 2
-    return body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
 
 
 def fall_quiet(world: World) -> None:

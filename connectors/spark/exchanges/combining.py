@@ -15,6 +15,7 @@ from math import ceil
 from pyspark import RDD
 
 from ....control.contract import ShuffleDescriptor
+from ....control.errors import Corrupt
 from ....control.ids import ResultId
 from ....control.model.state import ResultState
 from ....storage.format.manifest import announced_segments
@@ -75,6 +76,21 @@ def combined_parts(size: ExchangeSize, way: Way) -> tuple[Part, ...]:
         for partitions in cut_evenly(size.partitions, way.bundles)
         for neighbours in cut_evenly(size.subpartitions, way.ranges)
     )
+
+
+def check_combined(state: ResultState, copies: ResultState) -> None:
+    """Compare the rows of a result and of the one that holds its combined rows.
+
+    Raises:
+        Corrupt: one has more rows than the other.
+    """
+    if _rows(state) != _rows(copies):
+        first, combined = state.registered.result, copies.registered.result
+        raise Corrupt(f"{combined} has {_rows(copies)} rows, and {first} has {_rows(state)}")
+
+
+def _rows(state: ResultState) -> int:
+    return sum(state.produced(number).rows for number in range(state.registered.partitions))
 
 
 def cut_evenly(count: int, pieces: int) -> list[range]:

@@ -41,6 +41,7 @@ from ..types import check, given_schema
 from .budget import Cost
 from .combining import (
     CombineStage,
+    check_combined,
     combined_name,
     combined_parts,
     estimated_size,
@@ -274,9 +275,11 @@ class Exchanger:
         try:
             stage = CombineStage(copied(first, state), made_again)
             descriptor, copies = self._write(name, stage, copy)
-            if _rows_of(descriptor, copies) != _rows_of(first, state):
+            try:
+                check_combined(state, copies)
+            except Corrupt:
                 self.drop(descriptor)
-                raise Corrupt(f"{name} has another number of rows than {first.result}")
+                raise
         except (Fenced, Closed):
             self.drop(first)
             raise
@@ -365,10 +368,6 @@ class Exchanger:
         shipped = store_manifest(store, layout, placed, completions)
         read = ReadTask(worker, shipped, schema)
         return StoredExchange(descriptor, read, ordered, *placed.totals())
-
-
-def _rows_of(descriptor: ShuffleDescriptor, state: ResultState) -> int:
-    return sum(state.produced(number).rows for number in range(descriptor.partitions))
 
 
 def description(result: ResultId, label: str, settings: TaskSettings) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from pyspark import TaskContext
 
 from ....control.contract import ShuffleDescriptor
@@ -16,6 +18,11 @@ from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.format.segment import SegmentIndex
 from ....storage.reading.ways import combined_bytes
 from .exchange_tasks import MapTask, Part, environment_of
+
+if TYPE_CHECKING:
+    from ....storage.environment import ObjectStoreEnvironment
+    from ....storage.reading.stretches import StretchReader
+    from ....storage.writing.writer import SegmentWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,28 @@ def _cut(segment: SegmentSummary, wanted: range, subpartitions: int) -> SegmentS
     return replace(segment, rows=int(index.rows.sum()), index=cut.packed())
 
 
+def share_reader(
+    shuffle: ObjectStoreEnvironment,
+    source: ShuffleDescriptor,
+    share: Share,
+    schema: pa.Schema,
+    task: int,
+) -> StretchReader:
+    """Return the reader of a share's rows, for a task."""
+    manifest = shuffle.manifest_of_segments(source, share.segments, task)
+    first, count = share.subpartitions.start, len(share.subpartitions)
+    return shuffle.create_stretch_reader(InputGateDeployment(manifest, schema, first, count, task))
+
+
+def copy_rows(reader: StretchReader, writer: SegmentWriter, group_bytes: int) -> None:
+    """Write all rows of a reader. End a segment with each group of subpartitions, so that readers
+    find few segments with the same subpartition."""
+    for group in reader.groups(group_bytes):
+        for rows, subpartitions in group:
+            writer.write(rows, subpartitions)
+        writer.end_segment()
+
+
 @dataclass(frozen=True, slots=True)
 class CombineTask:
     """Reads shares of one result, and writes each as a partition of another result."""
@@ -59,21 +88,16 @@ class CombineTask:
     written: MapTask
 
     def write(self, index: int, shares: Iterable[Share]) -> Iterator[int]:
-        """Write one share, and yield the number of its rows. End a segment with each group of
-        subpartitions, so that readers find few segments with the same subpartition."""
-        task, schema = TaskContext.get(), self.written.schema
+        """Write one share, and yield the number of its rows."""
+        task = TaskContext.get()
         assert task is not None, "runs inside a task"
         (share,) = shares
-        first, count = share.subpartitions.start, len(share.subpartitions)
+        limits = self.written.settings.limits
         shuffle = environment_of(self.written.settings)
         with self.written.writing() as writer:
-            consumer = task.taskAttemptId()
-            manifest = shuffle.manifest_of_segments(self.read, share.segments, consumer)
-            deployment = InputGateDeployment(manifest, schema, first, count, consumer)
-            reader = shuffle.create_stretch_reader(deployment)
-            for group in reader.groups(combined_bytes(self.written.settings.limits)):
-                for rows, subpartitions in group:
-                    writer.write(rows, subpartitions)
-                writer.end_segment()
+            reader = share_reader(
+                shuffle, self.read, share, self.written.schema, task.taskAttemptId()
+            )
+            copy_rows(reader, writer, combined_bytes(limits))
             rows_written = writer.finish().rows
         yield rows_written
