@@ -62,8 +62,7 @@ class StretchReader:
             windows = {source.name: self._fetch(source) for source in block.sources}
             for group in _cut(block, group_bytes):
                 yield self._read_group(group, windows, is_whole)
-            for name, (window, _) in windows.items():
-                self._range_cache.forget(name, window)
+            self._forget(windows)
         stated_rows = int(it.manifest.part(it.first, it.count).rows.sum())
         if self._rows != stated_rows:
             raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
@@ -91,6 +90,10 @@ class StretchReader:
         window = source.range_of(0, len(source.sizes))
         return window, self._range_cache.fetch(source.name, window)
 
+    def _forget(self, windows: dict[str, _Window]) -> None:
+        for name, (window, _) in windows.items():
+            self._range_cache.forget(name, window)
+
     def _read_group(
         self, group: Manifest, windows: dict[str, _Window], is_whole: bool
     ) -> Iterator[_Rows]:
@@ -101,7 +104,8 @@ class StretchReader:
             stretch = replace(group, sources=tuple(sources))
             try:
                 bodies = [_checked(source, *windows[source.name]) for source in stretch.sources]
-            except (Lost, Corrupt):
+            except (Lost, Corrupt):  # the gate, or another try of the task, requests them anew
+                self._forget(windows)
                 if not is_whole:
                     raise
                 yield from self._from_gate(stretch)

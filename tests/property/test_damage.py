@@ -152,6 +152,24 @@ def test_a_hot_subpartition_is_not_read_from_two_attempts() -> None:
             list(chain.from_iterable(reader.groups(1)))
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_wrong_bytes_of_a_stretch_are_not_kept(is_whole: bool) -> None:
+    """Bytes that were damaged on their way are requested anew, by the gate that reads a stretch
+    instead, and by the next try of a task that has failed."""
+    whole, flips = sound("none"), (1, 2) if is_whole else (1,)
+    sources = whole.manifest.sources[: 1 if is_whole else 2]
+    at = int(np.flatnonzero(np.prod([source.sizes for source in sources], axis=0))[0])
+    faults = tuple(PlannedFault(Operation.GET, nth, Effect.FLIP) for nth in flips)
+    store = FaultyBlobStore(MemoryBlobStore(whole.objects), FaultPlan(faults))
+    manifest = replace(whole.manifest, sources=sources)
+    with opened(whole, store, limits=replace(LIMITS, fetch_bytes=1)) as it:
+        if not is_whole:
+            with pytest.raises(Corrupt, match="a slice does not match"):
+                it.read_stretches(at, 1, manifest)
+        rows = it.read_stretches(at, 1, manifest)
+        assert rows.num_rows == sum(source.rows[at] for source in sources)
+
+
 def names_range(error: HeadgateError, name: str, hit: range) -> bool:
     """Return True if the error names the object and a range that overlaps `hit`; assert that it is
     `Corrupt`."""
