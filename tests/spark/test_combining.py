@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +15,13 @@ from pyspark.sql import functions as F
 from headgate import Headgate
 from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.combining import CombineStage, combined_parts
+from headgate.connectors.spark.exchanges.rerun import Reruns
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Lost
+from headgate.control.events.types import Lost as LostFact
+from headgate.control.ids import ResultId
+from headgate.control.master.announcer import Announcer
+from headgate.control.model.state import ResultState
 from headgate.storage.limits import Limits
 from headgate.storage.reading.ways import ExchangeSize, Prediction, Way, predict
 from headgate.storage.stores.costs import StoreCosts
@@ -28,6 +35,7 @@ CONF = {
     "spark.headgate.cache.bytes": "262144",  # so readers would send many requests
 }
 PARTITIONS, SUBPARTITIONS, ROWS = 40, 64, 20_000
+LATE_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +156,39 @@ def test_rows_that_nobody_combined_are_not_missing(
     monkeypatch.setattr(exchange, "combined_parts", too_few)
     out = hg.repartition(df, SUBPARTITIONS, "k")
     assert hg.results()[-2].released is None
+    assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
+    hg.release(out)
+    assert_is_clean(hg)
+
+
+def test_a_partition_that_is_made_again_when_combining_fails(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If combining fails while a partition is made again, the exchange waits until the rows can be
+    read as the map stage wrote them."""
+
+    def first() -> ResultState:
+        results = hg._exchanger.job_context.master.state(hg.job).results
+        return [results[name] for name in results if not name.endswith("-combined")][-1]
+
+    def losing(stage: CombineStage) -> list[int]:
+        attempt = first().production.winners[0]
+        lost = Announcer(hg.job, "operator").fact(LostFact(attempt, str(attempt), "404"))
+        deadline = Deadline.after(20)
+        hg._services.log.append(lost).offset(deadline)
+        while first().complete and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(deadline.poll_s)
+        raise Lost("all attempts have failed")
+
+    def late(reruns: Reruns, missing: Mapping[ResultId, frozenset[int]]) -> None:
+        threading.Timer(LATE_S, reproduce, (reruns, missing)).start()
+
+    reproduce = Reruns.reproduce
+    monkeypatch.setattr(Reruns, "reproduce", late)
+    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 1)))
+    monkeypatch.setattr(CombineStage, "run", losing)
+    out = hg.repartition(df, SUBPARTITIONS, "k")
+    assert kinds(recorded(hg))["Reproduce"]
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
     hg.release(out)
     assert_is_clean(hg)
