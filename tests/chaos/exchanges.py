@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 
-from .application import session, tell
+from .application import combine, combined, session, tell
 
 ROWS, PARTITIONS = 48_000, 8
 FIRST, SECOND = (8, "k"), (5, "v")
@@ -69,7 +69,7 @@ def disturbed(spark: SparkSession) -> None:
     second = exchanged(hg, first, SECOND, there)
     tell("reading")
     sums = [summed(first), summed(slowly(second))]
-    tell("closing", read=sums)
+    tell("closing", read=sums, combined=combined(hg))
     hg.close()
     tell("closed", read=sums)
 
@@ -92,7 +92,9 @@ def exchanged(
 
 
 def main() -> None:
-    conf = json.loads(sys.argv[1])["conf"]
+    given = json.loads(sys.argv[1])
+    conf = given["conf"]
+    combine(given.get("combined"))
     spark = session(conf, "local-cluster[2,1,512]" if conf else "local[2]", **_MEMORY)
     (disturbed if conf else undisturbed)(spark)
     spark.stop()

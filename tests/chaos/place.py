@@ -70,12 +70,14 @@ class Place:
             "job.id": job,
             "attach.ms": "60000",  # a broker may be paused for 20 s meanwhile
             "mode": work.mode,
+            "combine": str(work.combined is not None).lower(),
             **conf,
         }
         given = {
             "conf": {f"spark.headgate.{key}": value for key, value in conf.items()},
             "way": work.way,
             "queries": work.queries,
+            "combined": work.combined,
             "tables": str(self.tables),
             **more,
         }

@@ -36,6 +36,7 @@ LASTS_S = (1.0, 8.0)
 LASTS_LONG_S = (1.0, 14.0)
 BETWEEN_S = (3.0, 8.0)
 STRIKES_MAX = 12
+COMBINED_SHARE, BUNDLES_MAX, RANGES_MAX = 0.5, 4, 3
 
 # The faults of a run of hours.
 LINK, CUT = "link", "cut"
@@ -45,12 +46,14 @@ SOAKED_BETWEEN_S, SOAKED_LASTS_S = (5.0, 25.0), (1.0, 25.0)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a round's application: its kind, its mode, and its queries."""
+    """The work of a round's application: its kind, its mode, its queries, and the sets of
+    partitions and ranges of subpartitions that it combines."""
 
     application: str
     mode: str
     way: str = ""
     queries: tuple[int, ...] = ()  # of TPC-DS, in this order
+    combined: tuple[int, int] | None = None
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -58,7 +61,8 @@ class Work:
 
     def __str__(self) -> str:
         asked = f" {self.way} {','.join(map(str, self.queries))}" if self.queries else ""
-        return f"{self.mode} {self.application}{asked}"
+        combined = " combined {} x {}".format(*self.combined) if self.combined else ""
+        return f"{self.mode} {self.application}{asked}{combined}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +109,12 @@ def plan(seed: int, applications: Sequence[str] = APPLICATIONS) -> Iterator[Roun
 def _work(application: str, victim: str, chance: Random) -> Work:
     always = victim in ("master", "coordinator")
     mode = SESSION if always else chance.choice((PER_JOB, SESSION))
+    way = chance.randint(1, BUNDLES_MAX), chance.randint(1, RANGES_MAX)
+    combined = way if chance.random() < COMBINED_SHARE else None
     if application == EXCHANGES:
-        return Work(application, mode)
+        return Work(application, mode, combined=combined)
     drawn = tuple(chance.sample(QUERIES, len(IN_TURN)))
-    return Work(application, mode, chance.choice((OFFLOAD, ACTION)), drawn)
+    return Work(application, mode, chance.choice((OFFLOAD, ACTION)), drawn, combined)
 
 
 def _strikes(work: Work, victim: str, how: str, chance: Random) -> Iterator[Strike]:

@@ -181,6 +181,10 @@ def _rows(scene: Scene, expected: Any) -> list[str]:
     if last.exit_code() != 0 or not last.has_reached("closed"):
         wrong.append(f"ended with {last.exit_code()} while {last.phase()}: {last.complaint()}")
     wrong += [f"ran in Spark: {line['native']}" for line in last.told() if line.get("native")]
+    if scene.work.combined and [0] == [
+        line["combined"] for line in last.told() if "combined" in line
+    ]:
+        wrong.append("nothing was combined")
     if len(scene.applications) > 1 and scene.work.application == EXCHANGES:
         wrong += _found_again(*scene.applications)
     return wrong

@@ -14,12 +14,14 @@ from .plan import (
     ACTION,
     APPLICATIONS,
     BETWEEN_S,
+    BUNDLES_MAX,
     EXCHANGES,
     FAULTS,
     IN_TURN,
     KILLED,
     OFFLOAD,
     QUERIES,
+    RANGES_MAX,
     REPLACED,
     SOAKED,
     TPCDS,
@@ -67,6 +69,16 @@ def test_queries_and_ways_are_drawn() -> None:
     assert {OFFLOAD, ACTION} == {work.way for work in works}
     assert set(QUERIES) == {number for work in works for number in work.queries}
     assert {len(IN_TURN)} == {len(set(work.queries)) for work in works}
+
+
+@pytest.mark.parametrize("application", APPLICATIONS)
+def test_exchanges_are_combined_in_half_of_the_rounds(application: str) -> None:
+    """About half of the rounds of each application combine, in every way that can be drawn."""
+    works = [planned.work for planned in islice(plan(7, [application]), 300)]
+    ways = [work.combined for work in works if work.combined]
+    assert 120 < len(ways) < 180
+    drawn = {(b, r) for b in range(1, BUNDLES_MAX + 1) for r in range(1, RANGES_MAX + 1)}
+    assert drawn == set(ways)
 
 
 def test_a_victim_is_there() -> None:

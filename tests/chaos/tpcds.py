@@ -19,7 +19,7 @@ from tests.bench.answers import differs_in_order, near
 from tests.bench.tpcds_data import Answer, answers, generate, in_spark, queries, views
 from tests.doubles.tpcds import CONF
 
-from .application import session, tell
+from .application import combine, combined, session, tell
 from .plan import ACTION, IN_TURN, QUERIES
 
 SCALE = 0.1
@@ -52,7 +52,8 @@ def run(spark: SparkSession, texts: dict[int, str], expected: dict[int, Answer],
         if differs := differs_in_order(expected[number], rows, near):
             tell(phase, query=number, read=f"query {number}: {differs}")
     read = RIGHT if hg.results() else "nothing ran here"
-    tell("closing", read=read, exchanges=len(hg.results()), native=hg.report().native)
+    counts = {"exchanges": len(hg.results()), "combined": combined(hg)}
+    tell("closing", read=read, native=hg.report().native, **counts)
     hg.close()
     tell("closed")
 
@@ -70,6 +71,7 @@ def by_offload(spark: SparkSession, hg: Headgate, text: str) -> list[Row]:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
+    combine(given.get("combined"))
     folder, texts = Path(given["tables"]), _texts(given["queries"])
     enabled = {"spark.headgate.sql.enabled": str(given["way"] == ACTION).lower()}
     conf = {**given["conf"], **CONF, **enabled}
