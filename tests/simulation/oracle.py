@@ -159,7 +159,7 @@ class Oracle:
                     self._stop(attempt, basis)
             case JobFailed():
                 self._failed = True
-                if not self.harmed() or self._has_changed(body.reason) in self._steady:
+                if not (self.harmed() and self._may_fail(body.reason)):
                     self.violated(f"the job failed for no reason: {body.reason}")
             case Promoted():
                 self.promoted[body.result] = body.expires_ms
@@ -175,10 +175,13 @@ class Oracle:
         if registered.deterministic and self._steady.issuperset(registered.inputs):
             self._steady.add(registered.result)
 
-    def _has_changed(self, reason: str) -> str | None:
-        """Return the result that was made again with other rows, if that is the reason."""
+    def _may_fail(self, reason: str) -> bool:
+        """Return False if the reason cannot be: rows that come again have changed, or rows would be
+        made again from a result that was released because others have replaced it."""
         changed = re.search(r"partition (\S+)/\d+ was made again with other rows", reason)
-        return changed[1] if changed else None
+        released = re.search(r"its input (\S+) is released", reason)
+        steady = changed is not None and changed[1] in self._steady
+        return not (steady or (released is not None and released[1] in self._replaced))
 
     def _of(self, attempt: AttemptId) -> Told:
         return self.told(attempt.partition.result, attempt.partition.index)
