@@ -41,12 +41,13 @@ KEPT_SHARE = 0.5  # of the results that are made again, when a reader has failed
 @dataclass
 class Copy:
     """A combined result: its parts, the result that it was made from, and the one that its lost
-    partitions are made from."""
+    partitions are made from, with the shares of each."""
 
     first: Exchange
     parts: tuple[Part, ...]
     shares: tuple[Share, ...]
     again: Exchange | None = None
+    shares_again: tuple[Share, ...] | None = None  # once that is complete
 
 
 class CombiningApplication(Application):
@@ -216,7 +217,7 @@ class CombiningApplication(Application):
         self._live.insert(self._live.index(exchange), again)
 
     def _drop_again(self, copy: Copy) -> None:
-        again, copy.again = copy.again, None
+        again, copy.again, copy.shares_again = copy.again, None, None
         assert again is not None, "there is something to drop"
         if again in self._live:
             self._release(again)
@@ -234,17 +235,23 @@ class CombiningApplication(Application):
             return super()._maps(exchange)
         source, shares = copy.first, copy.shares
         if source not in self._live:
-            if copy.again is None or not self._result(copy.again).complete:
+            if copy.again is None or (shares_again := self._shares_again(copy)) is None:
                 return {}
-            source = copy.again
-            state = self._result(source)
-            shares = tuple(share(part, state) for part in copy.parts)
+            source, shares = copy.again, shares_again
         won = self._result(exchange).production.winners
         return {
             index: partial(self._combine, exchange, self._descriptor(source), index, shares[index])
             for index in range(exchange.partitions)
             if index not in won
         }
+
+    def _shares_again(self, copy: Copy) -> tuple[Share, ...] | None:
+        assert copy.again is not None, "it was made again"
+        state = self._result(copy.again)
+        if copy.shares_again is None and state.complete:
+            copy.shares_again = tuple(share(part, state) for part in copy.parts)
+            self._harm(copy.again, "original harmed")
+        return copy.shares_again
 
     def _combine(
         self,
