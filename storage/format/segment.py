@@ -37,7 +37,7 @@ _MAGIC_BYTES = 8
 TAIL = struct.Struct("<i6s")  # the length of the footer, and the magic
 ENTRY = np.dtype([("subpartition", "<u4"), ("rows", "<u4"), ("size", "<u4"), ("checksum", "<u8")])
 HEAD_BYTES = 16  # of an index: its checksum, and the offset of the first batch
-_SIZE_MAX = (1 << 32) - 1
+COUNT_MAX = (1 << 32) - 1  # of the bytes or rows of a subpartition
 _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
@@ -88,8 +88,8 @@ class SegmentIndex:
             Invalid: a subpartition has more bytes or rows than an index can state.
         """
         largest = int(max(self.sizes.max(initial=0), self.rows.max(initial=0)))
-        if largest > _SIZE_MAX:
-            raise Invalid(f"a subpartition has {largest} bytes or rows, over {_SIZE_MAX}")
+        if largest > COUNT_MAX:
+            raise Invalid(f"a subpartition has {largest} bytes or rows, over {COUNT_MAX}")
         filled = np.flatnonzero(self.rows)
         packed = np.empty(len(filled), ENTRY)
         packed["subpartition"] = filled

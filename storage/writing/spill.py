@@ -1,4 +1,4 @@
-"""The segments of one partition, in a local file until all of its rows are there."""
+"""The segments of one object, in a local file until the object is full or all rows are there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 import mmap
 import resource
 import tempfile
-from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,22 +15,28 @@ import numpy as np
 import pyarrow as pa
 
 from ...control.ids import AttemptId
-from ..format.segment import Longs
+from ..format.segment import COUNT_MAX, Longs, SegmentIndex
 from ..runtime import JobClients
 from .encoding import Segment
 from .merging import merge
 
 _LOG = logging.getLogger(__name__)
-BATCHES_MAX = 1_000_000  # of an object: each takes 24 bytes of its footer
+SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
 
 
 class Spill:
-    """Holds segments in files without names, which go with the process."""
+    """Holds the segments that become one object in a file without a name, which goes with the
+    process."""
 
     def __init__(self, folder: Path, slice_bytes: int) -> None:
         self._folder = folder
         self._slice_bytes = slice_bytes
-        self._segments: list[Segment] = []
+        self._opened = ExitStack()
+        self._file: BinaryIO | None = None
+        self._ends = [0]
+        self._indexes: list[SegmentIndex] = []
+        self._sizes: Longs = np.zeros(1, np.int64)
+        self._rows: Longs = np.zeros(1, np.int64)
 
     @classmethod
     def of(cls, clients: JobClients) -> Spill | None:
@@ -43,53 +50,64 @@ class Spill:
 
     @property
     def is_empty(self) -> bool:
-        return not self._segments
+        return not self._indexes
+
+    def fits(self, index: SegmentIndex) -> bool:
+        """Return whether a segment may be in one object with those that are held: no slice becomes
+        larger than `slice_bytes`, nor the footer large."""
+        count = len(self._indexes) + 1
+        return count == 1 or (
+            count * len(index.sizes) <= SLICES_MAX
+            and int((self._sizes + index.sizes).max()) <= self._slice_bytes
+            and int((self._rows + index.rows).max()) <= COUNT_MAX
+        )
 
     def hold(self, segment: Segment) -> bool:
-        """Move a segment from memory into a file, and return False if there is no room."""
+        """Move a segment from memory into the file, and return False if there is no room."""
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
-                file.write(segment.body)
-                file.flush()
-                self._segments.append(Segment(_mapped(file), segment.index))
+            if self._file is None:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                self._file = self._opened.enter_context(self._unnamed())
+            self._file.write(segment.body)
+            self._file.flush()
         except OSError as exc:
             _LOG.warning("a segment cannot wait in %s, and is stored: %s", self._folder, exc)
             return False
+        self._ends.append(self._ends[-1] + len(segment.body))
+        self._indexes.append(segment.index)
+        self._sizes = self._sizes + segment.index.sizes
+        self._rows = self._rows + segment.index.rows
         return True
 
-    def take(self, schema: pa.Schema, attempt: AttemptId) -> Iterator[Segment]:
-        """Yield the segments, merged as far as possible, and hold them no longer. Their order stays
-        the same."""
-        segments, self._segments = self._segments, []
-        while segments:
-            count = _fit(segments, self._slice_bytes)
-            together, segments = segments[:count], segments[count:]
-            try:
-                yield self._merged(together, schema, attempt)
-            except OSError as exc:
-                _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
-                yield from together
+    def take(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
+        """Return the segments as one, and end. Return them as they are if there is no room for
+        another file."""
+        segments = self._held()
+        self.close()
+        if len(segments) < 2:
+            return segments
+        try:
+            with self._unnamed() as file:
+                index = merge(file, segments, schema, attempt)
+                return [Segment(_mapped(file), index)]
+        except OSError as exc:
+            _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
+            return segments
 
-    def _merged(self, segments: list[Segment], schema: pa.Schema, attempt: AttemptId) -> Segment:
-        if len(segments) == 1:
-            return segments[0]
-        with tempfile.TemporaryFile(dir=self._folder) as file:
-            index = merge(file, segments, schema, attempt)
-            return Segment(_mapped(file), index)
+    def close(self) -> None:
+        """Drop the file."""
+        with suppress(OSError):  # it may have bytes for which there was no room
+            self._opened.close()
 
+    def _unnamed(self) -> BinaryIO:
+        return tempfile.TemporaryFile(dir=self._folder)
 
-def _fit(segments: list[Segment], slice_bytes: int) -> int:
-    """Return how many of the first segments may be merged: no slice becomes larger than
-    `slice_bytes`, nor the footer large."""
-    sizes: Longs = np.zeros_like(segments[0].index.sizes)
-    batches = 0
-    for count, segment in enumerate(segments):
-        sizes = sizes + segment.index.sizes
-        batches += int(np.count_nonzero(segment.index.sizes))
-        if count and (sizes.max() > slice_bytes or batches > BATCHES_MAX):
-            return count
-    return len(segments)
+    def _held(self) -> list[Segment]:
+        if self._file is None or self.is_empty:
+            return []
+        body = _mapped(self._file)
+        spans = zip(pairwise(self._ends), self._indexes, strict=True)
+        return [Segment(body[start:end], index) for (start, end), index in spans]
 
 
 def _mapped(file: BinaryIO) -> memoryview:

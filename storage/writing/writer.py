@@ -107,7 +107,9 @@ class SegmentWriter:
         self._batches.clear()
         self._targets.clear()
         self._runs.clear()
-        self._spill = None
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
         self._uploader.shutdown(wait=True, cancel_futures=True)
 
     def _sort(self) -> None:
@@ -131,6 +133,9 @@ class SegmentWriter:
         self._held_bytes = 0
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
+        if self._spill is not None and not self._spill.fits(segment.index):
+            self._store_held()
+            self._spill = Spill.of(self._clients)
         if self._spill is None or not self._spill.hold(segment):
             self._store_held()
             self._store(segment)
@@ -142,7 +147,7 @@ class SegmentWriter:
         self._store_held()
 
     def _store_held(self) -> None:
-        """Store the segments that wait in files, and let no other one wait."""
+        """Store the segments that wait in a file, and let no other one wait."""
         if self._spill is not None:
             for segment in self._spill.take(self._deployment.schema, self._deployment.attempt):
                 self._store(segment)

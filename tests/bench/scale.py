@@ -54,7 +54,7 @@ from headgate.storage.reading.ways import (
 from headgate.storage.stores.costs import COSTS
 from headgate.storage.stores.memory import MemoryBlobStore
 from headgate.storage.stores.port import Bytes
-from headgate.storage.writing.spill import BATCHES_MAX
+from headgate.storage.writing.spill import SLICES_MAX
 
 from . import many_jobs
 from .core import Core
@@ -160,7 +160,7 @@ def _exchange(gigabytes: int) -> Outcome:
     limits = Limits(readers=SLOTS, executors=EXECUTORS, files=True)
     stored_bytes = gigabytes * 10**9
     ended = ceil(stored_bytes / WIDTH / (limits.segment_bytes / 2))  # half of it in memory
-    of_partition = ceil(ended / max(1, BATCHES_MAX // WIDTH))
+    of_partition = ceil(ended / max(1, SLICES_MAX // WIDTH))
     rows = stored_bytes // _ROW_BYTES
     size = ExchangeSize(WIDTH, WIDTH * of_partition, WIDTH, rows, stored_bytes, WIDTH)
     costs = COSTS["s3-standard"]

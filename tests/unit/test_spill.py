@@ -4,12 +4,14 @@ objects."""
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ import pyarrow.ipc as ipc
 import pytest
 
 from headgate.control.errors import Corrupt
-from headgate.storage.format.segment import Longs
+from headgate.storage.format.segment import Longs, SegmentIndex
 from headgate.storage.limits import Limits
 from headgate.storage.writing import encoding, merging, spill
+from headgate.storage.writing.encoding import Segment
 
 from ..doubles.segments import LAYOUT, Part, Written, attempt_of, exchange
 
@@ -79,15 +82,19 @@ def test_a_slice_is_not_larger_than_a_segment() -> None:
         check(written, targets, 5)
 
 
-def test_footers_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spill, "BATCHES_MAX", 3 * 70)
-    targets = np.arange(MANY) % 70
+@pytest.mark.parametrize("even", [True, False])
+def test_footers_and_indexes_do_not_grow_without_end(
+    even: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index in memory has room for the subpartitions that are empty, too."""
+    monkeypatch.setattr(spill, "SLICES_MAX", 3 * 70)
+    targets = np.arange(MANY) % 70 if even else np.arange(MANY) * 70 // MANY
     with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
         assert len(written.state.produced(0).segments) == 3
         check(written, targets, 69)
 
 
-@pytest.mark.parametrize("nth", [1, 2, 3, 20])
+@pytest.mark.parametrize("nth", [1, 2, 20])
 def test_a_full_disk_costs_requests_only(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that cannot wait in a file is stored at once, and the rows keep their order."""
     files, opened = tempfile.TemporaryFile, count(1)
@@ -103,6 +110,49 @@ def test_a_full_disk_costs_requests_only(nth: int, monkeypatch: pytest.MonkeyPat
         assert (len(written.state.produced(0).segments) == 1) is (nth == 20)
         for subpartition in (0, 42, 69):
             check(written, targets, subpartition)
+
+
+@contextmanager
+def limit(kind: int, most: int) -> Iterator[None]:
+    """Limit what this process may take from the system."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+@pytest.mark.parametrize("segments", [0.5, 1, 3.3, 9.9])
+def test_a_disk_that_fills_costs_requests_only(segments: float) -> None:
+    """A segment that was written in part is not merged."""
+    targets = np.arange(MANY) % 70
+    parts = [part(targets)]
+    limited = limit(resource.RLIMIT_FSIZE, int(segments * LIMITS.segment_bytes))
+    with limited, exchange(SCHEMA, parts, 70, "none", LIMITS) as written:
+        assert (len(written.state.produced(0).segments) == 1) is (segments > 8)
+        for subpartition in (0, 42, 69):
+            check(written, targets, subpartition)
+
+
+def test_files_that_are_open_do_not_grow_with_the_partition() -> None:
+    """A worker may open a thousand files, as most systems are set up, and needs some of them for
+    its connections."""
+    given = part(np.arange(10 * MANY) % 200)
+    os.close(lowest := os.dup(0))
+    limited = limit(resource.RLIMIT_NOFILE, lowest + 20)
+    with limited, exchange(SCHEMA, [given], 200, "none", LIMITS) as written:
+        assert len(written.state.produced(0).segments) == 1
+
+
+def test_an_object_has_no_more_rows_than_an_index_can_state() -> None:
+    """Rows that compress well may be more than four billion in a few bytes."""
+    index = SegmentIndex(0, np.array([3 << 30]), np.array([100]), np.array([1], np.uint64))
+    spilled = spill.Spill(Path(tempfile.gettempdir()), LIMITS.segment_bytes)
+    assert spilled.fits(index)
+    assert spilled.hold(Segment(memoryview(b"segment"), index))
+    assert not spilled.fits(index)
+    spilled.close()
 
 
 def test_damage_on_the_disk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
