@@ -25,7 +25,7 @@ import xxhash
 
 from ...control.errors import Corrupt, Invalid, Lost
 from ...control.ids import AttemptId
-from ..stores.port import BlobStore, ByteRange, Bytes
+from ..stores.port import BlobStore, ByteRange, Bytes, byte_view, forget_pages
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +42,7 @@ _START_MAX = 1 << 40  # 1 TiB: far more than any schema needs
 _SERIAL = ipc.IpcReadOptions(use_threads=False, ensure_alignment=ipc.Alignment.DataTypeSpecific)
 _COPIED_BYTES_MAX = 1 << 20
 _JOINED_BYTES = 32 << 20
+READ_BYTES = 32 << 20
 INLINE_BYTES_MAX, INLINE_TOTAL_BYTES = 128 << 10, 16 << 20
 _SEAL = struct.Struct("<QI")  # a checksum of attempt and index, and the length of the index
 
@@ -58,7 +59,24 @@ def inline_bytes(partition: int) -> int:
 
 def checksum(body: Bytes | pa.Buffer) -> int:
     """Return a checksum of 64 bits, as a signed number."""
-    return signed(xxhash.xxh3_64_intdigest(body))
+    view, digest = byte_view(body), xxhash.xxh3_64()
+    for start in range(0, len(view), READ_BYTES):
+        digest.update(view[start : start + READ_BYTES])
+        forget_pages(view)
+    return signed(digest.intdigest())
+
+
+def stored_checksum(store: BlobStore, name: str, size_bytes: int) -> int:
+    """Return the checksum of an object, which may be larger than memory.
+
+    Raises:
+        Corrupt: the object has fewer bytes.
+        Lost: the object is gone.
+    """
+    digest = xxhash.xxh3_64()
+    for start in range(0, size_bytes, READ_BYTES):
+        digest.update(store.get(name, ByteRange(start, min(READ_BYTES, size_bytes - start))))
+    return signed(digest.intdigest())
 
 
 def signed(digest: int) -> int:

@@ -11,6 +11,7 @@ Guarantees of every implementation:
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -129,6 +130,13 @@ def checked_write_id(write_id: str) -> str:
     if WRITE_ID.fullmatch(write_id):
         return write_id
     raise Invalid(f"write id {write_id!r} must be 1 to 180 printable ASCII characters")
+
+
+def forget_pages(view: memoryview) -> None:
+    """Give the pages of a mapped file back; they come again when they are read. A resource manager
+    such as YARN counts them as memory of the process."""
+    if isinstance(view.obj, mmap.mmap):
+        view.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def byte_view(body: Bytes) -> memoryview:

@@ -16,7 +16,7 @@ from ...control.events.types import SegmentSummary
 from ...control.ids import AttemptId, JobId, ResultId
 from ...control.model.state import JobState, ResultState
 from ..format.layout import Layout
-from ..format.segment import checksum
+from ..format.segment import stored_checksum
 from ..stores.port import BlobStat, BlobStore, PendingUpload
 
 
@@ -140,13 +140,11 @@ def agreed(before: Findings, after: Findings) -> Findings:
     )
 
 
-def deep(
-    states: Iterable[JobState], findings: Findings, root: str, get: Callable[[str], memoryview]
-) -> Findings:
+def deep(states: Iterable[JobState], findings: Findings, root: str, store: BlobStore) -> Findings:
     """Read every live segment, and add a finding if its checksum is not the announced one."""
     places = (folder for state in states for _, folder in _folders(state, root))
     folders = {name: folder for folder in places for name in folder.segments}
-    wrong = [_reread(stat, folders.get(stat.name), get) for stat in findings.live]
+    wrong = [_reread(stat, folders.get(stat.name), store) for stat in findings.live]
     return replace(findings, found=(*findings.found, *filter(None, wrong)))
 
 
@@ -169,7 +167,7 @@ def check(
     listing = Listing(tuple(store.list(prefix)), tuple(store.uploads(prefix)))
     first = compare(before, listing, root)
     if whole:
-        first = deep(before, first, root, store.get)
+        first = deep(before, first, root, store)
     return agreed(first, compare(states(), listing, root))
 
 
@@ -263,14 +261,12 @@ def _missing(folders: Mapping[str, _Folder], listing: Listing) -> Iterator[Findi
                     yield _finding(Kind.MISSING, stat, says, folder, segment)
 
 
-def _reread(
-    stat: BlobStat, folder: _Folder | None, get: Callable[[str], memoryview]
-) -> Finding | None:
+def _reread(stat: BlobStat, folder: _Folder | None, store: BlobStore) -> Finding | None:
     if folder is None:
         return None
     segment = folder.segments[stat.name]
     try:
-        actual = checksum(get(stat.name))
+        actual = stored_checksum(store, stat.name, stat.size_bytes)
     except Lost:
         return _finding(Kind.MISSING, stat, "gone since it was listed", folder, segment)
     if actual == segment.checksum:

@@ -21,7 +21,7 @@ from ...control.inquiry.audit import Snapshots, audit
 from ...control.log import EventLog
 from ...control.master.announcer import Announcer
 from ..format.layout import Layout
-from ..format.segment import checksum
+from ..format.segment import stored_checksum
 from ..stores.port import BlobStat, BlobStore, PendingUpload, is_object_name
 from .fsck import Finding, Findings, Remedy
 
@@ -132,7 +132,7 @@ class FsckRepair:
         if size_bytes != announced.size_bytes:
             return f"{size_bytes} bytes, announced with {announced.size_bytes}, found by fsck"
         try:
-            actual = checksum(self.store.get(finding.name))
+            actual = stored_checksum(self.store, finding.name, size_bytes)
         except Lost:
             return "404, found by fsck"
         if actual == announced.checksum:

@@ -26,6 +26,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.audit import audit, fold
 from headgate.control.model.state import JobState
+from headgate.storage.format import segment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.segment import checksum
 from headgate.storage.stores.memory import MemoryBlobStore
@@ -153,6 +154,17 @@ def test_only_whole_reading_finds_flipped_bytes() -> None:
     findings = check(store, ROOT, lambda: now, whole=True)
     assert [(Kind.MISMATCHED, LAYOUT.segment(WON, 0))] == kinds(findings)
     assert findings.live == ()
+
+
+@pytest.mark.parametrize("stored", [BODY, b"A" + BODY[1:], BODY[:-1] + b"T"])
+def test_a_large_object_is_read_in_parts(stored: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object may have more bytes than fit into memory, or than come before a timeout."""
+    monkeypatch.setattr(segment, "READ_BYTES", 4)
+    store = MemoryBlobStore({LAYOUT.segment(WON, 0): (stored, "w")})
+    now = states(*RUNNING)
+    findings = check(store, ROOT, lambda: now, whole=True)
+    assert findings.clean is (stored == BODY)
+    assert (store.requests.gets, store.requests.bytes_read) == (4, len(BODY))
 
 
 def test_a_job_that_goes_on_meanwhile_makes_no_finding() -> None:
