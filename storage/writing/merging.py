@@ -7,7 +7,8 @@ are. Only the file's footer, which has the place of each message and the index, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,6 @@ from ...control.errors import Corrupt
 from ...control.ids import AttemptId
 from ..format.segment import TAIL, Longs, SegmentIndex, ending, footer_metadata
 from ..stores.port import Bytes
-from .encoding import Segment
 
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # behind the last message
 _BATCHES_SLOT = 10  # of the footer's field `recordBatches`
@@ -28,8 +28,22 @@ _BLOCK = np.dtype([("offset", "<i8"), ("head", "<i4"), ("padding", "<i4"), ("bod
 Blocks = npt.NDArray[np.void]
 
 
+class SegmentPart(Protocol):
+    """The bytes of a segment."""
+
+    def __getitem__(self, place: slice, /) -> memoryview: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpillSegment:
+    """A segment that waits to be merged."""
+
+    body: SegmentPart
+    index: SegmentIndex
+
+
 def merge(
-    file: BinaryIO, segments: Sequence[Segment], schema: pa.Schema, attempt: AttemptId
+    file: BinaryIO, segments: Sequence[SpillSegment], schema: pa.Schema, attempt: AttemptId
 ) -> SegmentIndex:
     """Write the rows of segments as one segment, and return its index. Rows of a subpartition are
     in the order of the segments.
@@ -40,19 +54,19 @@ def merge(
     indexes = [segment.index for segment in segments]
     starts: list[Longs] = [index.starts for index in indexes]
     sizes: Longs = np.stack([index.sizes for index in indexes])
-    checksums = np.max([index.checksums for index in indexes], axis=0)  # zeros where it is empty
+    checksums = np.zeros(sizes.shape[1], np.uint64)
     first = indexes[0].start
     file.write(segments[0].body[:first])
     for subpartition in np.flatnonzero(sizes.sum(axis=0)).tolist():
-        having = np.flatnonzero(sizes[:, subpartition]).tolist()
-        slices = []
-        for at in having:
-            start = int(starts[at][subpartition])
-            slices.append(segments[at].body[start : start + int(sizes[at, subpartition])])
-        if len(having) > 1:
-            expected = [int(indexes[at].checksums[subpartition]) for at in having]
-            checksums[subpartition] = _joined_checksum(slices, expected)
-        file.writelines(slices)
+        digest = xxhash.xxh3_64()
+        for at in np.flatnonzero(sizes[:, subpartition]).tolist():
+            start, size = int(starts[at][subpartition]), int(sizes[at, subpartition])
+            body = segments[at].body[start : start + size]
+            if xxhash.xxh3_64_intdigest(body) != indexes[at].checksums[subpartition]:
+                raise Corrupt("a slice in a local file does not match its checksum")
+            digest.update(body)
+            file.write(body)
+        checksums[subpartition] = digest.intdigest()
     rows: Longs = np.sum([index.rows for index in indexes], axis=0)
     index = SegmentIndex(first, rows, sizes.sum(axis=0), checksums)
     ends = first + np.cumsum(sizes.T).reshape(sizes.T.shape).T
@@ -64,16 +78,7 @@ def merge(
     return index
 
 
-def _joined_checksum(slices: list[memoryview], expected: list[int]) -> int:
-    digest = xxhash.xxh3_64()
-    for body, known in zip(slices, expected, strict=True):
-        if xxhash.xxh3_64_intdigest(body) != known:
-            raise Corrupt("a slice in a local file does not match its checksum")
-        digest.update(body)
-    return digest.intdigest()
-
-
-def _moved_blocks(segment: Segment, starts: Longs, places: Longs) -> Blocks:
+def _moved_blocks(segment: SpillSegment, starts: Longs, places: Longs) -> Blocks:
     """Return the places of a segment's messages after its slices have moved."""
     footer = _footer_of(segment.body)
     at = _batches_at(footer)
@@ -96,7 +101,7 @@ def _footer(schema: pa.Schema, metadata: dict[str, str], blocks: Blocks) -> byte
     return bytes(footer) + len(blocks).to_bytes(4, "little") + blocks.tobytes()
 
 
-def _footer_of(body: memoryview) -> memoryview:
+def _footer_of(body: SegmentPart) -> memoryview:
     """Return the footer of an Arrow file."""
     length, _ = TAIL.unpack(body[-TAIL.size :])
     return body[-TAIL.size - length : -TAIL.size]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 import resource
 import tempfile
 from contextlib import ExitStack, suppress
@@ -18,7 +19,7 @@ from ...control.ids import AttemptId
 from ..format.segment import COUNT_MAX, Longs, SegmentIndex
 from ..runtime import JobClients
 from .encoding import Segment
-from .merging import merge
+from .merging import SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
 SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
@@ -82,17 +83,13 @@ class Spill:
     def take(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
         """Return the segments as one, and end. Return them as they are if there is no room for
         another file."""
-        segments = self._held()
-        self.close()
-        if len(segments) < 2:
-            return segments
         try:
-            with self._unnamed() as file:
-                index = merge(file, segments, schema, attempt)
-                return [Segment(_mapped(file), index)]
+            return self._merged(schema, attempt)
         except OSError as exc:
             _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
-            return segments
+            return self._mapped_segments()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Drop the file."""
@@ -102,12 +99,34 @@ class Spill:
     def _unnamed(self) -> BinaryIO:
         return tempfile.TemporaryFile(dir=self._folder)
 
-    def _held(self) -> list[Segment]:
+    def _merged(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
+        if self._file is None or len(self._indexes) < 2:
+            return self._mapped_segments()
+        parts = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
+        segments = list(map(SpillSegment, parts, self._indexes))
+        with self._unnamed() as file:
+            index = merge(file, segments, schema, attempt)
+            return [Segment(_mapped(file), index)]
+
+    def _mapped_segments(self) -> list[Segment]:
         if self._file is None or self.is_empty:
             return []
         body = _mapped(self._file)
         spans = zip(pairwise(self._ends), self._indexes, strict=True)
         return [Segment(body[start:end], index) for (start, end), index in spans]
+
+
+class _FilePart:
+    """Bytes of a file, which are read when a slice is taken. The pages of a mapped file would count
+    as memory, all of them for a small slice of each segment."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file = file.fileno()
+        self._place = range(start, end)
+
+    def __getitem__(self, place: slice) -> memoryview:
+        wanted = self._place[place]
+        return memoryview(os.pread(self._file, len(wanted), wanted.start))
 
 
 def _mapped(file: BinaryIO) -> memoryview:

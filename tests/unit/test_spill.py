@@ -19,9 +19,17 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
 
+from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.errors import Corrupt
+from headgate.storage.format import segment
 from headgate.storage.format.segment import Longs, SegmentIndex
 from headgate.storage.limits import Limits
+from headgate.storage.stores.conditional_put import PutAnswer
+from headgate.storage.stores.memory import MemoryBlobStore
+from headgate.storage.stores.request_meter import RequestMeter
+from headgate.storage.stores.retries import Retrier, RetrySettings
+from headgate.storage.stores.s3.multipart import MultipartUploads
+from headgate.storage.stores.s3.settings import MultipartSettings
 from headgate.storage.writing import encoding, merging, spill
 from headgate.storage.writing.encoding import Segment
 
@@ -53,8 +61,8 @@ def test_a_map_task_of_any_size_stores_one_object() -> None:
     Arrow file in which every message is found."""
     targets = np.arange(MANY) % 70
     with exchange(SCHEMA, [part(targets)], 70, "lz4", LIMITS) as written:
-        (segment,) = written.state.produced(0).segments
-        assert segment.size_bytes > 7 * LIMITS.segment_bytes
+        (summary,) = written.state.produced(0).segments
+        assert summary.size_bytes > 7 * LIMITS.segment_bytes
         check(written, targets, 3)
         file = ipc.open_file(written.store.get(LAYOUT.segment(attempt_of(0), 0)))
         order = np.argsort(targets, kind="stable")
@@ -160,7 +168,7 @@ def test_damage_on_the_disk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     merge = merging.merge
 
     def damaging(file: Any, segments: Any, *given: Any) -> Any:
-        body = bytearray(segments[1].body)
+        body = bytearray(segments[1].body[:])
         body[int(segments[1].index.starts[33]) + 200] ^= 1
         segments[1] = replace(segments[1], body=memoryview(body))
         return merge(file, segments, *given)
@@ -193,6 +201,57 @@ def test_memory_does_not_grow_with_the_partition(hot: bool) -> None:
         assert written.state.produced(0).rows == len(targets)
         bound_bytes = 3 * LIMITS.segment_bytes + 10 * encoding.BATCH_BYTES
         assert pool.max_memory() < bound_bytes < given.rows.nbytes / 2
+
+
+def mapped_bytes() -> int:
+    """Return the bytes of files in the memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(1024 * int(row.split()[1]) for row in lines if row.startswith(("RssFile", "RssShm")))
+
+
+def test_mapped_files_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """YARN ends an executor whose processes have too many pages in memory, those of files too."""
+    monkeypatch.setattr(segment, "READ_BYTES", 1 << 20)
+    moved, put, seen = merging._moved_blocks, MemoryBlobStore.put, list[int]()
+
+    def watching(*given: Any) -> Any:
+        seen.append(mapped_bytes())
+        return moved(*given)
+
+    def watching_put(*given: Any) -> None:
+        seen.append(mapped_bytes())
+        put(*given)
+
+    monkeypatch.setattr(merging, "_moved_blocks", watching)
+    monkeypatch.setattr(MemoryBlobStore, "put", watching_put)
+    given = part(np.arange(10 * MANY) % 200)
+    with exchange(SCHEMA, [given], 200, "none", LIMITS) as written:
+        assert len(written.state.produced(0).segments) == 1
+        before = mapped_bytes()
+    assert len(seen) > 70
+    assert max(seen) - before < given.rows.nbytes / 4
+
+
+def test_parts_that_were_sent_do_not_stay_in_memory() -> None:
+    """A mapped file that is sent in parts takes the memory of the parts on their way only."""
+    seen: list[int] = []
+
+    class Client:
+        def ask(self, request: str, name: str, **options: Any) -> dict[str, Any]:
+            segment.checksum(bytes(options.get("Body", b"")))
+            seen.append(mapped_bytes())
+            return {"UploadId": "u", "ETag": "e"}
+
+    client: Any = Client()
+    settings = MultipartSettings(threshold_bytes=1, part_bytes=1 << 20, threads=1)
+    retrier = Retrier(RetrySettings(), SYSTEM_CLOCK)
+    uploads = MultipartUploads(client, RequestMeter(), retrier, settings)
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(64 << 20))
+        file.flush()
+        assert uploads.create("name", spill._mapped(file), {}) is PutAnswer.CREATED
+    assert len(seen) == 66
+    assert max(seen) - seen[0] < 16 << 20
 
 
 def test_a_limited_address_space_is_not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:

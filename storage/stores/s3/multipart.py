@@ -14,7 +14,7 @@ from typing import Any
 
 from ....control.errors import HeadgateError, Lost
 from ..conditional_put import PutAnswer
-from ..port import PendingUpload
+from ..port import PendingUpload, forget_pages
 from ..request_meter import RequestMeter
 from ..retries import Retrier
 from .clients import ColdClient
@@ -77,6 +77,7 @@ class MultipartUploads:
             sent = self._client.ask(
                 "upload_part", upload.name, UploadId=upload.upload_id, PartNumber=number, Body=piece
             )
+        forget_pages(piece)
         return {"PartNumber": number, "ETag": sent["ETag"]}
 
     def _complete(self, upload: PendingUpload, parts: list[dict[str, Any]]) -> PutAnswer:
