@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ...control.ids import ResultId
 from ...control.model.state import Forgotten, JobState, ResultState
+from ...storage.reading.ways import puts
 from ...storage.stores.costs import COSTS
 from ...storage.stores.request_meter import RequestCounts
 
@@ -31,7 +32,7 @@ class ResultReport:
     superseded: int
     """Attempts that were superseded."""
     puts: int
-    """Segments of consumable attempts."""
+    """Requests that store the segments of consumable attempts, if these have the same size."""
     gets: int
     """Requests that readers have announced."""
     predicted_gets: int
@@ -66,7 +67,8 @@ class JobReport:
 
     @property
     def puts(self) -> int:
-        return self.forgotten.written.segments + sum(result.puts for result in self.results)
+        before = self.forgotten.written
+        return puts(before.segments, before.stored_bytes) + sum(each.puts for each in self.results)
 
     @property
     def gets(self) -> int:
@@ -119,7 +121,7 @@ def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultR
         rows=written.rows,
         stored_bytes=written.stored_bytes,
         superseded=written.superseded,
-        puts=written.segments,
+        puts=puts(written.segments, written.stored_bytes),
         gets=reads.requests,
         predicted_gets=predicted_gets,
         read_bytes=reads.read_bytes,
