@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -29,8 +30,9 @@ class PartitionIds:
         """Return the expression that puts all rows into the first partition."""
         return self._jvm["literal"](0, self._jvm["types"].IntegerType)
 
-    def number(self, exchange: ExchangeNode, rows: Any) -> Any:
-        """Return the expression for a row's partition. `rows` is the physical plan of the rows."""
+    def number(self, exchange: ExchangeNode, rows: Callable[[], Any]) -> Any:
+        """Return the expression for a row's partition. `rows` returns a physical plan of the rows,
+        where these have to be sampled."""
         if exchange.count == 1 or exchange.kind == HASH:
             return self._door.number(exchange.partitioning)
         if exchange.kind == ROUND_ROBIN:
@@ -45,7 +47,7 @@ class PartitionIds:
         analyzed = self._door.frame(rows, self._session)._jdf.queryExecution().analyzed()
         return analyzed.projectList().apply(0).child()
 
-    def _range(self, exchange: ExchangeNode, rows: Any) -> Any:
+    def _range(self, exchange: ExchangeNode, rows: Callable[[], Any]) -> Any:
         """Return the place of a row's keys among bounds, in the order of Spark's range exchange."""
         by = self._jvm.items(exchange.partitioning.ordering())
         keys = [order.child() for order in by]
@@ -60,7 +62,7 @@ class PartitionIds:
                 for at, order in enumerate(by)
             )
         )
-        bounds = self._bounds(rows, keys, ordering, exchange.count)
+        bounds = self._bounds(rows(), keys, ordering, exchange.count)
         objects = self._jvm["class"].forName("[Ljava.lang.Object;")
         comparator = self._jvm["class"].forName("java.util.Comparator")
         arguments = [

@@ -403,7 +403,15 @@ class Planner:
     def _number(self, shuffle: Shuffle, rows: Any) -> Any:
         if shuffle.node.kind == RANGE and self._is_small(shuffle):
             return self._numbering.first()
-        return self._numbering.number(shuffle.node, rows)
+        return self._numbering.number(shuffle.node, lambda: self._executing(rows))
+
+    def _executing(self, rows: Any) -> Any:
+        """Return a leaf that executes a plan. Spark, which plans what reads the leaf, does not plan
+        the rows again: it could add exchanges."""
+        executed = self._executed(rows).execute()
+        return self._leaf(
+            rows.output(), executed, self._jvm["unknown"](executed.getNumPartitions())
+        )
 
     def _is_small(self, shuffle: Shuffle) -> bool:
         """Return True if all rows would be read as one part, so that no bounds are needed."""
