@@ -126,10 +126,10 @@ OPTIONS = (
     ),
     Option(
         "combine",
-        False,
+        True,
         FLAG,
         "`true`: where the readers of a wide exchange would send many requests for small slices, "
-        "tasks combine the objects of its map stage first",
+        "tasks combine the objects of its map stage first; `false`: never",
     ),
     Option(
         "budget",

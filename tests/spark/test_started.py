@@ -162,18 +162,13 @@ def test_a_session_that_says_no(place: Place, job: str) -> None:
         state_of(place, job)
 
 
-def test_the_start_up_hook(
-    place: Place, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the hook, a plain start of Python attaches the sessions that say so."""
-    monkeypatch.setattr(commands, "hook_file", lambda: tmp_path / "h.pth")
-    assert commands.install_hook().exists()
-    line = f"import site; site.addsitedir({str(tmp_path)!r}); import started; started.main()"
-    conf = {**place.conf, "spark.headgate.job.id": job, "spark.headgate.enabled": "true"}
+def plain_python(place: Place, job: str, line: str, **more: str) -> None:
+    """Run the application by a plain start of Python, and check that its session is attached."""
+    conf = {**place.conf, "spark.headgate.job.id": job, **more}
     pairs = " ".join(f"--conf {key}={value}" for key, value in conf.items())
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{pairs} pyspark-shell"}
     done = subprocess.run(
-        [sys.executable, "-c", line],
+        [sys.executable, "-c", f"{line}; import started; started.main()"],
         cwd=APPLICATION.parent,
         env=environment,
         capture_output=True,
@@ -181,5 +176,22 @@ def test_the_start_up_hook(
     )
     assert done.stdout == "sum 1000 () started\n", done.stderr
     assert_closed(place, job, 1, 1)
+
+
+def test_a_notebook(place: Place, job: str) -> None:
+    """The extension attaches the session that is there already, and closes its headgate when the
+    process ends."""
+    session = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate()"
+    plain_python(place, job, f"{session}; import headgate; headgate.load_ipython_extension(0)")
+
+
+def test_the_start_up_hook(
+    place: Place, job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hook, a plain start of Python attaches the sessions that say so."""
+    monkeypatch.setattr(commands, "hook_file", lambda: tmp_path / "h.pth")
+    assert commands.install_hook().exists()
+    line = f"import site; site.addsitedir({str(tmp_path)!r})"
+    plain_python(place, job, line, **{"spark.headgate.enabled": "true"})
     commands.remove_hook()
     assert list(tmp_path.iterdir()) == []
