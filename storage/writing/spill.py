@@ -1,4 +1,5 @@
-"""The segments of one object, in a local file until the object is full or all rows are there."""
+"""The segments of one object, in memory and then in a local file, until the object is full or all
+rows are there."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import os
 import resource
 import tempfile
 from contextlib import ExitStack, suppress
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -26,14 +28,15 @@ SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes 
 
 
 class Spill:
-    """Holds the segments that become one object in a file without a name, which goes with the
-    process."""
+    """Holds the segments that become one object: few in memory, more in a file without a name,
+    which goes with the process."""
 
     def __init__(self, folder: Path, slice_bytes: int) -> None:
         self._folder = folder
         self._slice_bytes = slice_bytes
         self._opened = ExitStack()
         self._file: BinaryIO | None = None
+        self._in_memory: list[bytes] = []
         self._ends = [0]
         self._indexes: list[SegmentIndex] = []
         self._sizes: Longs = np.zeros(1, np.int64)
@@ -64,20 +67,31 @@ class Spill:
         )
 
     def hold(self, segment: Segment) -> bool:
-        """Move a segment from memory into the file, and return False if there is no room."""
+        """Hold a segment. Return False if there is no room for it."""
+        end = self._ends[-1] + len(segment.body)
+        if self._file is None and end <= self._slice_bytes:
+            self._in_memory.append(bytes(segment.body))  # the room of its body is larger
+        elif not self._hold_in_file(segment):
+            return False
+        self._ends.append(end)
+        self._indexes.append(segment.index)
+        self._sizes = self._sizes + segment.index.sizes
+        self._rows = self._rows + segment.index.rows
+        return True
+
+    def _hold_in_file(self, segment: Segment) -> bool:
         try:
             if self._file is None:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
-                self._file = self._opened.enter_context(self._unnamed())
+                file = self._opened.enter_context(self._unnamed())
+                file.writelines(self._in_memory)
+                file.flush()
+                self._file, self._in_memory = file, []
             self._file.write(segment.body)
             self._file.flush()
         except OSError as exc:
             _LOG.warning("a segment cannot wait in %s, and is stored: %s", self._folder, exc)
             return False
-        self._ends.append(self._ends[-1] + len(segment.body))
-        self._indexes.append(segment.index)
-        self._sizes = self._sizes + segment.index.sizes
-        self._rows = self._rows + segment.index.rows
         return True
 
     def take(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
@@ -87,7 +101,7 @@ class Spill:
             return self._merged(schema, attempt)
         except OSError as exc:
             _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
-            return self._mapped_segments()
+            return self._apart()
         finally:
             self.close()
 
@@ -100,20 +114,26 @@ class Spill:
         return tempfile.TemporaryFile(dir=self._folder)
 
     def _merged(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
-        if self._file is None or len(self._indexes) < 2:
-            return self._mapped_segments()
+        if len(self._indexes) < 2:
+            return self._apart()
+        if self._file is None:
+            room = BytesIO(bytes(self._ends[-1]))  # about as large as the object
+            waiting = [SpillSegment(each.body, each.index) for each in self._apart()]
+            index = merge(room, waiting, schema, attempt)
+            return [Segment(room.getbuffer()[: room.tell()], index)]
         parts = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
         segments = list(map(SpillSegment, parts, self._indexes))
         with self._unnamed() as file:
             index = merge(file, segments, schema, attempt)
             return [Segment(_mapped(file), index)]
 
-    def _mapped_segments(self) -> list[Segment]:
-        if self._file is None or self.is_empty:
-            return []
-        body = _mapped(self._file)
-        spans = zip(pairwise(self._ends), self._indexes, strict=True)
-        return [Segment(body[start:end], index) for (start, end), index in spans]
+    def _apart(self) -> list[Segment]:
+        """Return the segments as they are."""
+        bodies = [memoryview(body) for body in self._in_memory]
+        if self._file is not None:
+            whole = _mapped(self._file)
+            bodies = [whole[start:end] for start, end in pairwise(self._ends)]
+        return list(map(Segment, bodies, self._indexes))
 
 
 class _FilePart:

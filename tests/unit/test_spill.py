@@ -71,6 +71,18 @@ def test_a_map_task_of_any_size_stores_one_object() -> None:
         )
 
 
+def test_few_segments_wait_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that take less than a segment when they are stored need no file."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", None)
+    rows = pa.record_batch([pa.array(np.arange(MANY) // 1_000)], schema=SCHEMA)
+    given = Part(rows, np.arange(MANY) % 70, tuple(range(0, MANY, 10_000)))
+    with exchange(SCHEMA, [given], 70, "lz4", LIMITS) as written:
+        (segment,) = written.state.produced(0).segments
+        assert rows.nbytes > 5 * LIMITS.segment_bytes > 5 * segment.size_bytes
+        read = written.read(0, 70)["n"].combine_chunks()
+        assert read.equals(rows["n"].take(pa.array(np.argsort(given.targets, kind="stable"))))
+
+
 def test_without_files_it_stores_a_segment_at_a_time() -> None:
     targets = np.arange(MANY) % 70
     limits = replace(LIMITS, files=False)
