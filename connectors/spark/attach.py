@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -47,6 +50,7 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     settings = read_settings(spark.conf.getAll)
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
+    _require_local_python(context)
     _require_headgate(spark)
     _hint_at_sockets(spark)
     limits = _limits_of(context, settings.limits)
@@ -65,8 +69,7 @@ def _limits_of(context: SparkContext, limits: Limits) -> Limits:
     if is_true(conf.get(ENCRYPTED)):
         return replace(limits, readers=slots, executors=slots)
     cores = int(conf.get("spark.executor.cores", "1"))
-    is_local = str(context.master).split("[")[0] == "local"
-    executors = 1 if is_local else ceil(slots / cores)
+    executors = 1 if _is_local(context) else ceil(slots / cores)
     return replace(limits, files=True, readers=slots, executors=executors)
 
 
@@ -118,6 +121,32 @@ def _budget(settings: ExchangeSettings, worker: WorkerSettings) -> Budget:
         settings.prices if settings.prices != "auto" else kind_of(worker.store, dict(worker.s3))
     )
     return Budget(settings.budget, settings.budget_job, settings.budget_warn, COSTS[prices])
+
+
+def _require_local_python(context: SparkContext) -> None:
+    """Ask the Python of local workers for its headgate, if it is not this one. A task that cannot
+    import it fails with many lines of Java's before the one that helps.
+
+    Raises:
+        Invalid: workers would have another headgate, or none.
+    """
+    workers = shutil.which(context.pythonExec)
+    shipped = context.getConf().get("spark.submit.pyFiles", "")  # may have headgate for the workers
+    if not _is_local(context) or shipped or workers is None:
+        return
+    if os.path.abspath(workers) == sys.executable:
+        return
+    ask = "import headgate; print(headgate.__version__)"
+    asked = subprocess.run([workers, "-c", ask], capture_output=True, text=True, check=False)
+    if (installed := asked.stdout.strip() or "none") != __version__:
+        raise Invalid(
+            f"the Python of the workers, {workers}, has headgate {installed}, the driver has "
+            f"{__version__}: set PYSPARK_PYTHON={sys.executable}"
+        )
+
+
+def _is_local(context: SparkContext) -> bool:
+    return str(context.master).split("[")[0] == "local"
 
 
 def _require_headgate(spark: SparkSession) -> None:

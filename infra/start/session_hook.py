@@ -33,28 +33,29 @@ _FAIL, _NATIVE = "fail", "native"
 
 _lock = threading.RLock()
 _attached: dict[str, tuple[SparkSession, Headgate]] = {}
-_installed: list[MetaPathFinder] = []
+_installed: set[bool] = set()
+"""The arguments of `install` so far."""
 
 
 def install(by_default: bool) -> None:
     """Attach the sessions that this process makes from now on: those whose configuration has
     `spark.headgate.enabled=true`, and with `by_default` also those that do not say `false`."""
-    if _installed:
+    is_first = not _installed
+    _installed.add(by_default)
+    if not is_first:
         return
-    finder = _Finder(by_default)
-    _installed.append(finder)
     if (module := sys.modules.get(_SESSIONS)) is not None:
-        _replace_methods(module, by_default)
+        _replace_methods(module)
     else:
-        sys.meta_path.insert(0, finder)
+        sys.meta_path.insert(0, _Finder())
 
 
-def attach_present(by_default: bool) -> None:
+def attach_present() -> None:
     """Attach the session that was made before, if there is one."""
     module = sys.modules.get(_SESSIONS)
     session = None if module is None else module.SparkSession.getActiveSession()
     if session is not None:
-        _begin(session, by_default)
+        _begin(session)
 
 
 def close_all() -> None:
@@ -72,9 +73,6 @@ def give_up(spark: SparkSession) -> None:
 class _Finder(MetaPathFinder):
     """Waits for the import of PySpark's sessions."""
 
-    def __init__(self, by_default: bool) -> None:
-        self._by_default = by_default
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -83,16 +81,15 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ReplacingLoader(spec.loader, self._by_default)
+            spec.loader = _ReplacingLoader(spec.loader)
         return spec
 
 
 class _ReplacingLoader(Loader):
     """Loads the module of PySpark's sessions, and replaces their methods."""
 
-    def __init__(self, inner: Loader, by_default: bool) -> None:
+    def __init__(self, inner: Loader) -> None:
         self._inner = inner
-        self._by_default = by_default
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
@@ -100,10 +97,10 @@ class _ReplacingLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._inner
         self._inner.exec_module(module)
-        _replace_methods(module, self._by_default)
+        _replace_methods(module)
 
 
-def _replace_methods(module: ModuleType, by_default: bool) -> None:
+def _replace_methods(module: ModuleType) -> None:
     from pyspark.core.context import SparkContext
 
     session = module.SparkSession
@@ -115,18 +112,18 @@ def _replace_methods(module: ModuleType, by_default: bool) -> None:
     ) -> None:
         init(self, context, jsession, *args, **more)
         if jsession is None:  # else it is another view of a session, as batches of streams get
-            _begin(self, by_default)
+            _begin(self)
 
     @wraps(child)
     def with_child(self: SparkSession) -> SparkSession:
         made: SparkSession = child(self)
-        _begin(made, by_default)
+        _begin(made)
         return made
 
     @wraps(stop)
     def stopped(self: Any) -> None:
         for name, (spark, _) in list(_attached.items()):
-            if spark._sc is self:
+            if spark.sparkContext is self:
                 _close(name)
         stop(self)
 
@@ -138,7 +135,7 @@ def _replace_methods(module: ModuleType, by_default: bool) -> None:
         setattr(kind, name, method)
 
 
-def _begin(spark: SparkSession, by_default: bool) -> None:
+def _begin(spark: SparkSession) -> None:
     """Attach a session, if it should be and is not yet.
 
     Raises:
@@ -147,7 +144,7 @@ def _begin(spark: SparkSession, by_default: bool) -> None:
     from ... import attach
 
     enabled = str(spark.conf.get(_ENABLED, "auto")).strip().lower()
-    if enabled == "false" or (enabled != "true" and not by_default):
+    if enabled == "false" or (enabled != "true" and True not in _installed):
         return
     with _lock:
         name = _name_of(spark)
@@ -172,7 +169,7 @@ def _set_defaults(spark: SparkSession) -> None:
     """Let the session's actions run here, and give a second session a job of its own."""
     if spark.conf.get(_SQL, None) is None:
         spark.conf.set(_SQL, "true")
-    others = sum(other._sc is spark._sc for other, _ in _attached.values())
+    others = sum(other.sparkContext is spark.sparkContext for other, _ in _attached.values())
     if others:
         from ...connectors.spark.attach import default_job
 

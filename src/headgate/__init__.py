@@ -62,7 +62,7 @@ def load_ipython_extension(shell: object) -> None:
     from .infra.start.session_hook import attach_present, install
 
     install(by_default=True)
-    attach_present(by_default=True)
+    attach_present()
 
 
 def unload_ipython_extension(shell: object) -> None:

@@ -137,6 +137,8 @@ def test_executor_without_headgate(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert "has headgate none, the driver has 0." in done.stdout, done.stderr[-2000:]
+    assert f"set PYSPARK_PYTHON={sys.executable}" in done.stdout
+    assert "at org.apache.spark" not in done.stderr
 
 
 @pytest.mark.real
