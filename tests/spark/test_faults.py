@@ -20,6 +20,7 @@ from headgate.connectors.spark.exchanges import exchange
 from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.control.events.types import ResultRegistered
 from headgate.infra.embedded import EmbeddedStack, start_embedded
+from headgate.storage.reading.ways import DIRECT, predict
 
 from ..doubles.s3 import LosingProxy, losing
 from .cluster import audited, kinds, recorded, segments
@@ -114,6 +115,7 @@ def test_a_lost_index_is_made_again(
         check_rows(*given)
 
     monkeypatch.setattr(exchange, "check_rows", losing)
+    monkeypatch.setattr(exchange, "choose", lambda size, *more: predict(size, DIRECT, *more))
     df = spark.range(0, 2 * wide, 1, 2)
     out = hg.repartition(df, wide, "id")
     result = hg.results()[-1].result
