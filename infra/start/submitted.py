@@ -2,4 +2,4 @@
 
 import runpy
 
-runpy.run_module("headgate.infra.start", run_name="__main__", alter_sys=True)
+vars(runpy)["_run_module_as_main"]("headgate.infra.start", False)
