@@ -8,6 +8,7 @@ up the headgate that it got here.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -30,9 +31,13 @@ _SESSIONS = "pyspark.sql.session"
 _ENABLED, _ON_FAILURE = "spark.headgate.enabled", "spark.headgate.on.failure"
 _SQL, _JOB = "spark.headgate.sql.enabled", "spark.headgate.job.id"
 _FAIL, _NATIVE = "fail", "native"
+_POLL = 0.1
+"""Seconds between two looks at the threads that run queries."""
 
 _lock = threading.RLock()
 _attached: dict[str, tuple[SparkSession, Headgate]] = {}
+_owner = os.getpid()
+"""The process that has attached them: one that it forks has copies, which it must not close."""
 _installed: set[bool] = set()
 """The arguments of `install` so far."""
 
@@ -62,6 +67,30 @@ def close_all() -> None:
     """Close every headgate that was attached here."""
     for name in list(_attached):
         _close(name)
+
+
+def _close_at_exit() -> None:
+    """Close every headgate when the queries that other threads still run have ended.
+
+    A child that was forked runs this too, and has nothing to wait for and nothing to close.
+    """
+    try:
+        while busy := [thread for thread in threading.enumerate() if _runs_query(thread)]:
+            busy[0].join(_POLL)
+    finally:
+        close_all()
+
+
+def _runs_query(thread: threading.Thread) -> bool:
+    """True if Python would wait for a thread that is in a call of PySpark's."""
+    if thread.daemon or thread is threading.current_thread():
+        return False
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("pyspark."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def give_up(spark: SparkSession) -> None:
@@ -161,7 +190,7 @@ def _begin(spark: SparkSession) -> None:
         else:
             if not _attached:
                 # ordinary exit functions run when no thread may start any more; closing needs some
-                vars(threading)["_register_atexit"](close_all)
+                vars(threading)["_register_atexit"](_close_at_exit)
             _attached[name] = spark, headgate
 
 
@@ -185,13 +214,17 @@ def _must_attach(spark: SparkSession) -> bool:
 
 
 def _close(name: str) -> None:
+    """Close a headgate. An error is logged: it must not replace the application's own, or keep its
+    session from stopping."""
+    if os.getpid() != _owner:
+        return
     with _lock:
         entry = _attached.pop(name, None)
     if entry is not None:
         _, headgate = entry
         try:
             headgate.__exit__(None, None, None)
-        except HeadgateError as exc:
+        except Exception as exc:
             _LOG.error("job %s was not closed: %s", headgate.job, exc)
 
 
