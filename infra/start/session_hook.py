@@ -31,8 +31,7 @@ _SESSIONS = "pyspark.sql.session"
 _ENABLED, _ON_FAILURE = "spark.headgate.enabled", "spark.headgate.on.failure"
 _SQL, _JOB = "spark.headgate.sql.enabled", "spark.headgate.job.id"
 _FAIL, _NATIVE = "fail", "native"
-_POLL = 0.1
-"""Seconds between two looks at the threads that run queries."""
+_POLL_S = 0.1
 
 _lock = threading.RLock()
 _attached: dict[str, tuple[SparkSession, Headgate]] = {}
@@ -76,7 +75,7 @@ def _close_at_exit() -> None:
     """
     try:
         while busy := [thread for thread in threading.enumerate() if _runs_query(thread)]:
-            busy[0].join(_POLL)
+            busy[0].join(_POLL_S)
     finally:
         close_all()
 
