@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pkgutil import get_importer
 from types import ModuleType
 
-from .session_hook import install
+from .session_hook import close_at_exit, install
 
 _MODULE, _MAIN = "-m", "__main__"
 
@@ -25,6 +25,14 @@ def main() -> None:
     install(by_default=True)
     module = sys.modules[_MAIN] = ModuleType(_MAIN)
     vars(module)["__builtins__"] = sys.modules["builtins"]
+    try:
+        _run(application, as_module, module)
+    except KeyboardInterrupt:
+        close_at_exit()  # now: code that runs later can let Python forget to exit with SIGINT
+        raise
+
+
+def _run(application: str, as_module: bool, module: ModuleType) -> None:
     if as_module:
         _replace_first_path(os.getcwd())
         vars(runpy)["_run_module_as_main"](application)

@@ -68,7 +68,7 @@ def close_all() -> None:
         _close(name)
 
 
-def _close_at_exit() -> None:
+def close_at_exit() -> None:
     """Close every headgate when the queries that other threads still run have ended.
 
     A child that was forked runs this too, and has nothing to wait for and nothing to close.
@@ -189,7 +189,7 @@ def _begin(spark: SparkSession) -> None:
         else:
             if not _attached:
                 # ordinary exit functions run when no thread may start any more; closing needs some
-                vars(threading)["_register_atexit"](_close_at_exit)
+                vars(threading)["_register_atexit"](close_at_exit)
             _attached[name] = spark, headgate
 
 

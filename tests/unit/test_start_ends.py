@@ -18,7 +18,7 @@ class Fake:
         print("closed", flush=True)
         WHAT
 hook._attached["a"] = None, Fake()
-threading._register_atexit(hook._close_at_exit)
+threading._register_atexit(hook.close_at_exit)
 """
 
 
@@ -31,7 +31,7 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "end", ["sys.exit()", "sys.exit('text')", "sys.exit(7)", "1 / 0", "raise KeyboardInterrupt"]
 )
-@pytest.mark.parametrize("closing", ["pass", "raise OSError('the JVM is gone')"])
+@pytest.mark.parametrize("closing", ["exec('1')", "raise OSError('the JVM is gone')"])
 def test_an_application_ends_as_in_plain_python(tmp_path: Path, end: str, closing: str) -> None:
     """Its exit code and its error are its own, whatever happens when its headgate closes."""
     (tmp_path / "plain.py").write_text(f"import sys\n{end}")
