@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ...control.errors import HeadgateError, Invalid
+from ...control.errors import Invalid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,10 @@ _lock = threading.RLock()
 _attached: dict[str, tuple[SparkSession, Headgate]] = {}
 _owner = os.getpid()
 """The process that has attached them: one that it forks has copies, which it must not close."""
+_given_up: set[str] = set()
+"""The sessions that their applications have attached by themselves."""
+_sessions: Counter[str] = Counter()
+"""Of each application of Spark, the number of sessions that were attached here so far."""
 _installed: set[bool] = set()
 """The arguments of `install` so far."""
 
@@ -94,20 +99,27 @@ def _runs_query(thread: threading.Thread) -> bool:
 
 def give_up(spark: SparkSession) -> None:
     """Close the headgate that a session got here, if it did: its application attaches another."""
-    if _attached:
-        _close(_name_of(spark))
+    if _sessions and not type(spark).__module__.startswith("pyspark.sql.connect"):
+        name = _name_of(spark)
+        _given_up.add(name)
+        _close(name)
 
 
 class _Finder(MetaPathFinder):
     """Waits for the import of PySpark's sessions."""
 
+    _asks = False
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != _SESSIONS:
+        if name != _SESSIONS or self._asks:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self._asks = True
+        try:  # stay: who asks now may not import it
+            spec = find_spec(name)
+        finally:
+            self._asks = False
         if spec is not None and spec.loader is not None:
             spec.loader = _ReplacingLoader(spec.loader)
         return spec
@@ -124,12 +136,21 @@ class _ReplacingLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
         self._inner.exec_module(module)
         _replace_methods(module)
 
 
 def _replace_methods(module: ModuleType) -> None:
-    from pyspark.core.context import SparkContext
+    try:
+        from pyspark.core.context import SparkContext
+    except ImportError:  # Spark Connect alone, or Spark 3: other applications of this Python use it
+        _LOG.log(
+            logging.WARNING if True in _installed else logging.DEBUG,
+            "Headgate cannot attach the sessions of this PySpark",
+        )
+        return
 
     session = module.SparkSession
     init, child, stop = session.__init__, session.newSession, SparkContext.stop
@@ -139,8 +160,14 @@ def _replace_methods(module: ModuleType) -> None:
         self: SparkSession, context: Any, jsession: Any = None, *args: Any, **more: Any
     ) -> None:
         init(self, context, jsession, *args, **more)
-        if jsession is None:  # else it is another view of a session, as batches of streams get
+        if jsession is not None:
+            return  # it is another view of a session, as batches of streams get
+        try:
             _begin(self)
+        except BaseException:
+            if session._instantiatedSession is self:  # who tries again must not get it unattached
+                session._instantiatedSession = session._activeSession = None
+            raise
 
     @wraps(child)
     def with_child(self: SparkSession) -> SparkSession:
@@ -172,17 +199,19 @@ def _begin(spark: SparkSession) -> None:
     from ... import attach
 
     enabled = str(spark.conf.get(_ENABLED, "auto")).strip().lower()
+    if enabled not in ("auto", "true", "false"):
+        raise Invalid(f"{_ENABLED} = {enabled!r} cannot be used: use auto, true or false")
     if enabled == "false" or (enabled != "true" and True not in _installed):
         return
     with _lock:
         name = _name_of(spark)
-        if name in _attached:
+        if name in _attached or name in _given_up:
             return
         must_attach = _must_attach(spark)
         _set_defaults(spark)
         try:
             headgate = attach(spark)
-        except HeadgateError as exc:
+        except Exception as exc:  # also of Spark, when executors have no headgate
             if must_attach:
                 raise
             _LOG.warning("the exchanges of this session run in Spark: %s", exc)
@@ -191,18 +220,21 @@ def _begin(spark: SparkSession) -> None:
                 # ordinary exit functions run when no thread may start any more; closing needs some
                 vars(threading)["_register_atexit"](close_at_exit)
             _attached[name] = spark, headgate
+            _sessions[spark.sparkContext.applicationId] += 1
+        finally:
+            _given_up.discard(name)  # that was our own call of `attach`
 
 
 def _set_defaults(spark: SparkSession) -> None:
     """Let the session's actions run here, and give a second session a job of its own."""
     if spark.conf.get(_SQL, None) is None:
         spark.conf.set(_SQL, "true")
-    others = sum(other.sparkContext is spark.sparkContext for other, _ in _attached.values())
-    if others:
+    application = spark.sparkContext.applicationId
+    if (number := _sessions[application] + 1) > 1:
         from ...connectors.spark.attach import default_job
 
-        job = spark.conf.get(_JOB, None) or default_job(spark.sparkContext.applicationId)
-        spark.conf.set(_JOB, f"{job}-session-{others + 1}")
+        job = spark.conf.get(_JOB, None) or default_job(application)
+        spark.conf.set(_JOB, f"{job}-session-{number}")
 
 
 def _must_attach(spark: SparkSession) -> bool:
