@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ...control.errors import Invalid
@@ -20,6 +21,10 @@ _HOOK = (  # one line, which does nothing where headgate is no longer installed
     "import importlib.util as u; u.find_spec('headgate') and "
     f"__import__('{__package__}.session_hook', fromlist=['install']).install(False)\n"
 )
+_MODE_KEY = "spark.submit.deployMode"
+_CLUSTER = {
+    f"{option}=cluster" for option in ("--deploy-mode", f"--conf={_MODE_KEY}", f"-c={_MODE_KEY}")
+}
 _FLAGS = ("--verbose", "-v", "--supervise")  # the options of spark-submit without a value
 
 
@@ -52,7 +57,7 @@ def command_of(
     if not any(pair.startswith(f"{_PYTHON_KEY}=") for pair in conf):
         given.setdefault(_PYTHON, sys.executable)
     if not is_module and Path(words[0]).name == _SUBMIT:
-        return Command([words[0], *settings, *_submitted(words[1:])], given)
+        return Command([words[0], *_submitted([*settings, *words[1:]])], given)
     if not is_module and not os.path.exists(words[0]):
         raise Invalid(f"there is no application {words[0]!r}")
     if settings:
@@ -68,7 +73,9 @@ def _submitted(words: list[str]) -> list[str]:
     while at < len(words) and words[at].startswith("-"):
         at += 1 if words[at] in _FLAGS or "=" in words[at] else 2
     options, application = words[:at], words[at:]
-    if not application or not application[0].endswith(".py") or "cluster" in options:
+    pairs = [f"{option}={value}" for option, value in pairwise(options)]
+    is_cluster = not _CLUSTER.isdisjoint([*options, *pairs])
+    if not application or not application[0].endswith(".py") or is_cluster:
         raise Invalid(
             "headgate run spark-submit needs a Python file and deploy mode client: for a driver on "
             "another machine install the start-up hook there, and set spark.headgate.enabled=true"

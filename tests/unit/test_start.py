@@ -13,6 +13,7 @@ from headgate.infra.start import commands
 from headgate.infra.start.commands import command_of
 
 APPLICATION = str(Path(__file__))
+MODE = "spark.submit.deployMode"
 SUBMITTED = str(Path(commands.__file__).with_name("submitted.py"))
 
 
@@ -47,7 +48,13 @@ def test_a_python_of_the_workers_that_somebody_has_chosen_stays(chosen: str) -> 
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--master local[2] --name x.py -v", "--conf a=b --py-files a.py,b.py", "--name=x.py"],
+    [
+        "",
+        "--master local[2] --name x.py -v",
+        "--conf a=b --py-files a.py,b.py",
+        "--name=x.py",
+        "--name cluster",
+    ],
 )
 def test_spark_submit_runs_our_file_before_the_application(options: str) -> None:
     words = ["/opt/spark/bin/spark-submit", *shlex.split(options), "job.py", "--deploy-mode", "x"]
@@ -64,6 +71,9 @@ def test_spark_submit_runs_our_file_before_the_application(options: str) -> None
         (["spark-submit"], [], "needs a Python file"),
         (["spark-submit", "--class", "Main", "job.jar"], [], "needs a Python file"),
         (["spark-submit", "--deploy-mode", "cluster", "job.py"], [], "deploy mode client"),
+        (["spark-submit", "--deploy-mode=cluster", "job.py"], [], "deploy mode client"),
+        (["spark-submit", "--conf", f"{MODE}=cluster", "job.py"], [], "deploy mode client"),
+        (["spark-submit", "job.py"], [f"{MODE}=cluster"], "deploy mode client"),
     ],
 )
 def test_a_command_that_cannot_run_says_why(
