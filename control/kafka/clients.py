@@ -44,7 +44,6 @@ _LOG = logging.getLogger(__name__)
 _STEP_MS_MAX = 10_000  # how long an open step may stall the readers of its partition
 _ASK_S_MAX = 3.0
 _PING_S_MAX = 1.0
-_DESCRIBED_S_MAX = 3.0
 REQUEST_S_MIN = 0.05  # given to a request also when its deadline has passed
 _COMMITTED = IsolationLevel.READ_COMMITTED
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -257,7 +256,7 @@ class KafkaClients:
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)
         # a topic that was being deleted may have seemed to be there: then it has to be created
-        soon = Deadline.after(min(deadline.left_s, _DESCRIBED_S_MAX))
+        soon = Deadline.after(min(deadline.left_s, PACE.retry_s))
         actual = {"partitions": str(self._described(topic.name, soon))}
         actual |= self._configured(topic.name, deadline)
         if differences := _others(actual, wanted):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import (
@@ -18,7 +18,6 @@ from confluent_kafka import (
     KafkaException,
     TopicPartition,
 )
-from confluent_kafka.admin import NewTopic
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -35,7 +34,6 @@ from headgate.control.errors import (
 )
 from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
-from headgate.control.kafka import clients
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
@@ -265,25 +263,23 @@ def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(
 def test_a_topic_that_was_just_deleted_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker may still show a topic that is gone a moment later. Then it is created."""
     made: list[str] = []
-    shown = iter([True])
+    settings = KafkaSettings(NOWHERE)
+    topic, shown = settings.topics[0], [True]
 
     def describe(self: KafkaClients, name: str, deadline: Deadline) -> list[bool]:
-        if made or next(shown, False):
-            return [True] * KafkaSettings(NOWHERE).topic.partitions
+        if made or (shown and shown.pop()):
+            return [True] * settings.topic.partitions
         raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
 
-    def create(topics: list[NewTopic], **limits: object) -> dict[str, Future[None]]:
+    def create(topics: list[Any], **limits: object) -> dict[str, Future[None]]:
         made.append(topics[0].topic)
         done: Future[None] = Future()
         done.set_result(None)
         return {made[-1]: done}
 
-    monkeypatch.setattr(clients, "_DESCRIBED_S_MAX", 0.2)
     monkeypatch.setattr(KafkaClients, "_describe", describe)
     monkeypatch.setattr(KafkaClients, "_configured", lambda *_: dict(topic.config))
     monkeypatch.setattr(KafkaClients, "admin", lambda self: SimpleNamespace(create_topics=create))
-    settings = KafkaSettings(NOWHERE)
-    topic = settings.topics[0]
     with closing(KafkaEventLog(settings)) as log:
         log._clients._make_sure_of(topic, Deadline.after(5.0))
     assert made == [topic.name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -50,10 +51,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> type[SparkSession]:
         monkeypatch.setattr(hook, name, empty)
     hook._sessions.clear()
     monkeypatch.setattr(SparkContext, "stop", SparkContext.stop)
-    monkeypatch.setitem(vars(hook.threading), "_register_atexit", lambda function: None)
+    monkeypatch.setitem(vars(threading), "_register_atexit", lambda function: None)
     monkeypatch.setattr(headgate, "attach", attach)
     kind = type("SparkSession", (SparkSession,), {"newSession": SparkSession.newSession})
-    hook._replace_methods(SimpleNamespace(SparkSession=kind))  # type: ignore[arg-type]
+    module = ModuleType("sessions")
+    vars(module)["SparkSession"] = kind
+    hook._replace_methods(module)
     return kind
 
 
