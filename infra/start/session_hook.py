@@ -41,7 +41,7 @@ _owner = os.getpid()
 _given_up: set[str] = set()
 """The sessions that their applications have attached by themselves."""
 _sessions: Counter[str] = Counter()
-"""Of each application of Spark, the number of sessions that were attached here so far."""
+"""The number of sessions of each application of Spark that were attached here so far."""
 _installed: set[bool] = set()
 """The arguments of `install` so far."""
 
@@ -86,7 +86,7 @@ def close_at_exit() -> None:
 
 
 def _runs_query(thread: threading.Thread) -> bool:
-    """True if Python would wait for a thread that is in a call of PySpark's."""
+    """Return True if Python would wait for a thread that is in a call of PySpark's."""
     if thread.daemon or thread is threading.current_thread():
         return False
     frame = sys._current_frames().get(thread.ident or 0)
