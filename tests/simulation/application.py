@@ -139,6 +139,17 @@ class Application:
     def _register(self, exchange: Exchange) -> None:
         """Register a result, and wait until that is decided; or run its tasks at once, when the log
         has the registration, as the connector does."""
+        registered = self._tell_result(exchange)
+        if exchange.source or exchange.pipelined or self._dice.random() < 0.5:
+            self._voice.ask(registered)
+            return
+        self._voice.tell(registered)
+        partitions = [PartitionId(exchange.name, at) for at in range(exchange.partitions)]
+        self._stage([partial(self._map, exchange, each, None) for each in partitions])
+        self._voice.wait(lambda state: state.results.get(exchange.name), "what tasks made to count")
+
+    def _tell_result(self, exchange: Exchange) -> PartitionRegistered:
+        """State a result, and return the fact about its partitions that has to follow."""
         inputs = (exchange.source.name,) if exchange.source else ()
         self._voice.tell(
             ResultRegistered(
@@ -152,14 +163,7 @@ class Application:
                 exchange.pipelined,
             )
         )
-        registered = PartitionRegistered(exchange.name, 0, exchange.partitions)
-        if exchange.source or exchange.pipelined or self._dice.random() < 0.5:
-            self._voice.ask(registered)
-            return
-        self._voice.tell(registered)
-        partitions = [PartitionId(exchange.name, at) for at in range(exchange.partitions)]
-        self._stage([partial(self._map, exchange, each, None) for each in partitions])
-        self._voice.wait(lambda state: state.results.get(exchange.name), "what tasks made to count")
+        return PartitionRegistered(exchange.name, 0, exchange.partitions)
 
     def _until_read(self, exchange: Exchange, early: bool) -> None:
         for _ in range(TRIES_MAX):

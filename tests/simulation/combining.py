@@ -22,7 +22,6 @@ from headgate.connectors.spark.tasks.combine_task import Share, share
 from headgate.connectors.spark.tasks.exchange_tasks import Part
 from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Lost, Unavailable
-from headgate.control.events.types import PartitionRegistered, ResultRegistered
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.state import ResultState
 from headgate.storage.reading.ways import ExchangeSize, Way
@@ -151,19 +150,7 @@ class CombiningApplication(Application):
 
     def _register_copy(self, exchange: Exchange) -> None:
         """Register a result whose inputs are those of the map stage."""
-        inputs = (exchange.source.name,) if exchange.source else ()
-        self._voice.tell(
-            ResultRegistered(
-                exchange.name,
-                exchange.partitions,
-                exchange.subpartitions,
-                "",
-                "",
-                inputs,
-                exchange.deterministic,
-            )
-        )
-        registered = PartitionRegistered(exchange.name, 0, exchange.partitions)
+        registered = self._tell_result(exchange)
         if self._choices.random() < 0.5:
             self._voice.ask(registered)
         else:

@@ -17,6 +17,7 @@ from headgate.storage.format.manifest import Manifest
 from headgate.storage.limits import Limits
 from headgate.storage.runtime import Runtime
 from headgate.storage.streaming.partition_updates import KnownPartitions
+from headgate.storage.writing.writer import SegmentWriter
 
 from .broker import Broker, SimLog
 from .bucket import Bucket
@@ -94,13 +95,12 @@ class Executor:
     def write(self, exchange: Exchange, attempt: AttemptId, manifest: Manifest | None) -> int:
         """Run a map task as a worker does; with a manifest, its rows are read from another
         result."""
-        world = self.world
-        given = world.oracle.given.setdefault(attempt, {})
+        given = self.world.oracle.given.setdefault(attempt, {})
         deployment = ResultPartitionDeployment(
             attempt, exchange.subpartitions, SCHEMA, "none", exchange.pipelined
         )
-        writer = self.environment.create_result_partition_writer(deployment, self.process.name)
-        try:
+
+        def copy(writer: SegmentWriter) -> None:
             for rows, targets in self._in_any_order(
                 attempt, self._rows(exchange, attempt, manifest)
             ):
@@ -109,8 +109,18 @@ class Executor:
                 columns = [pa.array(column, pa.int32()) for column in zip(*rows, strict=True)]
                 writer.write(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), np.array(targets))
                 self._use_rows("rows", exchange)
-            if world.chaos.strikes("task given up"):
-                raise GivenUp(str(attempt))
+
+        return self._written(deployment, copy)
+
+    def _written(
+        self, deployment: ResultPartitionDeployment, copy: Callable[[SegmentWriter], None]
+    ) -> int:
+        """Write an attempt with the rows that `copy` gives, and return their number."""
+        writer = self.environment.create_result_partition_writer(deployment, self.process.name)
+        try:
+            copy(writer)
+            if self.world.chaos.strikes("task given up"):
+                raise GivenUp(str(deployment.attempt))
             return writer.finish().rows
         except BaseException as exc:
             writer.abort(type(exc).__name__)
@@ -127,19 +137,14 @@ class Executor:
         self, exchange: Exchange, attempt: AttemptId, source: ShuffleDescriptor, share: Share
     ) -> int:
         """Run a task that combines rows of another result."""
-        world = self.world
         deployment = ResultPartitionDeployment(attempt, exchange.subpartitions, SCHEMA, "none")
-        writer = self.environment.create_result_partition_writer(deployment, self.process.name)
-        group_bytes = world.scheduler.dice(f"groups of {attempt}").choice(GROUP_BYTES)
-        try:
+        group_bytes = self.world.scheduler.dice(f"groups of {attempt}").choice(GROUP_BYTES)
+
+        def copy(writer: SegmentWriter) -> None:
             reader = share_reader(self.environment, source, share, SCHEMA, attempt.task)
             copy_rows(reader, writer, group_bytes)
-            if world.chaos.strikes("task given up"):
-                raise GivenUp(str(attempt))
-            return writer.finish().rows
-        except BaseException as exc:
-            writer.abort(type(exc).__name__)
-            raise
+
+        return self._written(deployment, copy)
 
     def _use_rows(self, what: str, exchange: Exchange) -> None:
         """Let the user's code take its time. At either end of a stream it may take long, so that
