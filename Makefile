@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix test-iceberg bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,7 +78,7 @@ test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and lea
 	@$(BIN)/python -m pytest -m real -n 2 --dist loadfile $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
-OF_SPARK := repartition types offload adaptive actions caches generated executor_loss
+OF_SPARK := repartition types offload adaptive actions caches commands generated executor_loss
 
 test-matrix: stack $(VERSIONS:%=.venv/matrix/%/.installed)  ## those of Spark, on each PySpark (VERSIONS="4.0.5 4.3.0")
 	@lines=(); status=0; \
@@ -103,6 +103,20 @@ PIP_THERE = $(@D)/bin/python -m pip --quiet --disable-pip-version-check
 	@$(PIP_THERE) install pyspark==$*
 	@$(PIP_THERE) install --no-deps --no-build-isolation -e .
 	@touch $@
+
+# Iceberg has no jar for the newest Spark.
+ICEBERG_SPARK := 4.1.4
+ICEBERG := iceberg-spark-runtime-4.1_2.13
+
+.venv/iceberg/$(ICEBERG).jar:
+	@mvn -q -B -ntp dependency:copy -Dartifact=org.apache.iceberg:$(ICEBERG):1.11.0 -Dmdep.stripVersion=true \
+	  -DoutputDirectory=$(CURDIR)/$(@D)
+
+test-iceberg: stack .venv/matrix/$(ICEBERG_SPARK)/.installed .venv/iceberg/$(ICEBERG).jar  ## SQL commands on tables of Iceberg
+	@here=$(CURDIR)/.venv/matrix/$(ICEBERG_SPARK)/bin; \
+	  PYSPARK_PYTHON=$$here/python PYSPARK_DRIVER_PYTHON=$$here/python \
+	  ICEBERG_JAR=$(CURDIR)/.venv/iceberg/$(ICEBERG).jar \
+	  $$here/python -m pytest -m real -W ignore:unclosed:ResourceWarning tests/spark/test_iceberg.py $(ARGS)
 
 trace: stack  ## where the time of one query goes, drawn in docs/trace.svg
 	@$(BIN)/python -m tests.bench trace $(ARGS)

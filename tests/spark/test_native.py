@@ -43,15 +43,9 @@ def streamed(df: DataFrame, each: Callable[[DataFrame], Any] | None = None) -> N
         query.stop()
 
 
-def created(df: DataFrame) -> None:
-    df.sparkSession.sql("drop table if exists made")
-    df.sparkSession.sql("create table made using parquet as table v")
-
-
 NATIVE: dict[str, tuple[Act, str]] = {
-    "a command": (created, "Spark's own: sql"),
-    "insert": (
-        lambda df: df.sparkSession.sql("insert into there select k, n from v"),
+    "a command with parameters": (
+        lambda df: df.sparkSession.sql("insert into there select k, n from v where n > ?", [1]),
         "Spark's own: sql",
     ),
     "MLlib": (

@@ -8,23 +8,28 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 
 def target(writer: Any, path: str | None) -> tuple[str, bool]:
     """Return the folder that a Spark writer would write to, and whether it exists. The folder is
     empty for other targets: some sources take a path for another kind of name, which Hadoop cannot
     open."""
-    java, context = writer._jwrite, writer._spark.sparkContext
-    option = java.extraOptions().get("path")
+    option = writer._jwrite.extraOptions().get("path")
     if path is None and option.isEmpty():
         return "", False
     try:
-        folder = context._jvm.org.apache.hadoop.fs.Path(path or option.get())
-        files = folder.getFileSystem(writer._spark._jsparkSession.sessionState().newHadoopConf())
-        return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
+        return folder_of(writer._spark, path or option.get())
     except (Py4JError, PySparkException):
         return "", False
+
+
+def folder_of(spark: SparkSession, path: str) -> tuple[str, bool]:
+    """Return the URI of a folder, and whether it exists."""
+    jvm: Any = spark._jvm
+    folder = jvm.org.apache.hadoop.fs.Path(path)
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    return str(files.makeQualified(folder).toUri().toString()), bool(files.exists(folder))
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Count the shuffles that Spark runs by itself and that no method of ours can see: SQL commands,
-streaming queries, MLlib, callers in the JVM, RDDs, caches that are filled.
+"""Count the shuffles that Spark runs by itself and that no method of ours can see: streaming
+queries, MLlib, callers in the JVM, RDDs, caches that are filled, some SQL commands.
 
 The shuffles are those of the whole application, with all its sessions, as far as Spark still has
 their jobs (`spark.ui.retainedJobs`). Spark's web pages may be off.

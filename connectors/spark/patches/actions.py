@@ -16,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 
 from ..jvm.scheduler import session_name
+from .commands import run_sql
 from .runs import Runs
-from .writers import SAVES, frame_of, save
+from .writers import SAVES, save
 
 Original = Callable[..., Any]
 Action = Callable[..., Any]  # takes `Runs`, the original, and the arguments of the original
@@ -70,23 +71,28 @@ def _methods() -> dict[tuple[type, str], Any]:
     return {
         **{(Classic, name): _replacement(Classic.__dict__[name], acts[name]) for name in acts},
         **{
-            (kind, name): _replacement(kind.__dict__[name], save, frame_of)
+            (kind, name): _replacement(kind.__dict__[name], save, lambda writer: writer._spark)
             for kind, names in SAVES.items()
             for name in names
         },
+        (SparkSession, "sql"): _replacement(SparkSession.sql, run_sql, lambda spark: spark),
         (Classic, "rdd"): rdd,
     }
 
 
+def _session_of(df: DataFrame) -> SparkSession:
+    return df.sparkSession
+
+
 def _replacement(
-    original: Callable[..., Any], action: Action, df_of: Callable[[Any], DataFrame] = lambda df: df
+    original: Original, action: Action, session_of: Callable[[Any], SparkSession] = _session_of
 ) -> Callable[..., Any]:
     """Return a method that calls `action` where a session is entered, else the original. Actions
     that an action runs inside are left to Spark."""
 
     @wraps(original)
     def method(self: Any, *args: Any, **more: Any) -> Any:
-        if (runs := _runs_of(df_of(self))) is None:
+        if (runs := _runs_of(session_of(self))) is None:
             return original(self, *args, **more)
         with _alone():
             return action(runs, original, self, *args, **more)
@@ -134,7 +140,7 @@ def _iterate(_: Runs, original: Original, df: DataFrame, *args: Any, **more: Any
     actions of this thread go on meanwhile. Spark runs the query if the session has left since the
     user asked for rows."""
     with ExitStack() as running:
-        if (runs := _runs_of(df)) is not None:
+        if (runs := _runs_of(df.sparkSession)) is not None:
             with _alone():
                 df = running.enter_context(runs.again(df, False, ""))
         yield from original(df, *args, **more)
@@ -155,11 +161,11 @@ def _alone() -> Iterator[None]:
         _within.active = False
 
 
-def _runs_of(df: DataFrame) -> Runs | None:
-    """Return how the queries of a DataFrame's session run; None where Spark runs them."""
+def _runs_of(spark: SparkSession) -> Runs | None:
+    """Return how the queries of a session run; None where Spark runs them."""
     if getattr(_within, "active", False):
         return None
-    name = session_name(df.sparkSession)
+    name = session_name(spark)
     with _lock:
         entered = _entered.get(name)
         return entered[-1] if entered else None

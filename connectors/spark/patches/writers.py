@@ -30,15 +30,9 @@ SAVES: dict[type, tuple[str, ...]] = {
 }
 
 
-def frame_of(writer: Any) -> DataFrame:
-    """Return the DataFrame that a writer saves."""
-    df: DataFrame = writer._df
-    return df
-
-
 def save(runs: Runs, original: Callable[..., Any], writer: Any, *args: Any, **more: Any) -> Any:
     """Save the rows of a writer's DataFrame, by the original method."""
-    df, name = frame_of(writer), original.__name__
+    df, name = writer._df, original.__name__
     arguments = signature(original).bind(writer, *args, **more).arguments
     if _is_settled(writer, name, arguments):
         return original(writer, *args, **more)
@@ -68,9 +62,14 @@ def _refusal(writer: Any, name: str, arguments: Mapping[str, Any]) -> str:
     if name not in ("save", *FILES) or _mode(writer, arguments) != "overwrite":
         return ""
     folder, exists = target(writer, arguments.get("path"))
-    read = writer._df.inputFiles() if exists else []
-    overlap = any(_plain(file).startswith(f"{_plain(folder)}/") for file in read)
-    return f"{folder} is read, and overwritten" if overlap else ""
+    return overwritten_input(writer._df, folder) if exists else ""
+
+
+def overwritten_input(df: DataFrame, folder: str) -> str:
+    """Return why a query is left to Spark that overwrites a folder, empty if it reads no file of
+    the folder."""
+    reads = any(_plain(file).startswith(f"{_plain(folder)}/") for file in df.inputFiles())
+    return f"{folder} is read, and overwritten" if reads else ""
 
 
 def _mode(writer: Any, arguments: Mapping[str, Any]) -> str:

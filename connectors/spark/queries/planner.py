@@ -49,6 +49,7 @@ _ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
+_INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
@@ -305,6 +306,7 @@ class Planner:
         with self._lock:
             together = self._jvm["union"](self._stages.appended(fuse.apply(plan)))
             executed = merge.apply(together).children().last()
+            self._jvm.only(_INFO).fromSparkPlan(executed)  # makes metrics, which tasks cannot make
             self._stages = self._stages.appended(executed)
         return executed
 

@@ -164,9 +164,9 @@ class SessionQueries:
 
     @contextmanager
     def _running(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
-        """Run a query that is asked for once. Its stored rows are released after the action, or
+        """Run a new query that is asked for once. Its stored rows are released after the action, or
         with the job."""
-        with self._instead(df, collected, refusal) as out:
+        with self._instead(df, collected, refusal, True) as out:
             try:
                 yield out
             finally:
@@ -219,15 +219,17 @@ class SessionQueries:
                     self.keep(out, done.results)
 
     @contextmanager
-    def _instead(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
+    def _instead(
+        self, df: DataFrame, collected: bool, refusal: str, is_new: bool = False
+    ) -> Iterator[DataFrame]:
         """Yield the DataFrame to run for a query: the query itself where Spark has to run it."""
         with self.in_use.query():
-            out, reasons = self._try_offload(df, collected, refusal)
+            out, reasons = self._try_offload(df, collected, refusal, is_new)
             with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
                 yield out
 
     def _try_offload(
-        self, df: DataFrame, collected: bool, refusal: str
+        self, df: DataFrame, collected: bool, refusal: str, is_new: bool
     ) -> tuple[DataFrame, list[str]]:
         """Return the DataFrame to run for a query, and why Spark runs all or some of it."""
         if df.isStreaming:
@@ -241,7 +243,7 @@ class SessionQueries:
                 out = self.offload_by(query, df)
                 return out, filled + [why for _, why in self.finished[out].refused]
             reasons = refusals if all(refusals) else [refusal]
-            if query.reads_cache(df):
+            if not is_new and query.reads_cache(df):
                 df = df.select("*")  # planned anew: the user's plan could outlive the cache
         except Exception as exc:
             if is_sparks(exc):
