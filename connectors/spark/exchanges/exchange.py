@@ -295,7 +295,7 @@ class Exchanger:
     def drop(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result that nobody will read. Errors are suppressed: the caller raises the
         error that came before."""
-        self.job_context.reruns.forget(descriptor.result)
+        self.job_context.forget(descriptor.result)
         with suppress(HeadgateError):
             self.job_context.master.release_partition_externally(descriptor)
 

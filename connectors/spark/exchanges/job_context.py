@@ -39,9 +39,19 @@ class KnownScans:
 
     _scans: dict[int, Sequence[tuple[ResultId, bool]]] = field(default_factory=dict)
     """By the RDD's id: the results that it reads, and whether each is `ordered`."""
+    _of: dict[ResultId, list[int]] = field(default_factory=dict)
+    """The RDDs that read a result."""
 
     def add(self, scan: int, written: Iterable[StoredExchange]) -> None:
-        self._scans[scan] = [(exchange.descriptor.result, exchange.ordered) for exchange in written]
+        reads = [(exchange.descriptor.result, exchange.ordered) for exchange in written]
+        self._scans[scan] = reads
+        for result, _ in reads:
+            self._of.setdefault(result, []).append(scan)
+
+    def forget(self, result: ResultId) -> None:
+        """Forget the RDDs that read a result which is released."""
+        for scan in self._of.pop(result, ()):
+            self._scans.pop(scan, None)
 
     def inputs(self, lineage: Lineage) -> tuple[tuple[ResultId, ...], bool]:
         """Return the results that a map stage reads, and whether a rerun of the stage would give
@@ -71,3 +81,8 @@ class JobContext:
         self.predicted_gets[result] = gets
         if len(self.predicted_gets) > _PREDICTED_MAX:
             del self.predicted_gets[next(iter(self.predicted_gets))]
+
+    def forget(self, result: ResultId) -> None:
+        """Forget what is only needed until a result is released."""
+        self.reruns.forget(result)
+        self.known.forget(result)

@@ -14,8 +14,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ..jvm.scheduler import session_name
+from .batches import foreach_batch
 from .commands import run_sql
 from .runs import Runs
 from .writers import SAVES, save
@@ -55,6 +57,12 @@ def leave(spark: SparkSession, runs: Runs) -> None:
             _replaced.clear()
 
 
+def is_entered(spark: SparkSession, runs: Runs) -> bool:
+    """Return True if `runs` were entered and not left."""
+    with _lock:
+        return runs in _entered.get(session_name(spark), ())
+
+
 def _methods() -> dict[tuple[type, str], Any]:
     """Return the replacement of each method."""
     acts: dict[str, Action] = {
@@ -71,10 +79,13 @@ def _methods() -> dict[tuple[type, str], Any]:
     return {
         **{(Classic, name): _replacement(Classic.__dict__[name], acts[name]) for name in acts},
         **{
-            (kind, name): _replacement(kind.__dict__[name], save, lambda writer: writer._spark)
+            (kind, name): _replacement(kind.__dict__[name], save, _writers_session)
             for kind, names in SAVES.items()
             for name in names
         },
+        (DataStreamWriter, "foreachBatch"): _replacement(
+            DataStreamWriter.foreachBatch, foreach_batch, _writers_session
+        ),
         (SparkSession, "sql"): _replacement(SparkSession.sql, run_sql, lambda spark: spark),
         (Classic, "rdd"): rdd,
     }
@@ -82,6 +93,11 @@ def _methods() -> dict[tuple[type, str], Any]:
 
 def _session_of(df: DataFrame) -> SparkSession:
     return df.sparkSession
+
+
+def _writers_session(writer: Any) -> SparkSession:
+    session: SparkSession = writer._spark
+    return session
 
 
 def _replacement(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 Run = Callable[[DataFrame, bool, str], AbstractContextManager[DataFrame]]
 
@@ -15,8 +15,8 @@ Run = Callable[[DataFrame, bool, str], AbstractContextManager[DataFrame]]
 class Runs:
     """The ways in which a session runs queries.
 
-    Each takes the query, whether the driver collects its rows (a limit then needs no exchange), and
-    why Spark has to run the whole query, empty when it need not.
+    Those that are a `Run` take the query, whether the driver collects its rows (a limit then needs
+    no exchange), and why Spark has to run the whole query, empty when it need not.
     """
 
     once: Run
@@ -25,3 +25,5 @@ class Runs:
     """Run a DataFrame of the user's, whose rows later actions may ask for."""
     keep: Run
     """Run a query whose rows stay readable after the action."""
+    inside: Callable[[SparkSession], AbstractContextManager[None]]
+    """Enter another session, of a stream's batches, for as long as the context is open."""

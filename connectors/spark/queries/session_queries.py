@@ -14,8 +14,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from copy import copy
+from dataclasses import replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Closed, HeadgateError, Invalid
@@ -26,7 +28,7 @@ from ..exchanges.in_use import InUse
 from ..exchanges.lifetimes import Lifetimes, NoReader, Results
 from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
-from ..jvm.catalyst import CatalystDoor
+from ..jvm.catalyst import CatalystDoor, open_door
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
 from ..patches.runs import Runs
@@ -46,11 +48,15 @@ class SessionQueries:
         self.finished = weakref.WeakKeyDictionary[DataFrame, FinishedQuery]()
         self.native: Counter[str] = Counter()
         self.lifetimes = Lifetimes(self.release_all)
-        self.closed = False
+        self._closed = threading.Event()
         self._filling = threading.Lock()
         self._unseen: SparkShuffleCounter | None = None
         self._answers: Answers | None = None
         self._runs: Runs | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
 
     def enter(self) -> None:
         """Run the session's actions here from now on.
@@ -60,9 +66,9 @@ class SessionQueries:
         """
         if self._runs is None:
             self._door()
-            self._unseen = SparkShuffleCounter(self._exchanger.spark)
-            self._answers = Answers(self.forget)
-            self._runs = Runs(self._running, self._asking, self._keeping)
+            self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
+            self._answers = self._answers or Answers(self.forget)
+            self._runs = Runs(self._running, self._asking, self._keeping, self._inside)
         actions.enter(self._exchanger.spark, self._runs)
 
     def leave(self) -> None:
@@ -70,9 +76,25 @@ class SessionQueries:
         if self._runs:
             actions.leave(self._exchanger.spark, self._runs)
 
+    @contextmanager
+    def _inside(self, spark: SparkSession) -> Iterator[None]:
+        """Run the actions of another session of this application here, too. What they store has
+        the same owner: only the session in which they are planned is another."""
+        if self._runs is None or not actions.is_entered(self._exchanger.spark, self._runs):
+            yield
+            return
+        queries = copy(self)
+        queries._exchanger = replace(self._exchanger, spark=spark, door=open_door(spark))
+        queries._runs = None
+        queries.enter()
+        try:
+            yield
+        finally:
+            queries.leave()
+
     def close(self) -> None:
         """Run no query any more, and release nothing: all of the job is about to be released."""
-        self.closed = True
+        self._closed.set()
         self.leave()
         if self._answers:
             self._answers.close()
@@ -102,7 +124,7 @@ class SessionQueries:
     def release_all(self, descriptors: Iterable[ShuffleDescriptor]) -> None:
         for descriptor in descriptors:
             self._exchanger.job_context.master.release_partition_externally(descriptor)
-            self._exchanger.job_context.reruns.forget(descriptor.result)
+            self._exchanger.job_context.forget(descriptor.result)
 
     def require_open(self) -> None:
         if self.closed:
