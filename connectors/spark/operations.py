@@ -23,6 +23,7 @@ class Attempts(ShownTuple[Made]):
     """Attempts at a partition, in the order in which they were started."""
 
     __slots__ = ()
+    kind = Made
 
     def table_of(self, shown: Sequence[Made], hint: tuple[str, ...]) -> Table:
         rows = [

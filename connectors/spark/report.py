@@ -12,7 +12,7 @@ from ...control.model.state import Forgotten, JobState, ResultState
 from ...storage.reading.ways import puts
 from ...storage.stores.costs import COSTS
 from ...storage.stores.request_meter import RequestCounts
-from .tables import Shown, ShownTuple, Table, counted
+from .tables import Shown, ShownTuple, Table, counted, numbered
 
 _COSTS = COSTS["s3-standard"]
 
@@ -59,6 +59,7 @@ class Results(ShownTuple[ResultReport]):
     """Reports in the order of registration."""
 
     __slots__ = ()
+    kind = ResultReport
 
     def table_of(self, shown: Sequence[ResultReport], hint: tuple[str, ...]) -> Table:
         words = ("result", "what", "state")
@@ -114,14 +115,17 @@ class JobReport(Shown):
     def table(self) -> Table:
         forgotten, throttled = self.forgotten.results, self.throttled_puts + self.throttled_gets
         totals = (
-            f"{len(self.results) + forgotten:,} exchanges",
+            numbered(len(self.results) + forgotten, "exchange"),
             f"{forgotten:,} of them forgotten" * (forgotten > 0),
             f"{self.puts:,} PUT, {self.gets:,} GET",
             f"{throttled:,} throttled" * (throttled > 0),
             f"{decimal(self.stored_bytes)} stored, {decimal(self.read_bytes)} read",
             f"${self.price_usd:,.4f}",
         )
-        native = (f"{n:,} shuffles ran in Spark: {reason}" for reason, n in self.native.items())
+        native = (
+            f"{numbered(count, 'shuffle')} ran in Spark: {reason}"
+            for reason, count in self.native.items()
+        )
         heads = (f"job {self.job}: {', '.join(filter(None, totals))}", *native)
         table = self.results.table()
         return replace(table, heads=heads, feet=self.results.hint("this.results"))

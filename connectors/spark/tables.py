@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import SupportsIndex, TypeVar, overload
+from typing import ClassVar, SupportsIndex, TypeVar, overload
 
 from rich.cells import cell_len, set_cell_size
 
 T = TypeVar("T")
 
 _ROWS_SHOWN = 20
+_NO_FORMULAS = "tex2jax_ignore mathjax_ignore"  # else a notebook reads one between two dollars
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Table:
 
     def text(self) -> str:
         """Return aligned lines of plain text. Long words are cut."""
-        rows = [[self._cut(cell) for cell in row] for row in self._filled()]
+        rows = [[cut(cell, self.cell_max) for cell in row] for row in self._filled()]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(
@@ -62,7 +63,8 @@ class Table:
             "".join(f"<div>{escape(_visible(line))}</div>" for line in lines)
             for lines in (self.heads, self.feet)
         )
-        return f"<div>{heads}{f'<table>{body}</table>' if body else ''}{feet}</div>"
+        table = f"<table>{body}</table>" if body else ""
+        return f'<div class="{_NO_FORMULAS}">{heads}{table}{feet}</div>'
 
     def _shown(self) -> list[int]:
         """Return the columns that have text in a row."""
@@ -77,10 +79,6 @@ class Table:
         return [
             [row[at] for at in self._shown()] for row in (self.words + self.numbers, *self.rows)
         ]
-
-    def _cut(self, cell: str) -> str:
-        text, most = _visible(cell), self.cell_max
-        return text if cell_len(text) <= most else set_cell_size(text, most - 1) + "…"
 
     def _lefts(self) -> list[bool]:
         return [at < len(self.words) for at in self._shown()]
@@ -97,14 +95,26 @@ class Shown:
     def __repr__(self) -> str:
         return self.table().text()
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         return self.table().html()
 
 
 class ShownTuple(Shown, tuple[T, ...]):
-    """A tuple that is shown as a table of its last items. A slice of it is one, too."""
+    """A tuple that is shown as a table of its last items. A slice of it is one, too. With items of
+    another kind, as `dataclasses.asdict` makes it, it is shown as any tuple."""
 
     __slots__ = ()
+    kind: ClassVar[type]
+    """The class of the items."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._is_table() else tuple.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return super()._repr_html_() if self._is_table() else None
+
+    def _is_table(self) -> bool:
+        return all(isinstance(item, self.kind) for item in self)
 
     def table(self) -> Table:
         hint = self.hint("this") if self else ("none",)
@@ -152,6 +162,11 @@ class Explanation(str):
         return self._html
 
 
+def numbered(number: int, word: str) -> str:
+    """Return a number of things in words."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def counted(number: int) -> str:
     """Return a number for a column that is left out where all are zero."""
     return f"{number:,}" if number else ""
@@ -160,3 +175,9 @@ def counted(number: int) -> str:
 def _visible(text: str) -> str:
     """Return a text without characters that change how others are shown."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text as it is printed on a terminal, at most so many cells of it."""
+    shown = _visible(text)
+    return shown if cell_len(shown) <= most else set_cell_size(shown, most - 1) + "…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pandas
@@ -11,7 +11,7 @@ import pytest
 
 from headgate.connectors.spark.operations import Attempts
 from headgate.connectors.spark.report import JobReport, ResultReport, Results
-from headgate.connectors.spark.tables import Explanation
+from headgate.connectors.spark.tables import Explanation, Shown
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.inquiry.history import Made
 from headgate.control.model.state import Forgotten, Reads, Written
@@ -45,9 +45,18 @@ class Tags(HTMLParser):
         self.texts.append(data)
 
 
+def html(value: Shown) -> str:
+    """Return the HTML that a notebook shows."""
+    page = value._repr_html_()
+    assert page is not None
+    return page
+
+
 def job(results: Results) -> JobReport:
     forgotten = Forgotten(5, Written(1, 6, 7, 80), Reads(1, 2, 3, 4))
-    return JobReport("nightly", results, {"a cache <b>": 2}, forgotten, RequestCounts(puts=1))
+    return JobReport(
+        "nightly", results, {"a cache <b>": 2, "x": 1}, forgotten, RequestCounts(puts=1)
+    )
 
 
 def test_results_in_a_terminal() -> None:
@@ -75,6 +84,9 @@ def test_results_are_the_tuple_that_they_were() -> None:
     assert (copy, type(copy)) == (plain, Results)
     assert pandas.DataFrame(results)["rows"].tolist() == [FIRST.rows, SECOND.rows]
     assert job(results) == job(Results(plain))
+    fields = asdict(job(results))["results"]  # of the same class, with other items
+    assert repr(fields) == repr((asdict(FIRST), asdict(SECOND)))
+    assert fields._repr_html_() is None
 
 
 def test_a_long_list_is_cut() -> None:
@@ -84,30 +96,30 @@ def test_a_long_list_is_cut() -> None:
     assert lines[-1] == "183 earlier ones are not shown: slice this with [:183]"
     assert (len(lines), lines[-2][:6]) == (22, "1-0202")
     assert str(many[:183]).splitlines()[-2][:6] == "1-0182"
-    tags = Tags(many._repr_html_())
+    tags = Tags(html(many))
     assert (tags.tags.count("tr"), lines[-1] in tags.texts) == (21, True)
     assert "183 earlier ones are not shown: slice this.results with [:183]" in str(job(many))
     assert "not shown" not in str(many[:20])
-    assert len(many._repr_html_()) < 20_000
+    assert len(html(many)) < 20_000
 
 
 def test_text_of_users_is_harmless() -> None:
     """Labels are escaped in HTML. In a terminal they are cut, and act on nothing."""
     results = Results([replace(FIRST, label=EVIL, released=EVIL), SECOND])
-    tags = Tags(results._repr_html_())
+    tags = Tags(html(results))
     assert "script" not in tags.tags
     assert any(text.startswith("<script>alert(1)</script> \\x1b[31mred\\n") for text in tags.texts)
     lines = str(results).splitlines()
     assert len(lines) == 3
     assert all(line.isprintable() for line in lines)
     assert "…" in lines[1]
-    assert "b" not in Tags(job(results)._repr_html_()).tags
+    assert "b" not in Tags(html(job(results))).tags
     assert "script" not in Tags(Explanation(EVIL, EVIL, results.table())._repr_html_()).tags
 
 
 def test_html_is_small_and_plain() -> None:
     """A notebook's theme gives the colours, and nothing is loaded."""
-    page = job(Results([FIRST, SECOND]))._repr_html_()
+    page = html(job(Results([FIRST, SECOND])))
     tags = Tags(page)
     assert (
         {"table", "th", "td"}
@@ -119,18 +131,23 @@ def test_html_is_small_and_plain() -> None:
             "td",
         }
     )
-    assert tags.attributes == {"style=text-align:left", "style=text-align:right"}
+    assert tags.attributes == {
+        "class=tex2jax_ignore mathjax_ignore",
+        "style=text-align:left",
+        "style=text-align:right",
+    }
     assert len(page) < 3_000
 
 
 def test_a_job_report() -> None:
     """The totals stand above the table. The dataclass is as it was."""
     report = job(Results([FIRST]))
-    head, native, *table = str(report).splitlines()
+    head, native, single, *table = str(report).splitlines()
     assert head == (
         "job nightly: 6 exchanges, 5 of them forgotten, 14 PUT, 11 GET, 9.7 kB stored, "
         "4.7 kB read, $0.0001"
     )
+    assert single == "1 shuffle ran in Spark: x"
     assert native == "2 shuffles ran in Spark: a cache <b>"
     assert table == str(Results([FIRST])).splitlines()
     assert report == replace(report)
