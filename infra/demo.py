@@ -49,7 +49,7 @@ _LOG_TAIL_CHARS = 4_000
 _CONF: dict[str, bool | float | int | str | None] = {
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.showConsoleProgress": "true",  # unseen, with all that the JVM writes; ours stays off
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": str(_SUBPARTITIONS),
     "spark.headgate.job.id": _JOB,

@@ -26,6 +26,7 @@ from ...storage.stores.costs import COSTS, kind_of
 from .exchanges.budget import Budget
 from .exchanges.exchange import Exchanger
 from .exchanges.job_context import JobContext
+from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .services import JobServices, StartLocal, open_services
@@ -36,6 +37,7 @@ from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
+_SPARKS_BAR = "spark.ui.showConsoleProgress"
 
 
 def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
@@ -102,7 +104,10 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
         epoch = master.state(worker.job).epoch
         exchanges = settings.exchanges
         budget = _budget(exchanges, worker)
-        job_context = JobContext(master, services.store, worker, exchanges, epoch, reruns, budget)
+        progress = Progress(_line(spark))
+        job_context = JobContext(
+            master, services.store, worker, exchanges, epoch, reruns, budget, progress
+        )
         door = None
         if exchanges.catalyst != "off" and (door := open_door(spark)) is None:
             _LOG.warning(
@@ -114,6 +119,12 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
     except BaseException:
         master.close()
         raise
+
+
+def _line(spark: SparkSession) -> ProgressLine | None:
+    """Return the line for the progress of exchanges, unless Spark shows their stages itself."""
+    is_shown = is_true(spark.sparkContext.getConf().get(_SPARKS_BAR))
+    return None if is_shown else progress_line()
 
 
 def _budget(settings: ExchangeSettings, worker: WorkerSettings) -> Budget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -13,8 +13,25 @@ from ...control.inquiry.history import Made, why
 from ...control.snapshots.resume import follow_all
 from .exchanges.job_context import JobContext
 from .services import JobServices
+from .tables import ShownTuple, Table
 
 _EVENTS_MAX = 500
+_CELL_MAX = 72
+
+
+class Attempts(ShownTuple[Made]):
+    """Attempts at a partition, in the order in which they were started."""
+
+    __slots__ = ()
+    kind = Made
+
+    def table_of(self, shown: Sequence[Made], hint: tuple[str, ...]) -> Table:
+        rows = [
+            (str(made.attempt), made.outcome, made.reason, ", ".join(map(str, made.offsets)))
+            for made in shown
+        ]
+        words = ("attempt", "outcome", "because")
+        return Table(words, ("offsets",), rows, feet=hint, cell_max=_CELL_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,7 @@ class Operations:
         """Return True if this job loses nothing with the executors of a host."""
         return self._context.master.may_release_executor(self._context.worker.job, host)
 
-    def why(self, result: str, partition: int) -> tuple[Made, ...]:
+    def why(self, result: str, partition: int) -> Attempts:
         """Return every attempt at a partition, with its reason and its outcome.
 
         Raises:
@@ -51,4 +68,4 @@ class Operations:
                     at = follower.position()
                     raise Unavailable(f"the log of job {job} was read up to {at} of {end}")
                 records += follower.poll(_EVENTS_MAX, deadline.poll_s)
-        return why(records, PartitionId(ResultId(result), partition))
+        return Attempts(why(records, PartitionId(ResultId(result), partition)))

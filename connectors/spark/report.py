@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich.filesize import decimal
 
 from ...control.ids import ResultId
 from ...control.model.state import Forgotten, JobState, ResultState
 from ...storage.reading.ways import puts
 from ...storage.stores.costs import COSTS
 from ...storage.stores.request_meter import RequestCounts
+from .tables import Shown, ShownTuple, Table, counted, numbered
 
 _COSTS = COSTS["s3-standard"]
 
@@ -52,12 +55,25 @@ class ResultReport:
         return _COSTS.usd(self.puts, self.gets)
 
 
-@dataclass(frozen=True, slots=True)
-class JobReport:
+class Results(ShownTuple[ResultReport]):
+    """Reports in the order of registration."""
+
+    __slots__ = ()
+    kind = ResultReport
+
+    def table_of(self, shown: Sequence[ResultReport], hint: tuple[str, ...]) -> Table:
+        words = ("result", "what", "state")
+        numbers = ("size", "rows", "stored", "PUT", "GET", "predicted", "read")
+        rare = ("superseded", "throttled")
+        return Table(words, numbers + rare, [_row(each) for each in shown], feet=hint)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JobReport(Shown):
     """The exchanges of a job. The sums cover all exchanges, forgotten results included."""
 
     job: str
-    results: tuple[ResultReport, ...]
+    results: Results
     native: Mapping[str, int]
     """Shuffles that this driver left to Spark: their number by reason."""
     forgotten: Forgotten
@@ -96,6 +112,24 @@ class JobReport:
     def price_usd(self) -> float:
         return _COSTS.usd(self.puts, self.gets)
 
+    def table(self) -> Table:
+        forgotten, throttled = self.forgotten.results, self.throttled_puts + self.throttled_gets
+        totals = (
+            numbered(len(self.results) + forgotten, "exchange"),
+            f"{forgotten:,} of them forgotten" * (forgotten > 0),
+            f"{self.puts:,} PUT, {self.gets:,} GET",
+            f"{throttled:,} throttled" * (throttled > 0),
+            f"{decimal(self.stored_bytes)} stored, {decimal(self.read_bytes)} read",
+            f"${self.price_usd:,.4f}",
+        )
+        native = (
+            f"{numbered(count, 'shuffle')} ran in Spark: {reason}"
+            for reason, count in self.native.items()
+        )
+        heads = (f"job {self.job}: {', '.join(filter(None, totals))}", *native)
+        table = self.results.table()
+        return replace(table, heads=heads, feet=self.results.hint("this.results"))
+
 
 def job_report(
     state: JobState,
@@ -103,7 +137,7 @@ def job_report(
     predicted_gets: Mapping[ResultId, int],
     driver: RequestCounts,
 ) -> JobReport:
-    results = tuple(
+    results = Results(
         _report(name, state.results[name], predicted_gets.get(name, -1)) for name in state.results
     )
     return JobReport(state.job, results, native, state.forgotten, driver)
@@ -128,4 +162,26 @@ def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultR
         released=result.fate.released,
         throttled_puts=written.throttled,
         throttled_gets=reads.throttled,
+    )
+
+
+def _row(report: ResultReport) -> tuple[str, ...]:
+    state = f"{report.consumable} of {report.partitions}"
+    if report.released is not None:
+        state = f"released: {report.released}"
+    elif report.consumable == report.partitions:
+        state = "complete"
+    return (
+        report.result,
+        report.label,
+        state,
+        f"{report.partitions} x {report.subpartitions}",
+        f"{report.rows:,}",
+        decimal(report.stored_bytes),
+        f"{report.puts:,}",
+        f"{report.gets:,}",
+        f"{report.predicted_gets:,}" if report.predicted_gets >= 0 else "",
+        decimal(report.read_bytes),
+        counted(report.superseded),
+        counted(report.throttled_puts + report.throttled_gets),
     )

@@ -13,16 +13,16 @@ from pyspark.sql.types import StructType
 
 from ...control.errors import Invalid, Retryable
 from ...control.ids import JobId, ResultId
-from ...control.inquiry.history import Made
 from . import explain
 from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
-from .operations import Operations
+from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
-from .report import JobReport, ResultReport, job_report
+from .report import JobReport, Results, job_report
 from .services import JobServices
+from .tables import Explanation
 from .warm_up import WarmUp
 
 P = ParamSpec("P")
@@ -103,7 +103,7 @@ class Headgate:
         """
         return self._exchanger.mapped(self._written_of(df), df.schema, func, schema)
 
-    def explain(self, df: DataFrame) -> str:
+    def explain(self, df: DataFrame) -> Explanation:
         """Return the plan of a query and, for each of its exchanges, whether it runs here. For a
         DataFrame that `offload` returned, add rows, bytes, requests, seconds and skew.
 
@@ -127,7 +127,7 @@ class Headgate:
         self._written[frame] = written
         return frame
 
-    def results(self) -> tuple[ResultReport, ...]:
+    def results(self) -> Results:
         """Return a report on each exchange of the job, in the order of registration; those that the
         master has forgotten are left out."""
         return self._report({}).results
@@ -195,7 +195,7 @@ class Headgate:
         """Deprecated: use `ops.may_release_executor`."""
         return _moved("may_release_executor", self.ops.may_release_executor)(host)
 
-    def why(self, result: str, partition: int) -> tuple[Made, ...]:
+    def why(self, result: str, partition: int) -> Attempts:
         """Deprecated: use `ops.why`."""
         return _moved("why", self.ops.why)(result, partition)
 

@@ -133,7 +133,12 @@ class LostObjects:
         result = state.results.get(self._result)
         if result is None:
             raise failure
-        over = result.fate.released or state.closed or state.failed
+        ends = {
+            "the result was released": result.fate.released,
+            "the job was closed": state.closed,
+            "the job has failed": state.failed,
+        }
+        over = next((f"{end}, {why}" for end, why in ends.items() if why is not None), None)
         if over is not None and not (result.kept and state.failed is None):
             raise Lost(f"{failure}; it is not made again: {over}") from failure
         return result

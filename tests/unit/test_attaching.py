@@ -21,7 +21,8 @@ from headgate.storage.limits import Limits
 from headgate.storage.stores.memory import MemoryBlobStore
 
 JOB = job_id("job")
-SPARK: Any = SimpleNamespace(version="4.3.0", sparkContext=SimpleNamespace(appName="tests"))
+CONTEXT = SimpleNamespace(appName="tests", getConf=dict[str, str])
+SPARK: Any = SimpleNamespace(version="4.3.0", sparkContext=CONTEXT)
 
 
 def fail(*_: object) -> None:

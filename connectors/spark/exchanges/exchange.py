@@ -227,13 +227,14 @@ class Exchanger:
         descriptor = ShuffleDescriptor(job, result, partitions, output.subpartitions, context.epoch)
         writing = Writing(stage, output.settings)
         try:
-            # the log has the registration when this returns, so tasks may begin
-            registered = context.master.register_partition_with_producer(
-                job, partition, ProducerDescriptor(0, partitions)
-            )
-            rows = writing.run()
-            self._await_registered(registered, result)
-            state = context.master.await_complete(descriptor)
+            with context.progress.of(result, context.reruns.state_of):
+                # the log has the registration when this returns, so tasks may begin
+                registered = context.master.register_partition_with_producer(
+                    job, partition, ProducerDescriptor(0, partitions)
+                )
+                rows = writing.run()
+                self._await_registered(registered, result)
+                state = context.master.await_complete(descriptor)
             check_rows(state, rows)
             context.reruns.keep(result, writing)
         except BaseException:

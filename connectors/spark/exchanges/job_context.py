@@ -13,6 +13,7 @@ from ..jvm.catalyst import Lineage
 from ..settings import ExchangeSettings
 from ..tasks.exchange_tasks import ReadTask, WorkerSettings
 from .budget import Budget
+from .progress import Progress
 from .rerun import Reruns
 
 _PREDICTED_MAX = 10_000
@@ -73,6 +74,7 @@ class JobContext:
     epoch: int
     reruns: Reruns
     budget: Budget
+    progress: Progress
     predicted_gets: dict[ResultId, int] = field(default_factory=dict)
     """The requests that the readers of each of the latest results are expected to send."""
     known: KnownScans = field(default_factory=KnownScans)
