@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix test-iceberg bench trace bench-operators tpch tpcds queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-real test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ tpch: stack  ## TPC-H by Spark alone and through Headgate (SF=1)
 
 tpcds: stack  ## TPC-DS by Spark alone, through Headgate and by DuckDB, in eight settings (SF=1)
 	@$(BIN)/python -m tests.bench tpcds --scale $(SF) --rounds 1 $(ARGS)
+
+unchanged: stack  ## TPC-H and TPC-DS by an application that does not know Headgate (SF=1)
+	@$(BIN)/python -m tests.bench unchanged --scale $(SF) $(ARGS)
 
 bench-operators: stack  ## functions for groups of rows, by Spark alone and through Headgate
 	@$(BIN)/python -m tests.bench operators --rounds 1 $(ARGS)

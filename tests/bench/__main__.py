@@ -24,6 +24,7 @@ from . import (
     tpch,
     trace,
     transfer,
+    unchanged,
     values,
     ways,
 )
@@ -39,6 +40,7 @@ _ALONE = {
     "first",
     "trace",
     "scale",
+    "unchanged",
 }  # no session
 
 
@@ -75,6 +77,8 @@ def main() -> None:
         console.print(values.run(chosen.rounds))
     if "first" in chosen.tables:
         console.print(first.run(chosen.rounds))
+    if "unchanged" in chosen.tables:
+        console.print(*unchanged.run(chosen.scale))
     if "trace" in chosen.tables:
         console.print(trace.run(chosen.rounds * 4, chosen.picture))
     if set(chosen.tables) <= _ALONE:

@@ -23,15 +23,23 @@ TABLES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "regio
 _QUERIES = Path(__file__).with_name("tpch.sql")
 
 
-def views(spark: SparkSession, scale: float) -> None:
-    """Create views of the tables, which are generated once."""
+def tables(scale: float) -> Path:
+    """Return the folder with the tables of a scale, which is made once."""
     folder = DATA / f"tpch-{scale:g}"
-    if not folder.exists():
-        tool = str(Path(sys.executable).with_name("tpchgen-cli"))
-        command = [tool, "parquet", "-s", f"{scale:g}", "--output-dir", str(folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder if folder.exists() else generated(folder, scale)
+
+
+def generated(folder: Path, scale: float) -> Path:
+    """Write every table as a Parquet file, and return the folder."""
+    tool = str(Path(sys.executable).with_name("tpchgen-cli"))
+    command = [tool, "parquet", "-s", f"{scale:g}", "--output-dir", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def views(spark: SparkSession, scale: float) -> None:
     for name in TABLES:
-        spark.read.parquet(str(folder / f"{name}.parquet")).createOrReplaceTempView(name)
+        spark.read.parquet(str(tables(scale) / f"{name}.parquet")).createOrReplaceTempView(name)
 
 
 def queries() -> dict[int, str]:

@@ -21,6 +21,7 @@ from headgate.control.kafka.settings import KafkaSettings
 from headgate.control.model.state import JobState
 from headgate.infra.start import commands
 
+from ..bench import tpch, unchanged
 from .conftest import QUICK_JAVA, Place, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -195,3 +196,14 @@ def test_the_start_up_hook(
     plain_python(place, job, line, **{"spark.headgate.enabled": "true"})
     commands.remove_hook()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_queries_of_an_application(tmp_path: Path) -> None:
+    """Queries of TPC-H have Spark's answers, and all of their exchanges are released."""
+    tables, texts = tpch.generated(tmp_path, 0.01), tpch.queries()
+    texts = {number: texts[number] for number in (1, 3, 13, 18, 21)}
+    expected = unchanged.ask("Spark alone", tables, texts)
+    given = unchanged.ask("headgate run", tables, texts)
+    assert unchanged.wrong(expected.rows, given.rows) == []
+    assert given.exchanges > len(texts)
+    assert given.left == 0
