@@ -14,13 +14,14 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from ...control import __version__
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, master_command
 from ..doctor import CheckVerdict
 from ..start import commands
 from ..target import Target
 from . import job_commands, log_commands, views
-from .options import HAS_DEVSTACK, err, out, targeted
+from .options import err, out, require, targeted
 
 
 class _Commands(TyperGroup):
@@ -38,7 +39,6 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Headgate: a shuffle for PySpark over Kafka and object storage.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,9 +49,28 @@ app.add_typer(log_commands.app)
 app.add_typer(job_commands.app)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"headgate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def front(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Headgate: a shuffle for PySpark over Kafka and object storage."""
+
+
 @app.command("demo")
 def run_demo() -> None:
     """Run an exchange on an embedded stack, and show what its log tells. Takes half a minute."""
+    require("the demo", "spark", "embedded")
     from ..demo import run  # only here: it needs pyspark, which an operator's machine may not have
 
     raise typer.Exit(run())
@@ -74,7 +93,7 @@ def run_doctor(target: Target) -> None:
 @stack_app.command()
 def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     state = stack.up(nodes)
@@ -85,7 +104,7 @@ def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> 
 @stack_app.command()
 def status() -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     state = stack.status()
@@ -98,17 +117,11 @@ def status() -> None:
 @stack_app.command()
 def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
     """Stop Kafka and MinIO."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     stack.down(wipe)
     out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
-
-
-def _require_devstack() -> None:
-    """Refuse a command of the stack without the packages that it imports."""
-    if not HAS_DEVSTACK:
-        raise Invalid("the local stack needs psutil and filelock: pip install 'headgate[stack]'")
 
 
 @app.command("master")
