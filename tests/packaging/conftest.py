@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,13 +43,21 @@ class CleanFolder:
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
             "COLUMNS": "200",
         }
-        return subprocess.run(
+        with subprocess.Popen(
             ["bash", "-euc", command],
             cwd=self.path,
             env={**kept, **ours, **more},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-        )
+            start_new_session=True,
+        ) as running:
+            try:
+                out, err = running.communicate()
+            except BaseException:  # a test that takes too long leaves no Spark behind
+                os.killpg(running.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, running.returncode, out, err)
 
 
 def blocks(page: str) -> list[str]:

@@ -15,7 +15,7 @@ import headgate
 from ..spark.conftest import Place, real_place
 from .conftest import README, ROOT, CleanFolder, blocks
 
-pytestmark = [pytest.mark.package, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.package, pytest.mark.timeout(600)]
 
 NOWHERE = "--broker 127.0.0.1:1"
 APPLICATION = "from pyspark.sql import SparkSession"
