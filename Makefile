@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,10 +47,11 @@ test: $(INSTALLED) java  ## the tests that need no service
 	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # A checker that finds no files reports success: each count is held against the files on disk.
-lint: $(INSTALLED)  ## ruff, and who may import whom
+lint: $(INSTALLED)  ## ruff, who may import whom, and hadolint
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/hadolint docs/executors.dockerfile
 	@expected=$$(find $(ROOMS) -name '*.py' | wc -l); \
 	  seen=$$($(BIN)/python -c 'import grimp; print(len(grimp.build_graph("headgate", cache_dir=None).modules))'); \
 	  test "$$seen" -ge "$$expected" \
@@ -76,6 +77,19 @@ stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 
 test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
 	@$(BIN)/python -m pytest -m real -n 2 --dist loadfile $(ARGS)
+
+# From a copy of what git knows: setuptools would ship what older builds have left in a work tree.
+TREE := .venv/tree
+
+dist: $(INSTALLED)  ## the wheel and the sdist, in dist/
+	@rm -rf dist $(TREE) && mkdir -p dist $(TREE)
+	@git ls-files -z | tar --create --null --files-from=- | tar --extract --directory $(TREE)
+	@$(BIN)/python -m build --no-isolation --outdir dist $(TREE) > .venv/dist.txt 2>&1 \
+	  || { cat .venv/dist.txt; exit 1; }
+	@$(BIN)/twine --no-color check --strict dist/*
+
+package: dist stack  ## the wheel and the sdist, checked, installed and run in environments of their own
+	@$(BIN)/python -m pytest -m package tests/packaging $(ARGS)
 
 VERSIONS ?= 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
 OF_SPARK := repartition types offload adaptive actions caches commands generated executor_loss

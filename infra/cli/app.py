@@ -21,7 +21,7 @@ from ..doctor import CheckVerdict
 from ..start import commands
 from ..target import Target
 from . import fields, job_commands, log_commands, views
-from .options import HAS_DEVSTACK, Json, err, out, show, targeted
+from .options import Json, err, out, require, show, targeted
 
 
 class _Commands(TyperGroup):
@@ -48,17 +48,19 @@ app.add_typer(log_commands.app)
 app.add_typer(job_commands.app)
 
 
-def _say_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         out.print(f"headgate {__version__}")
-        raise typer.Exit()
+        raise typer.Exit
 
 
 @app.callback()
-def before_any_command(
+def front(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Headgate: a shuffle for PySpark over Kafka and object storage."""
@@ -67,6 +69,7 @@ def before_any_command(
 @app.command("demo")
 def run_demo() -> None:
     """Run an exchange on an embedded stack, and show what its log tells. Takes half a minute."""
+    require("the demo", "spark", "embedded")
     from ..demo import run  # only here: it needs pyspark, which an operator's machine may not have
 
     raise typer.Exit(run())
@@ -91,7 +94,7 @@ def up(
     nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1, as_json: Json = False
 ) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     state = stack.up(nodes)
@@ -102,7 +105,7 @@ def up(
 @stack_app.command()
 def status(as_json: Json = False) -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     state = stack.status()
@@ -117,18 +120,12 @@ def down(
     wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False, as_json: Json = False
 ) -> None:
     """Stop Kafka and MinIO."""
-    _require_devstack()
+    require("the local stack", "stack")
     from ..devstack import stack
 
     stack.down(wipe)
     line = "the stack is down" + (", its data is gone" if wipe else "; its data stays")
     show(as_json, [line], [{"up": False, "wiped": wipe}])
-
-
-def _require_devstack() -> None:
-    """Refuse a command of the stack without the packages that it imports."""
-    if not HAS_DEVSTACK:
-        raise Invalid("the local stack needs psutil and filelock: pip install 'headgate[stack]'")
 
 
 @app.command("master")

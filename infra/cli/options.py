@@ -20,7 +20,12 @@ from ..spelling import spelled
 from ..target import Target
 
 _COLUMNS_MAX = 10_000
-HAS_DEVSTACK = all(map(find_spec, ("filelock", "psutil")))
+_PACKAGES = {
+    "spark": ("pyspark",),
+    "embedded": ("moto", "flask", "flask_cors"),
+    "stack": ("psutil", "filelock"),
+}
+"""The packages of each extra that a command imports."""
 
 
 class Terminal(Console):
@@ -45,6 +50,20 @@ class Terminal(Console):
 
 
 out, err = Terminal(), Terminal(stderr=True)
+
+
+def missing(*extras: str) -> list[str]:
+    """Return the packages of these extras that are not installed."""
+    packages = [package for extra in extras for package in _PACKAGES[extra]]
+    return [package for package in packages if find_spec(package) is None]
+
+
+def require(subject: str, *extras: str) -> None:
+    """Refuse a command without the packages that it imports, and name their extras."""
+    if absent := missing(*extras):
+        advice = f"pip install 'headgate[{','.join(extras)}]'"
+        raise Invalid(f"{subject} needs {', '.join(absent)}: {advice}")
+
 
 Job = Annotated[str, typer.Option(help="Name of the job.")]
 JobOrAll = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
@@ -94,7 +113,7 @@ def _target(
     options = _environment("HEADGATE_KAFKA_", ".") | _pairs(kafka)
     s3_options = _environment("HEADGATE_S3_", "_") | _pairs(s3)
     local = None
-    if HAS_DEVSTACK and not (broker or store):
+    if not (broker or store or missing("stack")):
         from ..devstack import stack
 
         local = stack.status()

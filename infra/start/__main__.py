@@ -30,6 +30,10 @@ def main() -> None:
     except KeyboardInterrupt:
         close_at_exit()  # now: code that runs later can let Python forget to exit with SIGINT
         raise
+    except ModuleNotFoundError as exc:
+        if exc.name == "pyspark":
+            exc.add_note("headgate run needs a PySpark: pip install 'headgate[spark]'")
+        raise
 
 
 def _run(application: str, as_module: bool, module: ModuleType) -> None:

@@ -54,8 +54,9 @@ def command_of(
         raise Invalid(f"--conf {wrong!r}: use key=value")
     settings = [word for pair in conf for word in ("--conf", pair)]
     given = dict(environment)
-    if not any(pair.startswith(f"{_PYTHON_KEY}=") for pair in conf):
-        given.setdefault(_PYTHON, sys.executable)
+    if python := dict(pair.split("=", 1) for pair in conf).get(_PYTHON_KEY):
+        given[_PYTHON] = python  # only `spark-submit` does so by itself
+    given.setdefault(_PYTHON, sys.executable)
     if not is_module and Path(words[0]).name == _SUBMIT:
         return Command([words[0], *_submitted([*settings, *words[1:]])], given)
     if not is_module and not os.path.exists(words[0]):

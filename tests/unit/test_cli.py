@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+import headgate
 from headgate.control.clock import Deadline
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Unavailable
@@ -18,7 +19,7 @@ from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryDecisions
 from headgate.control.snapshots.resume import read_snapshots
 from headgate.infra import doctor
-from headgate.infra.cli import app, options
+from headgate.infra.cli import options
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
 from headgate.infra.devstack.stack import StackState
@@ -413,8 +414,8 @@ def test_half_of_the_extra_is_none(missing: str) -> None:
     brought, changes nothing for the other commands."""
     code = (
         f"import sys; sys.modules[{missing!r}] = None\n"
-        "from headgate.infra.cli.options import HAS_DEVSTACK\n"
-        "assert not HAS_DEVSTACK"
+        "from headgate.infra.cli.options import missing\n"
+        f"assert missing('stack') == [{missing!r}]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -422,8 +423,7 @@ def test_half_of_the_extra_is_none(missing: str) -> None:
 def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the packages of the local stack its commands have help and say what to install, and
     other commands ask for a broker."""
-    for module in (app, options):
-        monkeypatch.setattr(module, "HAS_DEVSTACK", False)
+    monkeypatch.setattr(options, "missing", lambda *_: ["psutil"])
     for command in ("up", "status", "down"):
         code, _, error = ran("stack", command)
         assert code == 2
@@ -431,3 +431,18 @@ def test_the_stack_needs_its_extra(log: KeptLog, monkeypatch: pytest.MonkeyPatch
         assert 0 == ran("stack", command, "--help")[0]
     monkeypatch.setattr(stack, "status", lambda: pytest.fail("the stack is not asked"))
     assert 0 == ran("events")[0]
+
+
+def test_the_demo_needs_its_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo without its packages is an error of one line that names their extras."""
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    assert ran("demo") == (
+        2,
+        [],
+        "error: the demo needs pyspark, moto, flask, flask_cors: "
+        "pip install 'headgate[spark,embedded]'\n",
+    )
+
+
+def test_the_version(log: KeptLog) -> None:
+    assert ran("--version") == (0, [f"headgate {headgate.__version__}"], "")

@@ -1,14 +1,12 @@
-"""The lock file, the version and the wheel."""
+"""The lock file, the version and the links to the rooms; `make package` checks the wheel."""
 
 from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src/headgate"
 ROOMS = ("control", "storage", "connectors", "infra", "testing")
 LOCK = (ROOT / "requirements.lock").read_text()
-PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z_ =!'A-Z0-9]+)? \\")
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[0-9][0-9a-z.]*)( ; [a-z0-9_ =!<'.A-Z]+)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 IMPLIED = {"botocore", "py4j"}  # boto3 and PySpark pin these to their own versions
-BUILD_LIMIT_S = 100.0
 
 
 @pytest.fixture(scope="module")
@@ -37,25 +34,6 @@ def project() -> dict[str, Any]:
 def pins() -> dict[str, str]:
     matches = (PIN.fullmatch(line) for line in LOCK.splitlines())
     return {pin["name"]: pin["version"] for pin in matches if pin}
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Return the names in a wheel that is built from a copy, so that the build leaves nothing
-    behind."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("src", *ROOMS):
-        shutil.copytree(ROOT / folder, source / folder, ignore=ignored, symlinks=True)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    build += ["--no-deps", "--no-index", "--no-build-isolation", "-w", str(out), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=BUILD_LIMIT_S)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = out.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
 
 
 def test_the_lock_holds_pins_and_hashes_only() -> None:
@@ -107,7 +85,7 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
 def test_the_version_is_the_same_everywhere(project: dict[str, Any]) -> None:
     """The package, its metadata and pyproject.toml have one version: workers and drivers compare
     it."""
-    assert project["project"]["dynamic"] == ["version"]
+    assert "version" in project["project"]["dynamic"]
     source = project["tool"]["setuptools"]["dynamic"]["version"]
     assert source == {"attr": "headgate.control.__version__"}
     assert metadata.version("headgate") == headgate.__version__
@@ -133,26 +111,6 @@ def test_every_folder_with_code_is_a_package() -> None:
     """Every folder with code has an `__init__.py`; without it, the wheel would lack the folder."""
     modules = [module for room in ROOMS for module in ROOT.glob(f"{room}/**/*.py")]
     assert [] == [m for m in modules if not m.with_name("__init__.py").exists()]
-
-
-def test_the_wheel_holds_all_code(shipped: set[str]) -> None:
-    """The wheel holds every module of the package, and no other code."""
-    expected = {f"headgate/{module.name}" for module in PACKAGE.glob("*.py")}
-    for room in ROOMS:
-        expected |= {f"headgate/{m.relative_to(ROOT)}" for m in ROOT.glob(f"{room}/**/*.py")}
-    assert expected == {name for name in shipped if name.endswith(".py")}
-
-
-def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
-    """The wheel holds the schemas, the marker for type checkers, the compose file and the
-    licence."""
-    on_disk = ROOT.glob("control/events/schemas/*.avsc")
-    schemas = {f"headgate/control/events/schemas/{schema.name}" for schema in on_disk}
-    licence = f"headgate-{headgate.__version__}.dist-info/licenses/LICENSE"
-    assert schemas
-    assert (
-        schemas | {"headgate/py.typed", "headgate/infra/devstack/compose.yml", licence} <= shipped
-    )
 
 
 def declared(project: dict[str, Any]) -> set[str]:

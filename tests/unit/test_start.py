@@ -38,12 +38,17 @@ def test_a_module_may_have_any_name() -> None:
     assert "PYSPARK_SUBMIT_ARGS" not in command.environment
 
 
-@pytest.mark.parametrize("chosen", ["environment", "conf"])
-def test_a_python_of_the_workers_that_somebody_has_chosen_stays(chosen: str) -> None:
-    environment = {"PYSPARK_PYTHON": "python9"} if chosen == "environment" else {}
-    conf = ["spark.pyspark.python=python9"] if chosen == "conf" else []
-    command = command_of([APPLICATION], conf, False, environment)
-    assert command.environment.get("PYSPARK_PYTHON") == environment.get("PYSPARK_PYTHON")
+@pytest.mark.parametrize("words", [[APPLICATION], ["spark-submit", APPLICATION]])
+@pytest.mark.parametrize("chosen", ["environment", "conf", "both"])
+def test_a_python_of_the_workers_that_somebody_has_chosen_stays(
+    words: list[str], chosen: str
+) -> None:
+    """As with `spark-submit`, the setting wins over the environment."""
+    of_environment = "python8" if chosen == "both" else "python9"
+    environment = {} if chosen == "conf" else {"PYSPARK_PYTHON": of_environment}
+    conf = [] if chosen == "environment" else ["spark.pyspark.python=python9"]
+    command = command_of(words, conf, False, environment)
+    assert "python9" == command.environment["PYSPARK_PYTHON"]
 
 
 @pytest.mark.parametrize(

@@ -51,3 +51,14 @@ def test_an_application_sees_what_it_sees_in_plain_python(tmp_path: Path, kind: 
     plain, ours = (run([*start, *words, "-m", "x y"], folder) for start in ([], MAIN))
     assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr
     assert plain.stdout.endswith("True\n"), plain.stderr
+
+
+@pytest.mark.parametrize(("module", "noted"), [("pyspark", True), ("another", False)])
+def test_the_error_of_an_application_without_pyspark(
+    tmp_path: Path, module: str, noted: bool
+) -> None:
+    """The last line says which extra is missing, if PySpark is the module that is not there."""
+    (tmp_path / "app.py").write_text(f"import sys; sys.modules['pyspark'] = None; import {module}")
+    done = run([*MAIN, "app.py"], tmp_path)
+    assert done.returncode == 1
+    assert ("pip install 'headgate[spark]'" in done.stderr.splitlines()[-1]) == noted
