@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.exchanges.job_context import JobContext
+from headgate.connectors.spark.exchanges.progress import Progress
 from headgate.connectors.spark.exchanges.transport import Transport
 from headgate.connectors.spark.jvm.catalyst import Lineage
 from headgate.control.contract import ShuffleDescriptor
@@ -48,7 +49,9 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         epoch=1,
         settings=SimpleNamespace(codec="none"),
         budget=SimpleNamespace(is_limited=False),
-        reruns=SimpleNamespace(forget=lambda result: None),
+        forget=lambda result: None,
+        reruns=SimpleNamespace(state_of=lambda result: None),
+        progress=Progress(),
         known=SimpleNamespace(inputs=lambda lineage: ((), True)),
     )
     stage = SimpleNamespace(count=0, run=run)

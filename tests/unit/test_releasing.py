@@ -53,7 +53,9 @@ def session(master: Master) -> Headgate:
     context: Any = SimpleNamespace()
     reruns = Reruns(context, job_id("job"), "tests", lambda _: None)
     settings = read_settings({"spark.headgate.warm.up": "false"}).exchanges
-    means: Any = SimpleNamespace(epoch=1, settings=settings, master=master, reruns=reruns)
+    means: Any = SimpleNamespace(
+        epoch=1, settings=settings, master=master, reruns=reruns, forget=reruns.forget
+    )
     services: Any = SimpleNamespace(require_whole_log=lambda: None)
     return Headgate(Exchanger(context, means, DOOR), services)
 
