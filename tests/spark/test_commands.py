@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.errors import AnalysisException, PySparkTypeError, SparkRuntimeException
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
@@ -66,11 +67,11 @@ def test_inserts(hg: Headgate, spark: SparkSession, command: str) -> None:
     """A table has the rows that Spark would insert, and no exchange of the command ran in Spark."""
     table, text = empty(spark, "made"), COMMANDS[command]
     with detached(hg, spark):
-        spark.sql(text.format(table, table))
+        spark.sql(text.replace("{}", table))
         expected = rows(spark, table)
     empty(spark, table)
     reasons = left(hg, lambda: None)
-    assert stored(hg, lambda: spark.sql(text.format(table, table))) >= 1
+    assert stored(hg, lambda: spark.sql(text.replace("{}", table))) >= 1
     assert reasons == left(hg, lambda: None) == {}
     assert rows(spark, table) == expected != []
 
@@ -127,6 +128,13 @@ def test_cached_tables(hg: Headgate, spark: SparkSession, table: str) -> None:
 
 
 def test_a_cache_that_cannot_be_filled_is_forgotten(hg: Headgate, spark: SparkSession) -> None:
+    spark.sql(
+        "create or replace temporary view failing as "
+        "select k, max(raise_error('on purpose')) e from source group by k"
+    )
+    with pytest.raises(SparkRuntimeException, match="on purpose"):
+        spark.sql("cache table failing")
+    assert not spark.catalog.isCached("failing")
     with pytest.raises(SparkRuntimeException, match="on purpose"):
         spark.sql("cache table wrong as select raise_error('on purpose') e from source group by 1")
     assert not spark.catalog.tableExists("wrong")
@@ -158,6 +166,7 @@ WRONG = {
     "a type": "insert into made select map(1, 2), 1, 2 from source group by 1",
     "no SQL": "insert nothing",
     "itself": "insert overwrite made select distinct * from made",
+    "comments only": "/* a */" * 60,
 }
 
 
@@ -178,3 +187,48 @@ def test_a_command_with_parameters_is_left_to_spark(hg: Headgate, spark: SparkSe
     reasons = left(hg, lambda: spark.sql(text, {"x": 3}))
     assert reasons == {"Spark's own: sql": 1}
     assert spark.table("made").distinct().count() == 63
+
+
+def test_the_arguments_of_sql(hg: Headgate, spark: SparkSession) -> None:
+    """The text may be given by its name, and parameters may have any name."""
+    empty(spark, "made")
+    text = "insert into made select k, n, 1 from source group by k, n"
+    assert stored(hg, lambda: spark.sql(sqlQuery=text)) == 1
+    assert stored(hg, lambda: spark.sql(text, args={})) == 1
+    assert spark.sql("select {text} as a, {runs} as b", text=1, runs=2).collect() == [(1, 2)]
+    wrong: Any = 0
+    with pytest.raises(PySparkTypeError, match="args"):
+        spark.sql(text, wrong)
+    assert spark.table("made").count() == 126
+
+
+def test_a_text_is_parsed_by_its_session(hg: Headgate, spark: SparkSession) -> None:
+    """The settings of the session hold, whichever session the thread used before."""
+    other = spark.newSession()
+    other.conf.set("spark.sql.parser.escapedStringLiterals", "true")
+    spark.sql("drop table if exists texts")
+    spark.sql("create table texts (k int, s string) using parquet")
+    with hg._queries._inside(other):
+        other.sql(r"insert into texts select k, 'a\nb' from source group by k")
+    assert spark.table("texts").distinct().count() == 9
+    assert spark.table("texts").where(r"s = r'a\nb'").count() == 9
+
+
+def test_several_inserts_of_which_one_fails(hg: Headgate, spark: SparkSession) -> None:
+    """No row is written before the exchanges of all inserts are done."""
+    empty(spark, "made")
+    with pytest.raises(SparkRuntimeException, match="on purpose"):
+        spark.sql(
+            "from source insert into made select k, n, 1 group by k, n "
+            "insert into made select k, max(raise_error('on purpose')), 2 group by k"
+        )
+    assert spark.table("made").count() == 0
+
+
+def test_several_inserts_into_the_table_that_they_read(hg: Headgate, spark: SparkSession) -> None:
+    """No insert reads the rows of another."""
+    empty(spark, "made")
+    spark.sql("insert into made values (1, 1, 0), (1, 2, 0)")
+    text = "from made {} select k, sum(n), 1 group by k {} select k, count(*), 2 group by k"
+    assert stored(hg, lambda: spark.sql(text.replace("{}", "insert into made"))) == 2
+    assert sorted(spark.table("made").collect()) == [(1, 1, 0), (1, 2, 0), (1, 2, 2), (1, 3, 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +26,7 @@ def test_rows_of_a_session_that_has_left(monkeypatch: pytest.MonkeyPatch) -> Non
     spark: Any = "a session"
     df: Any = SimpleNamespace(sparkSession=spark, rows=["Spark's"])
     iterate = actions._replacement(lambda df: iter(df.rows), actions._iterate)
-    runs = Runs(run, run, run, run)
+    runs = Runs(run, run, run, run, nullcontext)
     enter(spark, runs)
     try:
         begun, late = iterate(df), iterate(df)

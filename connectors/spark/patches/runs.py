@@ -27,3 +27,5 @@ class Runs:
     """Run a query whose rows stay readable after the action."""
     inside: Callable[[SparkSession], AbstractContextManager[None]]
     """Enter another session, of a stream's batches, for as long as the context is open."""
+    active: Callable[[], AbstractContextManager[None]]
+    """Make the session the active one of this thread for as long as the context is open."""

@@ -21,6 +21,7 @@ from ....control.errors import Corrupt, Invalid
 from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
+from ..jvm.commands import OptimizedQuery
 from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
@@ -104,6 +105,8 @@ class Planner:
             self._logical = self._asked = asked.logical
             if asked.is_fixed:
                 self.adapting = _AS_PLANNED
+        elif isinstance(asked, OptimizedQuery):
+            self._asked, self._logical = asked.logical, asked.logical.clone()
         else:
             execution = asked._jdf.queryExecution()
             self._asked = execution.analyzed()

@@ -20,6 +20,7 @@ from ..exchanges.exchange import Exchanger, description
 from ..exchanges.job_context import StoredExchange
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
+from ..jvm.commands import OptimizedQuery
 from ..jvm.scheduler import end_jobs
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
@@ -118,7 +119,7 @@ class QueryRunner:
             with self._plans.active(), pooled as pool:
                 try:
                     plan = self._run_all(first, pool)
-                    if self._runs or not isinstance(asked, DataFrame):
+                    if self._runs or isinstance(asked, Cache | OptimizedQuery):
                         frame, left = self._plans.finish(plan, self._scans(plan.inputs))
                     else:
                         frame, left = asked.select("*"), str(plan.root.toString())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -65,10 +66,10 @@ class SessionQueries:
             Invalid: this Spark has no private door.
         """
         if self._runs is None:
-            self._door()
+            active = partial(self._door().active, self._exchanger.spark._jsparkSession)
             self._unseen = self._unseen or SparkShuffleCounter(self._exchanger.spark)
             self._answers = self._answers or Answers(self.forget)
-            self._runs = Runs(self._running, self._asking, self._keeping, self._inside)
+            self._runs = Runs(self._running, self._asking, self._keeping, self._inside, active)
         actions.enter(self._exchanger.spark, self._runs)
 
     def leave(self) -> None:
