@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -29,9 +30,10 @@ from .exchanges.job_context import JobContext
 from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
+from .jvm.held_executors import Hold, hold_limits
 from .services import JobServices, StartLocal, open_services
 from .session import Headgate
-from .settings import ENCRYPTED, ExchangeSettings, Settings, is_true, read_settings
+from .settings import ENCRYPTED, PREFIX, ExchangeSettings, Settings, is_true, read_settings
 from .tasks.exchange_tasks import WorkerSettings
 from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
@@ -115,6 +117,8 @@ def _register(spark: SparkSession, settings: Settings, services: JobServices) ->
                 "partitioning",
                 spark.version,
             )
+        if door is not None:
+            _hint_at_held_executors(hold_limits(spark, door.jvm), exchanges)
         return Headgate(Exchanger(spark, job_context, door), services)
     except BaseException:
         master.close()
@@ -181,3 +185,20 @@ def _hint_at_sockets(spark: SparkSession) -> None:
             "session is built",
             SOCKETS,
         )
+
+
+def _hint_at_held_executors(limits: Sequence[Hold], settings: ExchangeSettings) -> None:
+    """Log what dynamic allocation would wait for without end, and by which settings."""
+    if not (endless := {limit.what: limit.setting for limit in limits if limit.after_s is None}):
+        return
+    left = ""
+    if "native shuffle" in endless and not settings.sql_enabled:
+        left = f"; {PREFIX}sql.enabled=false leaves the exchanges of all actions to Spark"
+    elif "native shuffle" in endless and settings.sql_from_bytes:
+        left = f"; {PREFIX}sql.from.bytes={settings.sql_from_bytes} leaves exchanges to Spark"
+    _LOG.warning(
+        "dynamic allocation keeps executors for ever that have a %s, because %s not set%s",
+        " or a ".join(endless),
+        " and ".join(endless.values()) + (" is" if len(endless) == 1 else " are"),
+        left,
+    )

@@ -12,6 +12,7 @@ from ...control.model.state import Forgotten, JobState, ResultState
 from ...storage.reading.ways import puts
 from ...storage.stores.costs import COSTS
 from ...storage.stores.request_meter import RequestCounts
+from .jvm.held_executors import Hold
 from .tables import Shown, ShownTuple, Table, counted, numbered
 
 _COSTS = COSTS["s3-standard"]
@@ -80,6 +81,9 @@ class JobReport(Shown):
     """Sums of results that were released so long ago that nothing else is remembered."""
     driver: RequestCounts
     """All requests of this driver: manifests, deletions and listings."""
+    holds: tuple[Hold, ...] = ()
+    """What keeps Spark from releasing executors now. It is empty without dynamic allocation, and
+    with `spark.headgate.catalyst=off`."""
 
     @property
     def puts(self) -> int:
@@ -126,7 +130,11 @@ class JobReport(Shown):
             f"{numbered(count, 'shuffle')} ran in Spark: {reason}"
             for reason, count in self.native.items()
         )
-        heads = (f"job {self.job}: {', '.join(filter(None, totals))}", *native)
+        heads = (
+            f"job {self.job}: {', '.join(filter(None, totals))}",
+            *native,
+            *map(_held, self.holds),
+        )
         table = self.results.table()
         return replace(table, heads=heads, feet=self.results.hint("this.results"))
 
@@ -136,11 +144,17 @@ def job_report(
     native: Mapping[str, int],
     predicted_gets: Mapping[ResultId, int],
     driver: RequestCounts,
+    holds: tuple[Hold, ...] = (),
 ) -> JobReport:
     results = Results(
         _report(name, state.results[name], predicted_gets.get(name, -1)) for name in state.results
     )
-    return JobReport(state.job, results, native, state.forgotten, driver)
+    return JobReport(state.job, results, native, state.forgotten, driver, holds)
+
+
+def _held(hold: Hold) -> str:
+    stay = "for ever" if hold.after_s is None else f"{hold.after_s:,.0f} s after their last task"
+    return f"executors with {numbered(hold.number, hold.what)} stay {stay}: {hold.setting}"
 
 
 def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultReport:

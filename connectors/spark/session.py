@@ -18,6 +18,7 @@ from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
+from .jvm.held_executors import Hold
 from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
 from .report import JobReport, Results, job_report
@@ -134,8 +135,8 @@ class Headgate:
 
     def report(self) -> JobReport:
         """Return the rows, bytes, requests and price of the job's exchanges, as the log states
-        them, and the shuffles that Spark ran itself."""
-        return self._report(self._queries.left_to_spark())
+        them, the shuffles that Spark ran itself, and what keeps Spark from releasing executors."""
+        return self._report(self._queries.left_to_spark(), self._queries.holds())
 
     def release(self, df: DataFrame) -> None:
         """Delete the stored rows of a DataFrame that `repartition`, `read` or `offload` returned.
@@ -248,10 +249,10 @@ class Headgate:
         finally:
             self._end()
 
-    def _report(self, native: Mapping[str, int]) -> JobReport:
+    def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
         context = self._exchanger.job_context
         state, requests = context.master.state(self.job), context.store.requests
-        return job_report(state, dict(native), context.predicted_gets, requests)
+        return job_report(state, dict(native), context.predicted_gets, requests, holds)
 
     def _written_of(self, df: DataFrame) -> StoredExchange:
         self._queries.require_open()

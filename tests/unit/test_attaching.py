@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
 from headgate.connectors.spark.jvm import catalyst
+from headgate.connectors.spark.jvm.held_executors import Hold
 from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.settings import read_settings
 from headgate.control.ids import job_id
@@ -97,6 +98,42 @@ def test_queries_without_their_plans_are_refused() -> None:
     conf = {"spark.headgate.sql.enabled": "true", "spark.headgate.catalyst": "off"}
     with pytest.raises(Invalid, match=r"sql\.enabled = true needs .* spark\.headgate\.catalyst"):
         read_settings(conf)
+
+
+@pytest.mark.parametrize(
+    ("conf", "shuffles_s", "partitions_s", "parts"),
+    [
+        ({}, None, 600.0, ["native shuffle, because shuffles.timeout is not set", "sql.enabled"]),
+        (
+            {"sql.enabled": "true", "sql.from.bytes": "9"},
+            None,
+            None,
+            ["native shuffle or a cached partition, because", "are not set", "sql.from.bytes=9"],
+        ),
+        ({"sql.enabled": "true"}, 60.0, None, ["a cached partition, because cached.timeout"]),
+        ({}, 60.0, 600.0, []),
+    ],
+)
+def test_what_would_hold_executors_is_logged(
+    caplog: pytest.LogCaptureFixture,
+    conf: dict[str, str],
+    shuffles_s: float | None,
+    partitions_s: float | None,
+    parts: list[str],
+) -> None:
+    """One line names the settings without which executors stay for ever, and the setting of ours
+    that leaves shuffles to Spark. There is no line if all waits end."""
+    settings = read_settings({f"spark.headgate.{key}": value for key, value in conf.items()})
+    limits = [
+        Hold("native shuffle", 0, "shuffles.timeout", shuffles_s),
+        Hold("cached partition", 0, "cached.timeout", partitions_s),
+    ]
+    attach._hint_at_held_executors(limits, settings.exchanges)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == bool(parts)
+    assert all(part in line for part in parts for line in lines)
+    attach._hint_at_held_executors([], settings.exchanges)
+    assert len(caplog.records) == len(lines)
 
 
 def test_a_number_beyond_all_clients_is_refused() -> None:

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pandas
 import pytest
 
+from headgate.connectors.spark.jvm.held_executors import Hold
 from headgate.connectors.spark.operations import Attempts
 from headgate.connectors.spark.report import JobReport, ResultReport, Results
 from headgate.connectors.spark.tables import Explanation, Shown
@@ -152,6 +153,11 @@ def test_a_job_report() -> None:
     assert table == str(Results([FIRST])).splitlines()
     assert report == replace(report)
     assert report != job(Results([SECOND]))
+    holds = (Hold("native shuffle", 2, "a.setting", None), Hold("cached partition", 1, "b", 600.0))
+    assert str(replace(report, holds=holds)).splitlines()[3:5] == [
+        "executors with 2 native shuffles stay for ever: a.setting",
+        "executors with 1 cached partition stay 600 s after their last task: b",
+    ]
 
 
 def test_attempts() -> None:

@@ -30,6 +30,7 @@ from ..exchanges.lifetimes import Lifetimes, NoReader, Results
 from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor, open_door
+from ..jvm.held_executors import Hold, holds
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
 from ..patches.runs import Runs
@@ -105,6 +106,11 @@ class SessionQueries:
         """Return why shuffles ran in Spark, and how many for each reason."""
         unseen = self._unseen.count() if self._unseen and not self.closed else {}
         return self.native + Counter(unseen)
+
+    def holds(self) -> tuple[Hold, ...]:
+        """Return what keeps Spark from releasing executors, as far as the private door shows it."""
+        door = self._exchanger.door
+        return () if door is None or self.closed else holds(self._exchanger.spark, door.jvm)
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Run the exchanges of a query now, and keep their rows until nothing can read them."""

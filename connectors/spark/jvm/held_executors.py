@@ -1,0 +1,77 @@
+"""Tell what keeps Spark's dynamic allocation from releasing executors that do nothing, behind the
+private door.
+
+Without an external shuffle service, an executor that has written one of Spark's own shuffles stays
+until Spark deletes the shuffle, which it does when nothing in the driver refers to it any more and
+the JVM has collected its garbage. An executor with cached partitions stays until they are dropped.
+Each of the two has a setting that ends the wait earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from .bridge import Jvm
+
+_SETTINGS = "org.apache.spark.internal.config.package"
+_FOREVER_S = 2**31 - 1  # Spark's default for cached partitions; that for shuffles is longer
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Something in executors for which Spark does not release them."""
+
+    what: str
+    number: int
+    setting: str
+    """The setting that bounds the wait, which begins with the end of an executor's last task."""
+    after_s: float | None
+    """The value of the setting; None if Spark waits for ever."""
+
+
+def holds(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:
+    """Return what is in executors now. It is nothing without dynamic allocation."""
+    core = spark.sparkContext._jsc.sc()
+    if not (limits := hold_limits(spark, jvm)):
+        return ()
+    core.listenerBus().waitUntilEmpty()
+    numbers = {"native shuffle": _shuffles(core, jvm), "cached partition": _partitions(core)}
+    counted = (replace(limit, number=numbers[limit.what]) for limit in limits)
+    return tuple(hold for hold in counted if hold.number)
+
+
+def hold_limits(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:
+    """Return what may be in executors, none of it counted, with the settings that bound it."""
+    core = spark.sparkContext._jsc.sc()
+    if not core.executorAllocationManager().isDefined():
+        return ()
+    entries, conf = jvm.only(_SETTINGS), core.conf()
+    cached = entries.DYN_ALLOCATION_CACHED_EXECUTOR_IDLE_TIMEOUT()
+    limits = [_limit("cached partition", cached, conf.get(cached))]
+    has_service = conf.get(entries.SHUFFLE_SERVICE_ENABLED())
+    if not has_service and conf.get(entries.DYN_ALLOCATION_SHUFFLE_TRACKING_ENABLED()):
+        shuffles = entries.DYN_ALLOCATION_SHUFFLE_TRACKING_TIMEOUT()
+        limits.insert(0, _limit("native shuffle", shuffles, conf.get(shuffles) / 1000))
+    return tuple(limits)
+
+
+def _limit(what: str, entry: Any, seconds: float) -> Hold:
+    return Hold(what, 0, str(entry.key()), seconds if seconds < _FOREVER_S else None)
+
+
+def _shuffles(core: Any, jvm: Jvm) -> int:
+    """Count the shuffles of which executors have rows. The field is read, because py4j cannot call
+    an environment: its class names others that PySpark does not bring."""
+    field = jvm["class"].forName("org.apache.spark.SparkEnv").getDeclaredField("mapOutputTracker")
+    field.setAccessible(True)
+    tracker = field.get(core.env())
+    shuffles = map(int, tracker.shuffleStatuses().keys().mkString(" ").split())
+    return sum(tracker.getNumAvailableOutputs(shuffle) > 0 for shuffle in shuffles)
+
+
+def _partitions(core: Any) -> int:
+    cached = core.statusStore().rddList(True)
+    return sum(cached.apply(at).numCachedPartitions() for at in range(cached.size()))
