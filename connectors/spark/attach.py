@@ -30,7 +30,8 @@ from .exchanges.job_context import JobContext
 from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
-from .jvm.held_executors import Hold, hold_limits
+from .jvm.held_executors import hold_limits
+from .report import Hold
 from .services import JobServices, StartLocal, open_services
 from .session import Headgate
 from .settings import ENCRYPTED, PREFIX, ExchangeSettings, Settings, is_true, read_settings

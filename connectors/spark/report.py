@@ -12,10 +12,21 @@ from ...control.model.state import Forgotten, JobState, ResultState
 from ...storage.reading.ways import puts
 from ...storage.stores.costs import COSTS
 from ...storage.stores.request_meter import RequestCounts
-from .jvm.held_executors import Hold
 from .tables import Shown, ShownTuple, Table, counted, numbered
 
 _COSTS = COSTS["s3-standard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Something in executors for which Spark does not release them."""
+
+    what: str
+    number: int
+    setting: str
+    """The setting that bounds the wait, which begins with the end of an executor's last task."""
+    after_s: float | None
+    """The value of the setting; None if Spark waits for ever."""
 
 
 @dataclass(frozen=True, slots=True)

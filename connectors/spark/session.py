@@ -18,10 +18,9 @@ from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
-from .jvm.held_executors import Hold
 from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
-from .report import JobReport, Results, job_report
+from .report import Hold, JobReport, Results, job_report
 from .services import JobServices
 from .tables import Explanation
 from .warm_up import WarmUp

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from headgate import Closed, Invalid
 from headgate.connectors.spark import attach
 from headgate.connectors.spark.jvm import catalyst
-from headgate.connectors.spark.jvm.held_executors import Hold
+from headgate.connectors.spark.report import Hold
 from headgate.connectors.spark.services import JobServices
 from headgate.connectors.spark.settings import read_settings
 from headgate.control.ids import job_id

@@ -9,9 +9,8 @@ from html.parser import HTMLParser
 import pandas
 import pytest
 
-from headgate.connectors.spark.jvm.held_executors import Hold
 from headgate.connectors.spark.operations import Attempts
-from headgate.connectors.spark.report import JobReport, ResultReport, Results
+from headgate.connectors.spark.report import Hold, JobReport, ResultReport, Results
 from headgate.connectors.spark.tables import Explanation, Shown
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.inquiry.history import Made

@@ -9,27 +9,16 @@ Each of the two has a setting that ends the wait earlier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ..report import Hold
 from .bridge import Jvm
 
 _SETTINGS = "org.apache.spark.internal.config.package"
 _FOREVER_S = 2**31 - 1  # Spark's default for cached partitions; that for shuffles is longer
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Something in executors for which Spark does not release them."""
-
-    what: str
-    number: int
-    setting: str
-    """The setting that bounds the wait, which begins with the end of an executor's last task."""
-    after_s: float | None
-    """The value of the setting; None if Spark waits for ever."""
 
 
 def holds(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:

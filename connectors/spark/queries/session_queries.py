@@ -30,10 +30,11 @@ from ..exchanges.lifetimes import Lifetimes, NoReader, Results
 from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor, open_door
-from ..jvm.held_executors import Hold, holds
+from ..jvm.held_executors import holds
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
 from ..patches.runs import Runs
+from ..report import Hold
 from .planner import Planner, Query
 from .runner import FinishedQuery, QueryRunner
 
