@@ -12,6 +12,7 @@ from . import (
     among,
     check,
     core,
+    elastic,
     exchange,
     first,
     fixed,
@@ -39,6 +40,7 @@ _ALONE = {
     "first",
     "trace",
     "scale",
+    "elastic",
 }  # no session
 
 
@@ -51,7 +53,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1, help="of TPC-H, lineitem, TPC-DS")
     parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H and TPC-DS")
     parser.add_argument("--settings", nargs="+", default=[], help="of TPC-DS: parts of their names")
-    parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
+    parser.add_argument("--cases", nargs="+", default=[], help="of operators, elastic: some names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--picture", type=Path, default=Path("docs/trace.svg"), help="of trace")
@@ -75,6 +77,8 @@ def main() -> None:
         console.print(values.run(chosen.rounds))
     if "first" in chosen.tables:
         console.print(first.run(chosen.rounds))
+    if "elastic" in chosen.tables:
+        console.print(elastic.run(chosen.cases))
     if "trace" in chosen.tables:
         console.print(trace.run(chosen.rounds * 4, chosen.picture))
     if set(chosen.tables) <= _ALONE:
