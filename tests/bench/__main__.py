@@ -12,6 +12,7 @@ from . import (
     among,
     check,
     core,
+    elastic,
     exchange,
     first,
     fixed,
@@ -41,6 +42,7 @@ _ALONE = {
     "trace",
     "scale",
     "unchanged",
+    "elastic",
 }  # no session
 
 
@@ -53,7 +55,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1, help="of TPC-H, lineitem, TPC-DS")
     parser.add_argument("--queries", nargs="+", type=int, default=[], help="of TPC-H and TPC-DS")
     parser.add_argument("--settings", nargs="+", default=[], help="of TPC-DS: parts of their names")
-    parser.add_argument("--cases", nargs="+", default=[], help="of operators: parts of their names")
+    parser.add_argument("--cases", nargs="+", default=[], help="of operators, elastic: some names")
     parser.add_argument("--conf", nargs="+", default=[], metavar="KEY=VALUE", help="of the session")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--picture", type=Path, default=Path("docs/trace.svg"), help="of trace")
@@ -79,6 +81,8 @@ def main() -> None:
         console.print(first.run(chosen.rounds))
     if "unchanged" in chosen.tables:
         console.print(*unchanged.run(chosen.scale))
+    if "elastic" in chosen.tables:
+        console.print(elastic.run(chosen.cases))
     if "trace" in chosen.tables:
         console.print(trace.run(chosen.rounds * 4, chosen.picture))
     if set(chosen.tables) <= _ALONE:

@@ -14,11 +14,11 @@ from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import executors, kinds, recorded
-from .conftest import Place, build_session
+from .conftest import QUICK_JAVA, Place, build_session
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-IDLE_S, LONG_S = 2, 30
+IDLE_S, LONG_S = 3, 30
 DYNAMIC = "spark.dynamicAllocation."
 TIMEOUTS = {
     "native shuffle": "shuffleTracking.timeout",
@@ -30,6 +30,7 @@ TIMEOUTS = {
 def spark(place: Place) -> Iterator[SparkSession]:
     conf = {
         "spark.executor.memory": "1g",
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
         f"{DYNAMIC}enabled": "true",
         f"{DYNAMIC}initialExecutors": "2",
         f"{DYNAMIC}executorIdleTimeout": f"{IDLE_S}s",
@@ -107,10 +108,10 @@ def test_what_holds_executors(spark: SparkSession, hg: Headgate) -> None:
     cached = spark.range(0, 100, 1, 3).cache()
     assert 100 == cached.count()
     assert {"native shuffle": 1, "cached partition": 3} == held(hg)
-    assert not all_gone(spark, 3 * IDLE_S)
+    assert not all_gone(spark, 2 * IDLE_S)
     cached.unpersist(blocking=True)
     assert {"native shuffle": 1} == held(hg)
-    assert not all_gone(spark, 3 * IDLE_S)
+    assert not all_gone(spark, 2 * IDLE_S)
     del summed
     assert all_gone(spark, LONG_S)
     assert {} == held(hg)
