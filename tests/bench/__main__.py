@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from . import (
     among,
@@ -32,18 +33,23 @@ from . import (
 from .places import session
 
 _ALL = ["exchange", "fixed", "check", "transfer", "memory", "recovery", "master"]
-_ALONE = {
-    "transfer",
-    "recovery",
-    "among",
-    "master",
-    "values",
-    "first",
-    "trace",
-    "scale",
-    "unchanged",
-    "elastic",
-}  # no session
+_ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
+    "transfer": lambda chosen: [transfer.run(chosen.rounds, tuple(chosen.counts))],
+    "recovery": lambda chosen: [recovery.run(chosen.events)],
+    "scale": lambda chosen: scale.run(chosen.page),
+    "among": lambda chosen: [among.run(chosen.events)],
+    "master": lambda chosen: [
+        master.run(chosen.rounds, chosen.places),
+        core.by_type(),
+        *([master.small_jobs(chosen.rounds)] if "real" in chosen.places else []),
+    ],
+    "values": lambda chosen: [values.run(chosen.rounds)],
+    "first": lambda chosen: [first.run(chosen.rounds)],
+    "unchanged": lambda chosen: unchanged.run(chosen.scale),
+    "elastic": lambda chosen: [elastic.run(chosen.cases)],
+    "trace": lambda chosen: [trace.run(chosen.rounds * 4, chosen.picture)],
+}
+"""What needs no session of its own."""
 
 
 def main() -> None:
@@ -62,30 +68,10 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=Path("docs/scale.md"), help="of scale")
     chosen = parser.parse_args()
     console = Console(width=120)
-    if "transfer" in chosen.tables:
-        console.print(transfer.run(chosen.rounds, tuple(chosen.counts)))
-    if "recovery" in chosen.tables:
-        console.print(recovery.run(chosen.events))
-    if "scale" in chosen.tables:
-        console.print(*scale.run(chosen.page))
-    if "among" in chosen.tables:
-        console.print(among.run(chosen.events))
-    if "master" in chosen.tables:
-        console.print(master.run(chosen.rounds, chosen.places))
-        console.print(core.by_type())
-        if "real" in chosen.places:
-            console.print(master.small_jobs(chosen.rounds))
-    if "values" in chosen.tables:
-        console.print(values.run(chosen.rounds))
-    if "first" in chosen.tables:
-        console.print(first.run(chosen.rounds))
-    if "unchanged" in chosen.tables:
-        console.print(*unchanged.run(chosen.scale))
-    if "elastic" in chosen.tables:
-        console.print(elastic.run(chosen.cases))
-    if "trace" in chosen.tables:
-        console.print(trace.run(chosen.rounds * 4, chosen.picture))
-    if set(chosen.tables) <= _ALONE:
+    for name, tables in _ALONE.items():
+        if name in chosen.tables:
+            console.print(*tables(chosen))
+    if set(chosen.tables) <= _ALONE.keys():
         return
     spark = session()
     for pair in chosen.conf:
