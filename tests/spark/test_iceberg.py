@@ -19,11 +19,7 @@ from .conftest import build_session, real_place
 from .entered import detached, left, stored
 
 JAR = os.environ.get("ICEBERG_JAR", "")
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not JAR, reason="needs Iceberg: make test-iceberg"),
-]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 COUNTS = "select k, count(*) n from source group by k"
 FRESH = f"(select k + 5 as k, n from ({COUNTS}))"
