@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -53,6 +54,10 @@ def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
     started = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.AttemptStarted)}
     won = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.Consumable)}
     shown = started | won
+    read: defaultdict[ResultId, set[int]] = defaultdict(set)
+    for body in bodies:
+        if isinstance(body, ev.Consumed):
+            read[body.result].update(range(body.first, body.first + body.count))
 
     def life(partition: PartitionId) -> Life:
         attempt = shown.get(partition)
@@ -63,10 +68,8 @@ def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
 
     def result(registered: ev.ResultRegistered) -> ResultLives:
         name = registered.result
-        reads = [b for b in bodies if isinstance(b, ev.Consumed) and b.result == name]
-        read = {at for body in reads for at in range(body.first, body.first + body.count)}
         partitions = (PartitionId(name, index) for index in range(registered.partitions))
-        return ResultLives(registered, tuple(map(life, partitions)), len(read))
+        return ResultLives(registered, tuple(map(life, partitions)), len(read[name]))
 
     registered = {body.result: body for body in bodies if isinstance(body, ev.ResultRegistered)}
     return tuple(map(result, registered.values()))

@@ -13,13 +13,12 @@ import typer
 from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid
-from ...control.ids import job_id, partition_id
+from ...control.ids import partition_id
 from ...control.inquiry.audit import audit, fold
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
-from ...control.inquiry.job_view import JobView
 from ...control.inquiry.listing import list_jobs
-from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news
+from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
 from ...storage.stores.request_meter import RequestCounts
 from ..target import Target
 from . import fields, lives, views
@@ -48,11 +47,8 @@ def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
 @targeted
 def report(target: Target, job: Job, as_json: Json = False) -> None:
     """Show rows, bytes, requests and price of a job's exchanges, as `hg.report()` does."""
-    with closing(target.open_log()) as log, closing(JobView(log, job_id(job))) as view:
-        state = view.state(Deadline.after(READ_S_MAX))
-    if state.epoch == 0:
-        raise Invalid(f"the log has no driver of job {job}")
-    reported = job_report(state, {}, {}, RequestCounts())
+    with closing(target.open_log()) as log:
+        reported = job_report(states(log, job)[0], {}, {}, RequestCounts())
     show(as_json, views.report_tables(reported), [fields.report_fields(reported)])
 
 

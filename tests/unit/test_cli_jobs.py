@@ -25,6 +25,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import JobId
 from headgate.control.inquiry.listing import JobCondition, list_jobs
 from headgate.control.inquiry.reading import known
+from headgate.control.memory.log import MemoryFollower
 from headgate.infra.cli import log_commands
 from headgate.infra.cli.options import Terminal
 from headgate.storage.stores.memory import Objects
@@ -93,6 +94,27 @@ def test_snapshots_save_the_reading(log: KeptLog, objects: Objects) -> None:
     assert [] == list(list_jobs([], {}, {}, 0))
     (listed,) = list_jobs([], known(log, ""), {}, 0)
     assert (listed.exchanges, listed.condition) == (1, JobCondition.RUNNING)
+
+
+def test_a_report_starts_at_the_snapshot(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report on one job reads what is newer than the job's snapshot, and no event before it."""
+    exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
+    (before,) = objects_of("report", "--job", JOB)
+    starts: list[int | None] = []
+    follow = log.follow
+
+    def watched(job: JobId, position: int | None = 0) -> MemoryFollower:
+        starts.append(position)
+        return follow(job, position)
+
+    monkeypatch.setattr(log, "follow", watched)
+    assert before == objects_of("report", "--job", JOB)[0]
+    (snapshot,) = known(log, JOB).values()
+    assert [snapshot.position] == starts
+    log.append(Event("c", JOB, "", 0, "t", None, Consumed(RESULT, 0, 4, 1, 300, 1_000, 5)))
+    assert before["gets"] + 5 == objects_of("report", "--job", JOB)[0]["gets"]
 
 
 def test_a_report_has_the_exchanges_of_the_log(log: KeptLog, objects: Objects) -> None:
@@ -240,4 +262,4 @@ def test_an_operator_needs_no_spark() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
     assert b"running" in printed
-    assert b"no driver of job j" in printed
+    assert b"0 exchanges" in printed
