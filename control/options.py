@@ -16,10 +16,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from .errors import Invalid
+from .units import bytes_text, ms_text, read_bytes, read_ms, read_s, s_text
 
 _WITH_USER = re.compile(r"[^?#]*@")
 _LONG_MAX = (1 << 63) - 1
 _ADDRESSES = ("url", "endpoint")
+_NO_VALUE = (ValueError, KeyError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +31,52 @@ class OptionKind:
     wanted: str
     """The values that can be used, for errors."""
     parse: Callable[[str], Any]
-    """Returns the value of a text, or raises `ValueError` or `KeyError`."""
+    """Returns the value of a text, or raises one of `_NO_VALUE`."""
     allows: Callable[[Any], bool] = lambda value: True
     """Returns False if a value is outside the limits."""
+    text_of: Callable[[Any], str] = str
+    """Returns a value as people write it."""
 
 
 TEXT = OptionKind("a text", str)
 FLAG = OptionKind(
-    "one of true, false", lambda text: {"true": True, "false": False}[text.strip().lower()]
+    "one of true, false",
+    lambda text: {"true": True, "false": False}[text.strip().lower()],
+    text_of=lambda value: str(value).lower(),
 )
-ABOVE_0 = OptionKind("a number above 0", float, lambda number: 0 < number < math.inf)
+SECONDS = OptionKind(
+    "a time such as 60s or 500ms, above 0", read_s, lambda seconds: 0 < seconds < math.inf, s_text
+)
+SIZE_SAMPLE, TIME_SAMPLE = "a size such as 64m or 1g", "a time such as 60s or 1d"
 
 
 def whole(low: int, high: int = _LONG_MAX) -> OptionKind:
     """Return the kind of the whole numbers from `low` to `high`, both included."""
-    limit = f" and at most {high}" if high < _LONG_MAX else ""
-    wanted = f"a whole number, at least {low}{limit}"
-    return OptionKind(wanted, int, lambda number: low <= number <= high)
+    return _limited("a whole number", low, high, int, str)
+
+
+def size(low: int, high: int = _LONG_MAX) -> OptionKind:
+    """Return the kind of the sizes in bytes from `low` to `high`, both included."""
+    return _limited(SIZE_SAMPLE, low, high, read_bytes, bytes_text)
+
+
+def time_ms(low: int, high: int = _LONG_MAX) -> OptionKind:
+    """Return the kind of the times in milliseconds from `low` to `high`, both included."""
+    return _limited(TIME_SAMPLE, low, high, read_ms, ms_text)
+
+
+def _limited(
+    wanted: str, low: int, high: int, parse: Callable[[str], int], text_of: Callable[[int], str]
+) -> OptionKind:
+    limit = f" and at most {text_of(high)}" if high < _LONG_MAX else ""
+    at_least = f"{wanted}, at least {text_of(low)}{limit}"
+    return OptionKind(at_least, parse, lambda number: low <= number <= high, text_of)
 
 
 def one_of(*choices: str) -> OptionKind:
-    """Return the kind of a few texts."""
-    return OptionKind(f"one of {', '.join(choices)}", str, lambda text: text in choices)
+    """Return the kind of a few lower-case texts, which users may write in capitals."""
+    wanted = f"one of {', '.join(choices)}"
+    return OptionKind(wanted, lambda text: text.strip().lower(), lambda text: text in choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +95,7 @@ class Option:
         Raises:
             Invalid: the text cannot be used.
         """
-        with suppress(ValueError, KeyError):
+        with suppress(*_NO_VALUE):
             value = self.kind.parse(text)
             if self.kind.allows(value):
                 return value

@@ -34,7 +34,7 @@ from ..control.kafka.log import KafkaEventLog, KafkaSettings
 from ..control.log import EventLog
 from ..storage.stores.open_store import open_store
 from ..storage.upkeep.fsck import check
-from .cli import views
+from .cli import lives, views
 from .embedded import EmbeddedStack, start_embedded
 
 _JOB = "demo"
@@ -244,7 +244,7 @@ class _Demo:
 
     def _timeline(self, records: list[Recorded]) -> None:
         self._title("The life of every partition, from the log")
-        self.console.print(views.timeline(records), views.legend(), sep="\n")
+        self.console.print(lives.timeline(records), lives.legend(), sep="\n")
         half = [r.offset for r in records if isinstance(r.event.body, Consumable)][_PARTITIONS // 2]
         self._title(f"What was true at offset {half} (headgate state --job {_JOB} --at {half})")
         for state in fold(record for record in records if record.offset <= half):

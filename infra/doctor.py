@@ -240,8 +240,11 @@ class _Broker:
 
     def commit(self) -> str:
         self._decide(lambda: self._first.commit(self._derived.basis + 1))
-        if self._replayed().decisions != 1:
-            raise Corrupt("a committed decision is not visible")
+        deadline = _deadline()
+        while self._replayed().decisions != 1:  # Kafka ends a step after it has confirmed the end
+            if deadline.passed:
+                raise Corrupt(f"a committed decision is not visible after {ANSWER_S_MAX:g} s")
+            deadline.pause()
         return "a committed decision is visible"
 
     def fence(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from ..connectors.spark.settings import OPTIONS, PREFIX
 from ..control.kafka.settings import OWNED
@@ -18,8 +17,6 @@ from ..storage.stores.s3.settings import OPTIONS as S3_OPTIONS
 from ..storage.stores.s3.settings import SECRET_OPTIONS
 
 _PAGE = Path("docs/configuration.md")
-_MIB = 1 << 20
-_UNITS_MS = (("days", 86_400_000), ("hours", 3_600_000), ("seconds", 1_000))
 
 _HEAD = f"""# Configuration
 
@@ -28,14 +25,25 @@ Written from the code by `python -m headgate.infra.reference`. Do not edit it by
 All keys start with `{PREFIX}` and are read from the Spark configuration when
 `headgate.attach(spark)` is called. A key that does not exist is an error that names the nearest.
 
+Values are written as Spark's are:
+
+- a size as `64m` or `1g`: a whole number with `b`, `k`, `m`, `g`, `t` or `p` (or `kb`, `kib`,
+  …), in multiples of 1024;
+- a time as `500ms`, `60s`, `30min`, `1h` or `1d`: a whole number with `us`, `ms`, `s`, `m` or
+  `min`, `h`, `d`;
+- a number alone is bytes in a key that ends in `bytes`, milliseconds in one that ends in `ms`,
+  seconds in one that ends in `_s`;
+- capitals do not matter in these, in `true` and `false`, and in a choice of words.
+
 """
 
 _KAFKA = f"""
 ## `{PREFIX}kafka.*`
 
-What follows the prefix goes to the Kafka client (librdkafka) as it is, for example
-`{PREFIX}kafka.security.protocol`. These are refused, because Headgate's promises rest on them or
-because a secret would stand in the Spark configuration:
+What follows the prefix goes to the Kafka client (librdkafka), for example
+`{PREFIX}kafka.security.protocol`. `10s` for a key that ends in `.ms`, and `1m` for one that ends in
+`.bytes`, become the numbers that the client takes. These are refused, because Headgate's promises
+rest on them or because a secret would stand in the Spark configuration:
 
 """
 
@@ -49,9 +57,7 @@ Options of the object store. Credentials are none of them: they come from the or
 
 def options_table(prefix: str, options: Iterable[Option]) -> str:
     """Return every option with its default, as a Markdown table."""
-    rows = [
-        f"| `{prefix}{o.name}` | {_default(o.name, o.default)} | {o.meaning} |" for o in options
-    ]
+    rows = [f"| `{prefix}{o.name}` | {_default(o)} | {o.meaning} |" for o in options]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
 
 
@@ -69,16 +75,9 @@ def _refused_table(refused: Mapping[str, str]) -> str:
     return "\n".join(["| why | refused |", "| --- | --- |", *rows]) + "\n"
 
 
-def _default(key: str, value: Any) -> str:
-    """Return a default as a user types it, and in a larger unit if that is easier to read."""
-    if value is None or not str(value):
-        return "(empty)"
-    if key.endswith("bytes") and value >= _MIB:
-        return f"`{value}` ({value // _MIB} MiB)"
-    if key.endswith(".ms"):
-        unit, size_ms = next((u for u in _UNITS_MS if value % u[1] == 0), ("ms", 1))
-        return f"`{value}` ({value // size_ms} {unit})"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+def _default(option: Option) -> str:
+    text = "" if option.default is None else option.kind.text_of(option.default)
+    return f"`{text}`" if text else "(empty)"
 
 
 def main() -> None:

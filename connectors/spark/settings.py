@@ -13,7 +13,19 @@ from typing import Any, TypeVar, cast
 from ...control.contract import PER_JOB, SESSION, MasterSettings
 from ...control.errors import Invalid
 from ...control.kafka.settings import BEATS_MS, KafkaSettings, TopicSettings
-from ...control.options import FLAG, TEXT, Option, OptionKind, one_of, read_options, whole
+from ...control.options import (
+    FLAG,
+    TEXT,
+    TIME_SAMPLE,
+    Option,
+    OptionKind,
+    one_of,
+    read_options,
+    size,
+    time_ms,
+    whole,
+)
+from ...control.units import ms_text, read_ms
 from ...storage.contract import SEGMENT_BYTES_MAX
 from ...storage.limits import Limits
 from ...storage.stores.costs import COSTS
@@ -29,9 +41,11 @@ _MIB = 1 << 20
 _DAY_MS = 86_400_000
 _LEASE_MS_MIN = 3_000
 _LEASE = OptionKind(
-    f"0, or {_LEASE_MS_MIN} to {BEATS_MS}, for so long heartbeats are kept",
-    int,
+    f"0, or {TIME_SAMPLE}, at least {ms_text(_LEASE_MS_MIN)} and at most {ms_text(BEATS_MS)}, for "
+    "so long heartbeats are kept",
+    read_ms,
     lambda ms: ms == 0 or _LEASE_MS_MIN <= ms <= BEATS_MS,
+    ms_text,
 )
 _TOPIC, _MASTER, _LIMITS = TopicSettings(), MasterSettings(), Limits()
 
@@ -87,7 +101,7 @@ OPTIONS = (
     Option(
         "topic.retention.ms",
         _TOPIC.retention_ms,
-        whole(60_000),
+        time_ms(60_000),
         "how long events are kept, and so how far back an audit reaches",
     ),
     Option(
@@ -112,7 +126,7 @@ OPTIONS = (
     Option(
         "sql.from.bytes",
         0,
-        whole(-1),
+        size(-1),
         "a query's exchanges that are smaller by Spark's estimate run in Spark, where even a small "
         "one keeps the executors that hold it from being released; 0: all run in Headgate, -1: "
         "none",
@@ -165,11 +179,11 @@ OPTIONS = (
     Option(
         "segment.bytes",
         _LIMITS.segment_bytes,
-        whole(_MIB, SEGMENT_BYTES_MAX),
+        size(_MIB, SEGMENT_BYTES_MAX),
         "bytes of rows that a map task collects before it sorts and writes them, 1 GiB at most; it "
         "holds about three times as much",
     ),
-    Option("fetch.bytes", _LIMITS.fetch_bytes, whole(_MIB), "bytes that a reader may fetch ahead"),
+    Option("fetch.bytes", _LIMITS.fetch_bytes, size(_MIB), "bytes that a reader may fetch ahead"),
     Option(
         "fetch.parallel",
         _LIMITS.fetch_parallel,
@@ -179,27 +193,27 @@ OPTIONS = (
     Option(
         "join.bytes",
         _LIMITS.join_bytes,
-        whole(0),
+        size(0),
         "neighbouring small slices are read together, up to this size",
     ),
     Option(
         "cache.bytes",
         _LIMITS.cache_bytes,
-        whole(0),
+        size(0),
         "bytes of neighbouring slices that a Python worker keeps for its next task",
     ),
     Option(
         "group.bytes",
         _LIMITS.group_bytes,
-        whole(_MIB),
+        size(_MIB),
         "bytes of rows that a task holds in memory to call a function group by group; more rows "
         "wait in files, and one group must fit",
     ),
     Option(
-        "wait.ms", _MASTER.wait_ms, whole(1_000), "longest wait for a decision or a confirmation"
+        "wait.ms", _MASTER.wait_ms, time_ms(1_000), "longest wait for a decision or a confirmation"
     ),
-    Option("request.ms", 20_000, whole(1_000), "longest wait for one answer of the broker"),
-    Option("attach.ms", 10_000, whole(1_000), "longest wait for broker and store when attaching"),
+    Option("request.ms", 20_000, time_ms(1_000), "longest wait for one answer of the broker"),
+    Option("attach.ms", 10_000, time_ms(1_000), "longest wait for broker and store when attaching"),
 )
 
 
@@ -276,8 +290,9 @@ def read_settings(conf: Mapping[str, str]) -> Settings:
     retention_ms, lease_ms = settings.kafka.topic.retention_ms, settings.master.lease_ms
     if retention_ms <= lease_ms:
         raise Invalid(
-            f"{PREFIX}topic.retention.ms = {retention_ms} must be longer than "
-            f"{PREFIX}lease.ms = {lease_ms}: the log would forget a job before its lease is over"
+            f"{PREFIX}topic.retention.ms = {ms_text(retention_ms)} must be longer than "
+            f"{PREFIX}lease.ms = {ms_text(lease_ms)}: the log would forget a job before its lease "
+            "is over"
         )
     return settings
 

@@ -35,7 +35,9 @@ class Neglected:
 
 
 @dataclass(slots=True)
-class _Seen:
+class JobLog:
+    """The log of one job, as far as it was read."""
+
     replay: Replay
     position: int = 0
     """The offset after the newest event."""
@@ -60,10 +62,23 @@ def neglected(
     A job whose log does not explain itself is left alone, because such a log proves nothing.
     `records` need not include the events that the snapshots have.
     """
-    followed = {job: _Seen(Replay(job, start), start.position) for job, start in snapshots.items()}
+    for job, entry in follow_jobs(records, snapshots).items():
+        if entry.broken:
+            continue
+        if is_over(entry.replay.state) and entry.position > oldest(job):
+            continue
+        if (judged := _judged(entry.replay, beats.get(job, 0), now_ms)) is not None:
+            yield judged
+
+
+def follow_jobs(
+    records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]
+) -> dict[JobId, JobLog]:
+    """Replay every job from its snapshot, or from its first record, up to what is wrong."""
+    jobs = {job: JobLog(Replay(job, start), start.position) for job, start in snapshots.items()}
     for recorded in records:
         job = recorded.event.job
-        entry = followed.setdefault(job, _Seen(Replay(job)))
+        entry = jobs.setdefault(job, JobLog(Replay(job)))
         entry.position = max(entry.position, recorded.offset + 1)
         if entry.broken or entry.replay.knows(recorded):
             continue
@@ -71,13 +86,7 @@ def neglected(
             entry.replay.observe(recorded)
         except Corrupt:
             entry.broken = True
-    for job, entry in followed.items():
-        if entry.broken:
-            continue
-        if is_over(entry.replay.state) and entry.position > oldest(job):
-            continue
-        if (judged := _judged(entry.replay, beats.get(job, 0), now_ms)) is not None:
-            yield judged
+    return jobs
 
 
 def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:

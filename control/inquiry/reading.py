@@ -47,8 +47,14 @@ def read(log: EventLog, job: str, otherwise: Collection[JobId] = ()) -> Iterator
 
 def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> Iterator[Recorded]:
     """Read the events of one job, or of all jobs, that are newer than the snapshots."""
+    if job and (snapshot := snapshots.get(job_id(job))) is not None:
+        deadline = Deadline.after(READ_S_MAX)
+        start = max(snapshot.position, log.oldest(job_id(job)))
+        with closing(log.follow(job_id(job), start)) as follower:
+            yield from read_to(follower, follower.end(), _POLL_EVENTS_MAX, deadline)
+        return
     if job:
-        yield from read(log, job, snapshots)
+        yield from read(log, job)
         return
     positions = {name: snapshot.position for name, snapshot in snapshots.items()}
     yield from log.read_all(Deadline.after(READ_S_MAX), positions)

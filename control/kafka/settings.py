@@ -7,12 +7,14 @@ appears in a `repr` or an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..errors import Invalid
 from ..ids import JobId
 from ..options import nearest, refuse_unsafe
+from ..units import read_bytes, read_ms
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _STATE_SEGMENT_BYTES = 16 << 20
@@ -120,7 +122,7 @@ class KafkaSettings:
     delivery_timeout_s: float = 60.0
     """The limit of the delivery of a fact, for which the client sends it again and again."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More options, which go to librdkafka unchanged."""
+    """More options for librdkafka, which takes sizes and times as numbers: `10s` becomes 10000."""
     embedded: bool = False
     """True for librdkafka's mock broker, which makes topics by itself and reports no settings."""
 
@@ -192,7 +194,8 @@ class KafkaSettings:
     def common(self) -> dict[str, object]:
         """Return the options of every client."""
         defaults = {"client.id": "headgate", "log_level": 2}
-        return defaults | dict(self.options) | {"bootstrap.servers": self.bootstrap}
+        options = {name: _number(name, text) for name, text in self.options.items()}
+        return defaults | options | {"bootstrap.servers": self.bootstrap}
 
     def producing(self) -> dict[str, object]:
         """Return the options of a producer of facts."""
@@ -261,3 +264,11 @@ class KafkaSettings:
             near = [f"{name} (did you mean {nearest(name, _KNOWN.split())}?)" for name in named]
             return Invalid(f"Kafka has no option {', '.join(near)}")
         return Invalid(f"the Kafka client refuses the value of {', '.join(named) or 'bootstrap'}")
+
+
+def _number(name: str, text: str) -> str:
+    """Return a size or a time as a number. The client library checks every other text."""
+    read = read_ms if name.endswith(".ms") else read_bytes if name.endswith(".bytes") else str
+    with suppress(ValueError):
+        return str(read(text))
+    return text

@@ -51,6 +51,8 @@ class Snapshot:
     """The job's newest registration."""
     heard_ms: int = 0
     """The time of the newest fact that is none of `NO_SIGNS_OF_LIFE`."""
+    began_ms: int = 0
+    """The time of the job's first event; 0 if it is unknown."""
     needed: int = 0
     """No session job of the partition needs an event before this offset."""
     log: str = ""
@@ -68,6 +70,7 @@ class Replay:
         self.mode = begun.mode
         self.registered = begun.registered
         self.heard_ms = begun.heard_ms
+        self.began_ms = begun.began_ms
         self.start = start
         self.facts = 0
         self.decisions = 0
@@ -87,8 +90,16 @@ class Replay:
         """Return a snapshot at `position`, after all that was observed, at which another replay
         may start."""
         first = position if self.first is None else self.first
-        due = tuple(self.due)
-        return Snapshot(self.state, due, position, first, self.mode, self.registered, self.heard_ms)
+        return Snapshot(
+            self.state,
+            tuple(self.due),
+            position,
+            first,
+            self.mode,
+            self.registered,
+            self.heard_ms,
+            self.began_ms,
+        )
 
     def observe(self, recorded: ev.Recorded) -> tuple[Derived, ...]:
         """Take in the next event, and return the decisions that follow from it. Each is due until
@@ -99,6 +110,7 @@ class Replay:
         """
         if self.first is None:
             self.first = recorded.offset
+            self.began_ms = recorded.at_ms or recorded.event.time_ms
         if recorded.event.basis is not None:
             self._match(recorded)
             return ()

@@ -14,13 +14,14 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
+from ...control import __version__
 from ...control.errors import HeadgateError, Invalid
 from .. import doctor, master_command
 from ..doctor import CheckVerdict
 from ..start import commands
 from ..target import Target
-from . import job_commands, log_commands, views
-from .options import HAS_DEVSTACK, err, out, targeted
+from . import fields, job_commands, log_commands, views
+from .options import HAS_DEVSTACK, Json, err, out, show, targeted
 
 
 class _Commands(TyperGroup):
@@ -38,15 +39,29 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     cls=_Commands,
-    help="Headgate: a shuffle for PySpark over Kafka and object storage.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 stack_app = typer.Typer(help="The real stack on this machine: Kafka and MinIO.")
 app.add_typer(stack_app, name="stack", no_args_is_help=True)
 app.add_typer(log_commands.app)
 app.add_typer(job_commands.app)
+
+
+def _say_version(is_asked: bool) -> None:
+    if is_asked:
+        out.print(f"headgate {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def before_any_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Headgate: a shuffle for PySpark over Kafka and object storage."""
 
 
 @app.command("demo")
@@ -59,31 +74,33 @@ def run_demo() -> None:
 
 @app.command("doctor")
 @targeted
-def run_doctor(target: Target) -> None:
+def run_doctor(target: Target, as_json: Json = False) -> None:
     """Check that this machine, the broker and the bucket can do what Headgate needs.
 
     Writes a job named doctor-… of three events to the topic, and deletes every object that it puts.
     """
     wrong = 0
     for outcome in doctor.examine(target):
-        out.print(views.check_row(outcome))
+        show(as_json, [views.check_row(outcome)], [fields.check_fields(outcome)])
         wrong += outcome.verdict is CheckVerdict.WRONG
     raise typer.Exit(1 if wrong else 0)
 
 
 @stack_app.command()
-def up(nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1) -> None:
+def up(
+    nodes: Annotated[int, typer.Option(help="Kafka nodes, 1 or 3.")] = 1, as_json: Json = False
+) -> None:
     """Start Kafka and MinIO unless they run, and print the settings to paste."""
     _require_devstack()
     from ..devstack import stack
 
     state = stack.up(nodes)
     settings = views.stack_settings(state, f"s3://{state.bucket}/headgate")
-    out.print(*views.stack_rows(state), *settings, sep="\n")
+    show(as_json, (*views.stack_rows(state), *settings), [fields.stack_fields(state)])
 
 
 @stack_app.command()
-def status() -> None:
+def status(as_json: Json = False) -> None:
     """Show which nodes run, and where; exit code 1 when a node does not run."""
     _require_devstack()
     from ..devstack import stack
@@ -91,18 +108,21 @@ def status() -> None:
     state = stack.status()
     if state is None:
         raise Invalid("there is no stack: `headgate stack up` starts one")
-    out.print(*views.stack_rows(state), sep="\n")
+    show(as_json, views.stack_rows(state), [fields.stack_fields(state)])
     raise typer.Exit(0 if state.is_up() else 1)
 
 
 @stack_app.command()
-def down(wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False) -> None:
+def down(
+    wipe: Annotated[bool, typer.Option(help="Remove its data too.")] = False, as_json: Json = False
+) -> None:
     """Stop Kafka and MinIO."""
     _require_devstack()
     from ..devstack import stack
 
     stack.down(wipe)
-    out.print("the stack is down" + (", its data is gone" if wipe else "; its data stays"))
+    line = "the stack is down" + (", its data is gone" if wipe else "; its data stays")
+    show(as_json, [line], [{"up": False, "wiped": wipe}])
 
 
 def _require_devstack() -> None:
@@ -145,10 +165,12 @@ def run_application(
 @app.command("start-up-hook")
 def start_up_hook(
     remove: Annotated[bool, typer.Option(help="Remove the hook.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Let this Python attach every session that is made with spark.headgate.enabled=true."""
     path = commands.remove_hook() if remove else commands.install_hook()
-    out.print(f"{path} is {'gone' if remove else 'there'}")
+    line = f"{path} is {'gone' if remove else 'there'}"
+    show(as_json, [line], [{"path": str(path), "installed": not remove}])
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from ...storage.upkeep.fsck_repair import FsckRepair, sound_jobs
 from ...storage.upkeep.object_deletion import ObjectDeleter
 from ..sweep import sweep
 from ..target import Target
-from . import views
-from .options import Job, JobOrAll, out, targeted
+from . import fields, views
+from .options import Job, JobOrAll, Json, out, show, targeted
 
 app = typer.Typer()
 
@@ -45,21 +45,24 @@ def fsck(
     repair: Annotated[
         bool, typer.Option(help="Delete leftovers, and state lost objects as lost.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare the log with the bucket; exit code 1 when a finding is left without repair."""
     store, root = target.open_bucket()
     named = job_id(job) if job else None
     with closing(store), closing(target.open_log()) as log:
         findings = check(store, root, lambda: states(log, job), named, deep)
-        out.print(*views.findings(findings), sep="\n")
-        left = findings.found
+        if not as_json:
+            out.print(*views.findings(findings), sep="\n")
+        left, repaired = findings.found, None
         if repair:
             repair_run = FsckRepair(store, root, log, f"fsck {os.urandom(4).hex()}", READ_S_MAX)
             snapshots = known(log, job)
             records = read(log, job, snapshots)
             repaired = repair_run.mend(findings, sound_jobs(records, target.store, snapshots))
-            out.print(*views.mended(repaired), sep="\n")
             left = repaired.left
+        done = views.mended(repaired) if repaired is not None else ()
+        show(as_json, done, [fields.findings_fields(findings, repaired)])
     raise typer.Exit(1 if left else 0)
 
 
@@ -70,12 +73,15 @@ def available(
     job: Job,
     result: Annotated[str, typer.Option(help="Name of the result.")],
     partition: Annotated[int | None, typer.Option(help="Only this partition of it.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Tell if a result, or one of its partitions, can be read whole now; exit code 1 if not."""
     with closing(target.open_log()) as log:
         readable = questions.is_available(states(log, job)[0], ResultId(result), partition)
     what = f"result {result}" if partition is None else f"partition {result}/{partition}"
-    out.print(f"{what} of job {job} is {'' if readable else 'not '}available")
+    line = f"{what} of job {job} is {'' if readable else 'not '}available"
+    answer = {"job": job, "result": result, "partition": partition, "available": readable}
+    show(as_json, [line], [answer])
     raise typer.Exit(0 if readable else 1)
 
 
@@ -85,13 +91,15 @@ def may_release(
     target: Target,
     job: Job,
     host: Annotated[str, typer.Option(help="The executor's host, as `headgate events` shows it.")],
+    as_json: Json = False,
 ) -> None:
     """Tell if an executor may go without loss; exit code 1 while attempts of the job run there."""
     with closing(target.open_log()) as log:
         running = questions.running_on(states(log, job)[0], host)
-    for attempt in running:
-        out.print(f"attempt {attempt} runs on {host}")
-    out.print(f"job {job} loses {len(running) or 'nothing'} with {host}")
+    lines = [f"attempt {attempt} runs on {host}" for attempt in running]
+    lines.append(f"job {job} loses {len(running) or 'nothing'} with {host}")
+    answer = {"job": job, "host": host, "running": list(map(str, running))}
+    show(as_json, lines, [answer | {"may_release": not running}])
     raise typer.Exit(1 if running else 0)
 
 
@@ -104,6 +112,7 @@ def remove_unused(
     release: Annotated[
         bool, typer.Option(help="Release them, instead of only listing them.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """List the complete results that nobody needs; --release has the job's master delete them."""
     with closing(target.open_log()) as log:
@@ -112,7 +121,7 @@ def remove_unused(
         for result in unused if release else ():
             request = announcer.fact(ReleaseRequested(result, "unused"))
             log.append(request).offset(Deadline.after(READ_S_MAX))
-    out.print(*unused, sep="\n")
+    show(as_json, unused, ({"job": job, "result": r, "released": release} for r in unused))
 
 
 @app.command("lost")
@@ -124,6 +133,7 @@ def run_lost(
         str, typer.Option(help="How you know that the objects are lost; kept in the log.")
     ],
     job: Job,
+    as_json: Json = False,
 ) -> None:
     """State that a partition's objects are gone, so that the job's driver makes it again."""
     name = partition_id(partition)
@@ -135,12 +145,13 @@ def run_lost(
         announcer = Announcer(job_id(job), f"operator {os.urandom(4).hex()}")
         fact = announcer.fact(Lost(attempt, str(attempt), evidence))
         offset = log.append(fact).offset(Deadline.after(READ_S_MAX))
-    out.print(f"attempt {attempt} was stated as lost, at offset {offset}")
+    line = f"attempt {attempt} was stated as lost, at offset {offset}"
+    show(as_json, [line], [{"job": job, "attempt": str(attempt), "offset": offset}])
 
 
 @app.command("sweep")
 @targeted
-def run_sweep(target: Target, job: JobOrAll = "") -> None:
+def run_sweep(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     """End jobs whose drivers were silent for longer than their leases, and delete their objects.
 
     Also deletes what ended jobs have left. Results that outlive their job stay. Exit code 1 when
@@ -157,12 +168,15 @@ def run_sweep(target: Target, job: JobOrAll = "") -> None:
         oldest = by_partition(log, log.oldest)
         for candidate in list(neglected(records, snapshots, beats, now_ms, oldest)):
             if not is_same_place(candidate.store, target.store):
-                out.print(views.elsewhere_row(candidate))
+                row, why = views.elsewhere_row(candidate), f"its objects are in {candidate.store}"
+                show(as_json, [row], [fields.unswept_fields(candidate.job, why)])
                 continue
             settings = MasterSettings(mode=candidate.mode)
             try:
-                row = views.swept_row(sweep(log, ObjectDeleter(store, root), candidate, settings))
+                swept = sweep(log, ObjectDeleter(store, root), candidate, settings)
             except HeadgateError as exc:
                 failed, row = True, views.unswept_row(candidate, exc)
-            out.print(row)
+                show(as_json, [row], [fields.unswept_fields(candidate.job, str(exc))])
+            else:
+                show(as_json, [views.swept_row(swept)], [fields.swept_fields(swept)])
     raise typer.Exit(1 if failed else 0)

@@ -1,32 +1,55 @@
-"""Commands that show and check what is in the log: events, states, attempts, decisions.
+"""Commands that show and check what is in the log: jobs, events, states, attempts, decisions.
 
 None of them opens the store or writes to the log.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from typing import Annotated
 
 import typer
 
-from ...control.clock import Deadline
+from ...connectors.spark.report import job_report
+from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid
-from ...control.events.types import Recorded
 from ...control.ids import partition_id
 from ...control.inquiry.audit import audit, fold
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
-from ...control.inquiry.reading import READ_S_MAX, follow, known, read
+from ...control.inquiry.listing import list_jobs
+from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
+from ...storage.stores.request_meter import RequestCounts
 from ..target import Target
-from . import views
-from .options import Job, JobOrAll, out, targeted
+from . import fields, lives, views
+from .options import Job, JobOrAll, Json, Utc, show, targeted, zone_of
 
 app = typer.Typer()
 audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
 app.add_typer(audit_app, name="audit", no_args_is_help=True)
+
+
+@app.command("jobs")
+@targeted
+def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
+    """List all jobs of the log, the oldest first: who decides, what is stored, how old it is."""
+    with closing(target.open_log()) as log:
+        snapshots = known(log, "")
+        beats = log.read_beats(None, Deadline.after(READ_S_MAX))
+        # This machine's clock may be late. To ask the log for its time would write to it.
+        now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
+        jobs = list(list_jobs(read_news(log, "", snapshots), snapshots, beats, now_ms))
+    shown = [views.jobs_table(jobs, now_ms, zone_of(utc))]
+    show(as_json, shown, map(fields.job_fields, jobs))
+
+
+@app.command()
+@targeted
+def report(target: Target, job: Job, as_json: Json = False) -> None:
+    """Show rows, bytes, requests and price of a job's exchanges, as `hg.report()` does."""
+    with closing(target.open_log()) as log:
+        reported = job_report(states(log, job)[0], {}, {}, RequestCounts())
+    show(as_json, views.report_tables(reported), [fields.report_fields(reported)])
 
 
 @app.command()
@@ -38,35 +61,29 @@ def events(
         str, typer.Option(help="Only one partition's life: `result/index` or `index`.")
     ] = "",
     wait: Annotated[bool, typer.Option("--follow", help="Wait for more; Ctrl-C ends.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    as_json: Json = False,
+    utc: Utc = False,
     rejected: Annotated[
         bool, typer.Option(help="Only facts without any effect, and records that are not events.")
     ] = False,
 ) -> None:
     """Print the log, one event a line."""
-    with closing(target.open_log()) as log:
+    with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
         if rejected:
             for record in log.read_rejected(Deadline.after(READ_S_MAX)):
-                out.print(views.rejected_row(record))
+                show(as_json, [views.rejected_row(record)], [fields.rejected_fields(record)])
             snapshots = known(log, job)
-            _print_events(refused(read(log, job, snapshots), snapshots), as_json)
-            return
-        records = (follow if wait else read)(log, job)
-        shown = (r for r in records if not partition or views.concerns(r.event.body, partition))
-        with suppress(KeyboardInterrupt):
-            _print_events(shown, as_json)
-
-
-def _print_events(records: Iterable[Recorded], as_json: bool) -> None:
-    last = None
-    for recorded in records:
-        if as_json:
-            print(json.dumps(views.event_fields(recorded)), flush=True)
-            continue
-        if recorded.event.job != last:
-            out.print(views.event_head(recorded.event.job))
-            last = recorded.event.job
-        out.print(views.event_row(recorded))
+            records = refused(read(log, job, snapshots), snapshots)
+        else:
+            records = (follow if wait else read)(log, job)
+        chosen = (r for r in records if not partition or views.concerns(r.event.body, partition))
+        last = None
+        for recorded in chosen:
+            rows = [views.event_row(recorded, zone_of(utc))]
+            if recorded.event.job != last:
+                rows.insert(0, views.event_head(recorded, zone_of(utc)))
+                last = recorded.event.job
+            show(as_json, rows, map(fields.event_fields, [recorded]))
 
 
 @app.command()
@@ -75,6 +92,7 @@ def state(
     target: Target,
     job: Job,
     at: Annotated[int | None, typer.Option(help="Offset; without it, now.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Show the state of a job at an offset, folded from the facts up to there."""
     with closing(target.open_log()) as log:
@@ -89,19 +107,19 @@ def state(
                     f"snapshot at offset {snapshot.position} on, not at {at}"
                 )
         records = [recorded for recorded in records if recorded.offset <= at]
-    for folded in fold(records, starts):
-        out.print(views.state_table(folded))
-    out.print(views.timeline(records), views.legend(), sep="\n")
+    folded = fold(records, starts)
+    tables = *map(views.state_table, folded), lives.timeline(records)
+    show(as_json, (*tables, lives.legend()), map(fields.state_fields, folded))
 
 
 @audit_app.command()
 @targeted
-def verify(target: Target, job: JobOrAll = "") -> None:
+def verify(target: Target, job: JobOrAll = "", as_json: Json = False) -> None:
     """Derive every decision again from the facts; exit code 1 when a recorded decision differs."""
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
         audits = audit(read(log, job, snapshots), snapshots)
-    out.print(*views.audit_rows(audits), sep="\n")
+    show(as_json, views.audit_rows(audits), map(fields.audit_fields, audits))
     raise typer.Exit(1 if any(audited.violation for audited in audits) else 0)
 
 
@@ -111,10 +129,11 @@ def run_why(
     target: Target,
     partition: Annotated[str, typer.Argument(help="`result/index`, as in `headgate events`.")],
     job: Job,
+    as_json: Json = False,
 ) -> None:
     """Explain why a partition was made, and made again: every attempt, its reason and its end."""
     with closing(target.open_log()) as log:
         attempts = why(read(log, job), partition_id(partition))
     if not attempts:
         raise Invalid(f"the log knows of no attempt at partition {partition} of job {job}")
-    out.print(*map(views.made_row, attempts), sep="\n")
+    show(as_json, map(views.made_row, attempts), map(fields.made_fields, attempts))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, tzinfo
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -17,14 +19,23 @@ from ...control.errors import Invalid
 from ..spelling import spelled
 from ..target import Target
 
+_COLUMNS_MAX = 10_000
 HAS_DEVSTACK = all(map(find_spec, ("filelock", "psutil")))
 
 
 class Terminal(Console):
-    """Prints what others have written into the log, with control characters spelled out."""
+    """Prints what others have written into the log, with control characters spelled out. Nothing is
+    cut: a terminal that is too narrow, or a pipe, gets the whole line."""
 
     def __init__(self, stderr: bool = False) -> None:
-        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=stderr)
+        super().__init__(
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+            stderr=stderr,
+            width=_COLUMNS_MAX,
+        )
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -37,6 +48,25 @@ out, err = Terminal(), Terminal(stderr=True)
 
 Job = Annotated[str, typer.Option(help="Name of the job.")]
 JobOrAll = Annotated[str, typer.Option(help="Name of the job; without it, every job of the log.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
+Utc = Annotated[bool, typer.Option("--utc", help="Times in UTC, not in this machine's zone.")]
+
+
+def zone_of(utc: bool) -> tzinfo | None:
+    """Return the zone in which times are shown; None for this machine's."""
+    return UTC if utc else None
+
+
+def show(
+    as_json: bool, shown: Iterable[RenderableType], values: Iterable[Mapping[str, Any]]
+) -> None:
+    """Print lines for a reader, or values for a program; the other of the two is not made."""
+    if as_json:
+        for value in values:
+            print(json.dumps(value).replace("\x7f", "\\u007f"), flush=True)
+    else:
+        for line in shown:
+            out.print(line)
 
 
 def _target(

@@ -1,28 +1,28 @@
 """Format the log for a reader: event rows, lives of partitions, states, findings. No I/O.
 
-Guarantees: tables fit in 100 columns. An event with longer text makes a longer row: nothing is cut.
+Guarantees: tables of ordinary names fit in 100 columns. Longer texts make longer rows: nothing is
+cut.
 """
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from ...connectors.spark.report import JobReport
+from ...control.contract import SESSION
 from ...control.errors import HeadgateError
 from ...control.events import types as ev
-from ...control.ids import AttemptId, JobId, PartitionId, ResultId
+from ...control.ids import AttemptId
 from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import READ, Made
+from ...control.inquiry.listing import JobCondition, ListedJob
 from ...control.inquiry.neglected import Neglected
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from ..devstack.stack import StackState
 
 _FINDINGS_SHOWN = 10
-_LIVES_SHOWN = 12
-_BAR_CELLS = 18
-_STEPS = ("AttemptStarted", "Consumable", "Released", "Deleted")
-_PHASES = (" ", "░", "█", "▒", " ")
 _STYLES = {
     "Consumable": "green",
     "ResultComplete": "bold green",
@@ -56,24 +52,25 @@ _VERDICTS = {
     CheckVerdict.WRONG: ("✗", "bold red"),
     CheckVerdict.SKIPPED: ("-", "dim"),
 }
+_CONDITIONS = {
+    JobCondition.RUNNING: "green",
+    JobCondition.NEGLECTED: "bold red",
+    JobCondition.FAILED: "red",
+    JobCondition.ENDING: "yellow",
+    JobCondition.DAMAGED: "bold red",
+}
+_UNITS_MS = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 # Events
 
 
-def event_head(job: JobId) -> Text:
-    columns = f"{'at':>5} {'UTC':<12} {'event':<19} {'what':<16} {'amount':>20}  {'by':<15} basis"
-    return Text.assemble((f"job {job}\n", "bold"), (columns, "bold"))
-
-
-def event_fields(recorded: ev.Recorded) -> dict[str, Any]:
-    """Return an event as a value for JSON, with bytes as base64."""
+def event_head(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
+    """Return the name of the event's job, and the heads of the columns."""
     event = recorded.event
-    fields = {
-        name: getattr(event, name) for name in ("job", "id", "cause", "time_ms", "by", "basis")
-    }
-    body = json.loads(json.dumps(asdict(event.body), default=lambda raw: b64encode(raw).decode()))
-    return {"offset": recorded.offset, "kind": event.kind} | fields | {"body": body}
+    at = _moment(event.time_ms, zone).tzname() or "time"
+    columns = f"{'at':>5} {at:<12} {'event':<19} {'what':<16} {'amount':>20}  {'by':<15} basis"
+    return Text.assemble((f"job {event.job}\n", "bold"), (columns, "bold"))
 
 
 def concerns(body: ev.Body, partition: str) -> bool:
@@ -93,10 +90,11 @@ def concerns(body: ev.Body, partition: str) -> bool:
             return True
 
 
-def event_row(recorded: ev.Recorded) -> Text:
-    """Return an event in one line: offset, time, kind, what, rows and bytes, by, basis."""
+def event_row(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
+    """Return an event in one line: offset, time, kind, what, rows and bytes, by, basis. Without a
+    zone, times are in this machine's."""
     event = recorded.event
-    at = datetime.fromtimestamp(event.time_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    at = _moment(event.time_ms, zone).strftime("%H:%M:%S.%f")[:-3]
     what, amount = _said(event.body)
     return Text.assemble(
         (f"{recorded.offset:>5} ", "dim"),
@@ -140,6 +138,10 @@ def _said(body: ev.Body) -> tuple[str, str]:
             return str(getattr(body, "attempt", "") or getattr(body, "result", "")), ""
 
 
+def _moment(at_ms: int, zone: tzinfo | None) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(zone)
+
+
 def _throttled(count: int) -> str:
     return f", {count} throttled" if count else ""
 
@@ -148,138 +150,76 @@ def _range(first: int, count: int) -> str:
     return str(first) if count == 1 else f"{first}..{first + count - 1}"
 
 
-# Lives of partitions
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The life of one partition, as far as the log tells."""
-
-    partition: PartitionId
-    attempt: AttemptId | None
-    """The winner, or else the attempt that was started last."""
-    produced: ev.Produced | None
-    """The event with which `attempt` announced its output."""
-    times: Mapping[str, int]
-    """The time of the first event of each kind, in milliseconds."""
-
-    def phase(self, at_ms: float) -> int:
-        """Return how many steps of its life the partition had taken."""
-        return sum(step in self.times and self.times[step] <= at_ms for step in _STEPS)
-
-
-@dataclass(frozen=True, slots=True)
-class ResultLives:
-    registered: ev.ResultRegistered
-    partitions: tuple[Life, ...]
-    consumed: int
-    """The number of subpartitions that were read."""
-
-
-def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
-    """Return the life of every partition that a job registered."""
-    bodies = [recorded.event.body for recorded in records]
-    times = _times(records)
-    produced = {body.attempt: body for body in bodies if isinstance(body, ev.Produced)}
-    started = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.AttemptStarted)}
-    won = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.Consumable)}
-    shown = started | won
-
-    def life(partition: PartitionId) -> Life:
-        attempt = shown.get(partition)
-        subjects: tuple[AttemptId | ResultId | None, ...] = (attempt, partition.result)
-        kinds = (*_STEPS, "Produced")
-        own_times = {k: times[k, s] for k in kinds for s in subjects if (k, s) in times}
-        return Life(partition, attempt, produced.get(attempt) if attempt else None, own_times)
-
-    def result(registered: ev.ResultRegistered) -> ResultLives:
-        name = registered.result
-        reads = [b for b in bodies if isinstance(b, ev.Consumed) and b.result == name]
-        read = {at for body in reads for at in range(body.first, body.first + body.count)}
-        partitions = (PartitionId(name, index) for index in range(registered.partitions))
-        return ResultLives(registered, tuple(map(life, partitions)), len(read))
-
-    registered = {body.result: body for body in bodies if isinstance(body, ev.ResultRegistered)}
-    return tuple(map(result, registered.values()))
-
-
-def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | ResultId | None], int]:
-    """Return the time of the first event of each kind about an attempt or a result."""
-    times: dict[tuple[str, AttemptId | ResultId | None], int] = {}
-    for event in (recorded.event for recorded in records):
-        subjects: Iterable[AttemptId | ResultId]
-        match event.body:
-            case ev.Deleted():
-                subjects = event.body.attempts
-            case ev.Released():
-                subjects = (event.body.result,)
-            case _:
-                subjects = (event.body.attempt,) if hasattr(event.body, "attempt") else ()
-        for subject in subjects:
-            times.setdefault((event.kind, subject), event.time_ms)
-    return times
-
-
-def timeline(records: Sequence[ev.Recorded], shown: int = _LIVES_SHOWN) -> Table:
-    """Return a row for each partition, up to `shown` per result; seconds from the first event."""
-    times = [r.event.time_ms for r in records] or [0]
-    first, last = min(times), max(times)
-    numbers = ("rows", "bytes", "produced", "consumable", "consumed", "released", "deleted")
-    table = _table(("partition", "attempt"), numbers, "")
-    table.add_column("life", no_wrap=True, min_width=_BAR_CELLS)
-    began = min((r.event.time_ms for r in records if r.event.kind == _STEPS[0]), default=first)
-    for result in lives(records):
-        for life in result.partitions[:shown]:
-            attempt = f"{life.attempt.epoch}-{life.attempt.task}" if life.attempt else "-"
-            cells = _cells([life], result, first, "-")
-            table.add_row(str(life.partition), attempt, *cells, _bar(life, began, last))
-        rest = result.partitions[shown:]
-        if rest:
-            cells = _cells(rest, result, first)
-            table.add_row(f"and {len(rest)}", "", *cells, style="dim")
-        table.add_section()
-    return table
-
-
-def _cells(lives: Sequence[Life], result: ResultLives, first: int, none: str = "") -> list[str]:
-    """Sum up partitions: their rows, their bytes, and the latest times. Show `none` for what they
-    lack; without it, zeros, and how many partitions have come so far."""
-    produced = [life.produced for life in lives if life.produced is not None]
-    rows, size_bytes = sum(it.rows for it in produced), sum(it.size_bytes for it in produced)
-    cells = [none, none] if none and not produced else [f"{rows:,}", decimal(size_bytes)]
-    for kind in ("Produced", "Consumable", "Released", "Deleted"):
-        if kind == "Released":
-            cells.append(f"{result.consumed} of {result.registered.subpartitions}")
-        times = [life.times[kind] for life in lives if kind in life.times]
-        if len(times) == len(lives):
-            cells.append(f"{(max(times) - first) / 1000:.3f}")
-        else:
-            cells.append(none or f"{len(times)} of {len(lives)}")
-    return cells
-
-
-def _bar(life: Life, first: int, last: int) -> Text:
-    step = max(1, last - first) / _BAR_CELLS
-    edges = [life.phase(first + cell * step) for cell in range(_BAR_CELLS + 1)]
-    # The start of a life is shown, however short it is.
-    cells = (begin or min(end, 1) for begin, end in pairwise(edges))
-    return Text("".join(_PHASES[cell] for cell in cells), "green")
-
-
-def legend() -> Text:
-    """Explain the columns and the bars of a timeline."""
-    marks = "life: ░ being written  █ consumable  ▒ released, not yet deleted"
-    return Text(f"seconds since the job began; {marks}", "dim")
-
-
-def _table(words: Iterable[str], numbers: Iterable[str], title: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, title=title or None)
-    table.title_justify, table.title_style = "left", "bold"
+def table(words: Iterable[str], numbers: Iterable[str], title: str) -> Table:
+    rows = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, title=title or None)
+    rows.title_justify, rows.title_style = "left", "bold"
     for name in words:
-        table.add_column(name, no_wrap=True)
+        rows.add_column(name, no_wrap=True)
     for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+        rows.add_column(name, justify="right", no_wrap=True)
+    return rows
+
+
+# Jobs and their exchanges
+
+
+def jobs_table(jobs: Iterable[ListedJob], now_ms: int, zone: tzinfo | None) -> Table:
+    """Return a row for each job. Without a zone, times are in this machine's."""
+    numbers = ("exchanges", "stored", "began", "age", "heard before")
+    rows = table(("job", "state", "decides", "application"), numbers, "")
+    for job in jobs:
+        condition = job.condition
+        began = f"{_moment(job.began_ms, zone):%Y-%m-%d %H:%M:%S %Z}" if job.began_ms else "-"
+        rows.add_row(
+            spelled(job.job),
+            Text(condition.value, _CONDITIONS.get(condition, "")),
+            "masters" if job.mode == SESSION else "driver",
+            spelled(job.registered.application),
+            f"{job.exchanges:,}",
+            decimal(job.stored_bytes),
+            began,
+            _span(now_ms - job.began_ms) if job.began_ms else "-",
+            _span(now_ms - job.heard_ms) if job.heard_ms else "-",
+        )
+    return rows
+
+
+def _span(span_ms: int) -> str:
+    """Return a time in the largest unit of which it has two or more."""
+    return next((f"{span_ms // ms} {unit}" for unit, ms in _UNITS_MS if span_ms >= 2 * ms), "0 s")
+
+
+def report_tables(report: JobReport) -> Iterator[Table | Text]:
+    """Describe the exchanges of a job, and the sums of all of them."""
+    numbers = ("partitions", "rows", "stored", "puts", "read", "gets", "USD")
+    rows = table(("exchange", "what"), numbers, f"job {spelled(report.job)}")
+    rows.add_column("released")
+    for each in report.results:
+        rows.add_row(
+            spelled(each.result),
+            spelled(each.label),
+            f"{each.partitions} x {each.subpartitions}",
+            f"{each.rows:,}",
+            decimal(each.stored_bytes),
+            f"{each.puts:,}",
+            decimal(each.read_bytes),
+            f"{each.gets:,}",
+            f"{each.price_usd:.6f}",
+            spelled(each.released or "-"),
+        )
+    yield rows
+    before = report.forgotten.results
+    exchanges = _count(before + len(report.results), "exchange")
+    earlier = f" ({before:,} of them earlier, and no longer listed)" if before else ""
+    throttled = ""
+    if report.throttled_puts or report.throttled_gets:
+        throttled = f", throttled: {report.throttled_puts} PUTs, {report.throttled_gets} GETs"
+    yield Text.assemble(
+        (exchanges, "bold"),
+        f"{earlier}: {decimal(report.stored_bytes)} stored by {_count(report.puts, 'put')}, "
+        f"{decimal(report.read_bytes)} read by {_count(report.gets, 'get')}, "
+        f"{report.price_usd:.6f} USD by the prices of S3 Standard{throttled}",
+    )
 
 
 # States, findings, checks
@@ -297,11 +237,11 @@ def state_table(state: JobState) -> Table:
     if puts or gets:
         title += f"; throttled: {puts} PUTs, {gets} GETs"
     numbers = ("partitions", "writing", "consumable", "superseded", "consumed", "deleted")
-    table = _table(("result", "what"), numbers, title)
-    table.add_column("released")
+    rows = table(("result", "what"), numbers, title)
+    rows.add_column("released")
     for name, result in state.results.items():
-        table.add_row(name, *_state_row(result))
-    return table
+        rows.add_row(name, *_state_row(result))
+    return rows
 
 
 def _state_row(result: ResultState) -> tuple[str, ...]:

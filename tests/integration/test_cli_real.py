@@ -125,6 +125,19 @@ def test_events_and_state_tell_the_exchange(job: JobId) -> None:
     assert not any(f"{PARTITIONS} of {PARTITIONS}" in line for line in then)
 
 
+def test_the_job_is_listed_and_reported(job: JobId) -> None:
+    """`jobs` finds a running job among all of the log, and `report` has its exchange."""
+    code, lines = ran("jobs", "--json")
+    (listed,) = [entry for entry in map(json.loads, lines) if entry["job"] == job]
+    assert (code, listed["state"], listed["application"]) == (0, "running", "tests")
+    assert listed["heard_ms"] - listed["began_ms"] < 1000 * WAIT_S
+    assert listed["stored_bytes"] > 0
+    code, lines = ran("report", "--job", job, "--json")
+    (exchange,) = json.loads(lines[0])["exchanges"]
+    assert (code, exchange["rows"], exchange["puts"]) == (0, 100 * PARTITIONS, PARTITIONS)
+    assert exchange["gets"] > 0
+
+
 def test_audit_and_fsck_find_nothing(job: JobId) -> None:
     """A real exchange leaves a log that explains itself and a bucket that agrees with it."""
     assert ran("audit", "verify", "--job", job)[0] == 0

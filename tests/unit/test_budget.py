@@ -21,7 +21,7 @@ OWN = COSTS["own"]
         ("$0.50", Cost(0.5, inf, inf)),
         ("100000 requests", Cost(inf, 100_000, inf)),
         ("20g", Cost(inf, inf, 20 << 30)),
-        (" 1.5 TB , $3,1 requests ", Cost(3.0, 1, 3 << 39)),
+        (" 2TB , $3,1 requests ", Cost(3.0, 1, 2 << 40)),
         ("512", Cost(inf, inf, 512)),
     ],
 )
@@ -29,7 +29,9 @@ def test_amounts_as_people_write_them(text: str, limit: Cost) -> None:
     assert read_budget(text) == limit
 
 
-@pytest.mark.parametrize("text", ["fifty", "$", "-1g", "5 euros", "1g, 2g", "1e9", "$1 requests"])
+@pytest.mark.parametrize(
+    "text", ["fifty", "$", "-1g", "5 euros", "1.5g", "1g, 2g", "1e9", "$1 requests"]
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_budget(text)

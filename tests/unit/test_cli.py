@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from headgate.control.events.types import AttemptFailed, Event, JobAccepted, Job
 from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryDecisions
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra import doctor
 from headgate.infra.cli import app, options
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.daemons import Daemon
@@ -347,10 +349,26 @@ def test_doctor_finds_a_broker_that_breaks_a_promise(
 ) -> None:
     """A log that shows aborted decisions, hides committed ones or does not fence fails its
     check."""
+    monkeypatch.setattr(doctor, "ANSWER_S_MAX", 0.5)
     monkeypatch.setattr(MemoryDecisions, broken, lambda self, *position: does(self))
     code, lines, _ = ran("doctor", "--broker", "b")
     assert code == 1
     assert [wrong] == [line[10:26].strip() for line in lines[5:] if line.split()[1] == "wrong"]
+
+
+def test_doctor_waits_for_a_committed_step(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may confirm the end of a step before readers see it, as Kafka does."""
+    commit, first = MemoryDecisions.commit, iter([True])
+
+    def late(decisions: MemoryDecisions, position: int) -> None:
+        if next(first, False):
+            threading.Timer(0.3, commit, (decisions, position)).start()
+        else:
+            commit(decisions, position)
+
+    monkeypatch.setattr(MemoryDecisions, "commit", late)
+    _, lines, _ = ran("doctor", "--broker", "b")
+    assert ["ok"] * 5 == [line.split()[1] for line in lines[5:10]]
 
 
 def test_doctor_without_broker_and_bucket_looks_at_the_machine(log: KeptLog) -> None:

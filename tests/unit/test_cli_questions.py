@@ -37,7 +37,7 @@ def test_what_is_unused_is_listed_and_released_when_told_so(log: KeptLog, object
     exchange(log, objects, close=False)
     before = len(list(log.read_all(Deadline.after(1.0))))
     assert ran("remove-unused", "--job", JOB)[:2] == (0, [RESULT])
-    assert ran("remove-unused", "--job", JOB, "--keep", RESULT, "--release")[:2] == (0, [""])
+    assert ran("remove-unused", "--job", JOB, "--keep", RESULT, "--release")[:2] == (0, [])
     assert before == len(list(log.read_all(Deadline.after(1.0))))
     assert ran("remove-unused", "--job", JOB, "--release")[0] == 0
     *_, last = log.read_all(Deadline.after(1.0))

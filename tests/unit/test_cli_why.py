@@ -74,14 +74,15 @@ def iter_attempts(log: KeptLog) -> Iterator[AttemptId]:
 
 def test_what_is_in_the_log_does_nothing_to_a_terminal(log: KeptLog, objects: Objects) -> None:
     """Text in the log cannot clear a screen, hide a line or style it."""
-    hostile = "\x1b[2J\x9b1A\u202eevil [bold]text[/nowhere] :smile:"
+    hostile = "\x7f\x1b[2J\x9b1A\u202eevil [bold]text[/nowhere] :smile:"
     forged = "oom\n    8 00:00:01.000 Released            1-0001 swept"
     fact = JobUnregistered(forged)
     log.append(Event("z", JobId("new"), "", 0, forged, None, fact))
     log.append(Event("x", JobId("new"), "", 0, "t", None, JobRegistered("per-job", "0", hostile)))
     log.append(Event("y", JobId("new"), "", 0, "t\r", None, ExecutorLost(hostile, hostile)))
-    for arguments in (["events"], ["events", "--json"], ["state", "--job", "new"]):
+    for arguments in (["events"], ["events", "--json"], ["state", "--job", "new"], ["jobs"]):
         code, lines, _ = ran(*arguments)
         assert 0 == code
         assert all(line.isprintable() and not line.startswith("    8") for line in lines)
-    assert "\\x1b[2J\\x9b1A\\u202eevil [bold]text[/nowhere] :smile:" in "".join(ran("events")[1])
+    spelled = "\\x7f\\x1b[2J\\x9b1A\\u202eevil [bold]text[/nowhere] :smile:"
+    assert spelled in "".join(ran("events")[1])

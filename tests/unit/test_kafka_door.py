@@ -179,6 +179,25 @@ def test_options_reach_every_client(config: Callable[[KafkaSettings], dict[str, 
     assert made["bootstrap.servers"] == NOWHERE
 
 
+def test_sizes_and_times_reach_the_client_as_numbers() -> None:
+    """The client takes numbers only. A text that is neither is left to the client's own error."""
+    spelled = {
+        "session.timeout.ms": "10s",
+        "socket.timeout.ms": "5000",
+        "message.max.bytes": "1M",
+        "linger.ms": "soon",
+        "sasl.password": "1m",
+    }
+    options = KafkaSettings(NOWHERE, options=spelled).common()
+    assert {
+        "session.timeout.ms": "10000",
+        "socket.timeout.ms": "5000",
+        "message.max.bytes": "1048576",
+        "linger.ms": "soon",
+        "sasl.password": "1m",
+    } == {name: options[name] for name in spelled}
+
+
 def test_a_fact_is_sent_as_long_as_its_confirmation_is_waited_for() -> None:
     """The client does not give a fact up before `wait.ms` are over: a broker may be away for longer
     than one answer may take. A step ends sooner."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC
 
 import pytest
 from rich.console import Console, RenderableType
@@ -26,7 +27,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.inquiry.audit import Audit, fold
-from headgate.infra.cli import views
+from headgate.infra.cli import fields, lives, views
 from headgate.infra.doctor import CheckOutcome, CheckVerdict
 from headgate.storage.stores.port import BlobStat
 from headgate.storage.upkeep.fsck import Finding, Findings, Kind
@@ -80,7 +81,7 @@ def shown(*lines: RenderableType) -> list[str]:
 
 def test_every_event_is_one_line_that_fits() -> None:
     """Each event takes one line of at most 100 columns, with its offset, kind and amount."""
-    lines = shown(*map(views.event_row, records()))
+    lines = shown(*(views.event_row(record, UTC) for record in records()))
     assert len(LIFE) == len(lines)
     assert max(map(len, lines)) <= COLUMNS
     assert (lines[6].split()) == [
@@ -100,7 +101,7 @@ def test_every_event_is_one_line_that_fits() -> None:
 def test_a_timeline_has_one_row_a_partition() -> None:
     """A timeline has a row per partition, with the winner's times since the job's start, and dashes
     for phases that were not reached."""
-    rows = [line.split() for line in shown(views.timeline(records()))[2:]]
+    rows = [line.split() for line in shown(lives.timeline(records()))[2:]]
     assert rows[0][:7] == ["1-0001/0", "1-2", "5,000", "1.2", "MB", "0.300", "0.310"]
     assert rows[0][7:12] == ["3", "of", "5", "0.900", "1.000"]
     assert rows[1][:6] == ["1-0001/1", "1-3", "-", "-", "-", "-"]
@@ -110,7 +111,7 @@ def test_a_timeline_has_one_row_a_partition() -> None:
 
 def test_a_timeline_fits_and_shows_each_phase() -> None:
     """A bar shows the times of writing, consumable and released, and fits 100 columns."""
-    lines = shown(views.timeline(records()))
+    lines = shown(lives.timeline(records()))
     assert max(map(len, lines)) <= COLUMNS
     assert not any("…" in line for line in lines)
     bar = lines[2].split()[-1]
@@ -121,15 +122,15 @@ def test_a_timeline_fits_and_shows_each_phase() -> None:
 
 def test_many_partitions_are_summed_up() -> None:
     """Partitions beyond the shown ones are counted in a last row."""
-    lines = shown(views.timeline(records(), shown=1))
+    lines = shown(lives.timeline(records(), shown=1))
     assert lines[3].split()[:8] == ["and", "2", "0", "0", "bytes", "0", "of", "2"]
     assert len(lines) == 4
 
 
 def test_an_empty_log_has_an_empty_timeline() -> None:
     """The timeline of a job without results is empty, not an error."""
-    assert len(shown(views.timeline(records(LIFE[:1])))) == 2
-    assert len(shown(views.timeline([]))) == 2
+    assert len(shown(lives.timeline(records(LIFE[:1])))) == 2
+    assert len(shown(lives.timeline([]))) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,14 +160,14 @@ def test_a_partition_has_its_own_events(partition: str, kinds: set[str]) -> None
 
 def test_an_event_as_json_keeps_everything() -> None:
     """The JSON form of an event holds envelope and body, with bytes as base64."""
-    fields = views.event_fields(records()[6])
-    assert tuple(fields[name] for name in ("offset", "kind", "job", "time_ms")) == (
+    event = fields.event_fields(records()[6])
+    assert tuple(event[name] for name in ("offset", "kind", "job", "time_ms")) == (
         6,
         "Produced",
         "j",
         300,
     )
-    assert fields["body"]["segments"][0]["index"] == "AP8="
+    assert event["body"]["segments"][0]["index"] == "AP8="
 
 
 def test_a_state_is_a_row_a_result() -> None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from ....control.errors import Invalid
+from ....control.units import read_bytes
 from ....storage.stores.costs import StoreCosts
 
 _LOG = logging.getLogger("headgate")
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _USD = re.compile(r"\$(\d+(?:\.\d+)?)")
 _REQUESTS = re.compile(r"(\d+) ?requests")
-_BYTES = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)b?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ def _amount(part: str) -> tuple[str, float]:
         return "usd", float(match[1])
     if match := _REQUESTS.fullmatch(part):
         return "requests", int(match[1])
-    if match := _BYTES.fullmatch(part):
-        return "stored_bytes", int(float(match[1]) * _SIZES[match[2]])
-    raise ValueError(f"{part!r} is no amount")
+    if (size_bytes := read_bytes(part)) >= 0:
+        return "stored_bytes", size_bytes
+    raise ValueError(f"{part!r} is below 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,22 @@ from dataclasses import dataclass, field
 
 from ....control.errors import Invalid
 from ....control.options import (
-    ABOVE_0,
     FLAG,
+    SECONDS,
     TEXT,
     Option,
     OptionKind,
     has_password,
     read_options,
     refuse_unsafe,
+    size,
     whole,
 )
+from ....control.units import MICROSECONDS, read_s
 from ..retries import RetrySettings
 
 CA, PROXY = "root_certificate", "proxy_url"
+_IDLE = "pool_idle_timeout"
 SECRET_OPTIONS = {
     "a secret would stand in the clear: use the AWS chain (environment, profile, web identity or "
     "instance role), in the driver and in every executor": (
@@ -123,13 +126,13 @@ _OWN = (
         "`true`: URLs have the bucket in their path, `false`: in their host; empty: `true` with an "
         "endpoint, `false` for AWS",
     ),
-    Option("connect_timeout_s", _CONNECT_S, ABOVE_0, "longest wait for a connection"),
-    Option("request_timeout_s", _REQUEST_S, ABOVE_0, "longest wait for one answer"),
+    Option("connect_timeout_s", _CONNECT_S, SECONDS, "longest wait for a connection"),
+    Option("request_timeout_s", _REQUEST_S, SECONDS, "longest wait for one answer"),
     Option("tries_max", RetrySettings().tries_max, whole(1), "tries of one request"),
     Option(
-        "multipart_bytes", _PARTS.threshold_bytes, whole(1), "objects from this size on have parts"
+        "multipart_bytes", _PARTS.threshold_bytes, size(1), "objects from this size on have parts"
     ),
-    Option("part_bytes", _PARTS.part_bytes, whole(_PART_BYTES_MIN), "size of a part"),
+    Option("part_bytes", _PARTS.part_bytes, size(_PART_BYTES_MIN), "size of a part"),
     Option("part_threads", _PARTS.threads, whole(1), "parts of an object on their way at once"),
     Option("dummy_credentials", False, FLAG, "`true`: invented keys, for a store that checks none"),
 )
@@ -140,12 +143,20 @@ _PASSED = {
     "allow_invalid_certificates": "`true`: every certificate is trusted",
     "http1_only": "`true`: HTTP/1.1 only",
     "http2_only": "`true`: HTTP/2 only",
-    "pool_idle_timeout": "time for which an idle connection is kept, as `90s`",
+    _IDLE: "time for which an idle connection is kept, such as `90s`",
     "pool_max_idle_per_host": "idle connections that are kept",
     "randomize_addresses": "`true`: a host's addresses are used in random order",
     "user_agent": "name of the client in its requests",
 }
-OPTIONS = (*_OWN, *(Option(name, "", TEXT, meaning) for name, meaning in _PASSED.items()))
+_TIME_OR_EMPTY = OptionKind(
+    "a time such as 90s or 5min, or empty",
+    lambda text: f"{round(read_s(text) * MICROSECONDS['s'])}us" if text else "",
+    lambda text: not text.startswith("-"),
+)
+OPTIONS = (
+    *_OWN,
+    *(Option(n, "", _TIME_OR_EMPTY if n == _IDLE else TEXT, says) for n, says in _PASSED.items()),
+)
 
 
 def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
@@ -160,7 +171,7 @@ def s3_settings(bucket: str, options: Mapping[str, str]) -> S3Settings:
         values["path_style"],
         values["connect_timeout_s"],
         values["dummy_credentials"],
-        {name: text for name, text in options.items() if name in _PASSED and text},
+        {name: values[name] for name in _PASSED if values[name]},
     )
     return S3Settings(
         bucket,

@@ -1,0 +1,96 @@
+"""List the jobs of a log: the condition of each, who decides for it, and what it has stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ..contract import PER_JOB
+from ..events.types import JobRegistered, Recorded
+from ..ids import JobId
+from ..model.replay import Snapshot
+from ..model.state import JobState
+from ..snapshots.schedule import is_left
+from .neglected import JobLog, follow_jobs
+
+
+class JobCondition(Enum):
+    RUNNING = "running"
+    NEGLECTED = "neglected"
+    """The driver was silent for longer than its lease."""
+    FAILED = "failed"
+    ENDING = "ending"
+    """The job has ended, and objects that were ordered to go are still there."""
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+    """The log has no registration of the job."""
+    DAMAGED = "damaged"
+    """The log does not explain itself: the numbers are those before the first wrong event."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    state: JobState
+    condition: JobCondition
+    mode: str
+    """Tells who decides for the job: its driver, or the masters of a session."""
+    registered: JobRegistered
+    """The job's newest registration; an empty one if the log has none."""
+    began_ms: int
+    """The time of the job's first event; 0 if it is unknown."""
+    heard_ms: int
+    """The time at which the driver was last heard; 0 if it never was."""
+
+    @property
+    def job(self) -> JobId:
+        return self.state.job
+
+    @property
+    def exchanges(self) -> int:
+        return len(self.state.results) + self.state.forgotten.results
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return the bytes of all objects that may still be there."""
+        return sum(
+            produced.size_bytes
+            for result in self.state.results.values()
+            for produced in result.production.attempts.values()
+            if produced is not None
+        )
+
+
+def list_jobs(
+    records: Iterable[Recorded],
+    snapshots: Mapping[JobId, Snapshot],
+    beats: Mapping[JobId, int],
+    now_ms: int,
+) -> Iterator[ListedJob]:
+    """Yield all jobs, the oldest first. `records` need not include the events that the snapshots
+    have."""
+    jobs = follow_jobs(records, snapshots)
+    for job, entry in sorted(jobs.items(), key=lambda named: (named[1].replay.began_ms, named[0])):
+        replay = entry.replay
+        heard_ms = max(replay.heard_ms, beats.get(job, 0))
+        yield ListedJob(
+            replay.state,
+            _condition(entry, now_ms - heard_ms),
+            replay.mode or PER_JOB,
+            replay.registered or JobRegistered("", "", ""),
+            replay.began_ms,
+            heard_ms,
+        )
+
+
+def _condition(entry: JobLog, silent_ms: int) -> JobCondition:
+    state, registered = entry.replay.state, entry.replay.registered
+    if entry.broken:
+        return JobCondition.DAMAGED
+    if registered is None:
+        return JobCondition.UNKNOWN
+    if state.closed is not None:
+        return JobCondition.ENDED if is_left(state) else JobCondition.ENDING
+    if 0 < registered.lease_ms < silent_ms:
+        return JobCondition.NEGLECTED
+    return JobCondition.RUNNING if state.failed is None else JobCondition.FAILED

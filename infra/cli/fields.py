@@ -1,0 +1,171 @@
+"""The values that commands print with `--json`: one for each row of the log, or one for a command.
+
+Names stay the same from version to version; new ones may come. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ...connectors.spark.report import JobReport, ResultReport
+from ...control.events import types as ev
+from ...control.inquiry.audit import Audit
+from ...control.inquiry.history import Made
+from ...control.inquiry.listing import ListedJob
+from ...control.log import Rejected
+from ...control.model.state import JobState, ResultState
+from ...storage.upkeep.fsck import Finding, Findings
+from ...storage.upkeep.fsck_repair import Repaired
+from ..doctor import CheckOutcome
+from ..sweep import Swept
+
+if TYPE_CHECKING:
+    from ..devstack.stack import StackState
+
+Fields: TypeAlias = Mapping[str, Any]
+
+_OF_THE_DRIVER = ("predicted_gets", "native", "driver")  # no log has them
+
+
+def event_fields(recorded: ev.Recorded) -> Fields:
+    """Return an event, with bytes as base64."""
+    event = recorded.event
+    fields = {
+        name: getattr(event, name) for name in ("job", "id", "cause", "time_ms", "by", "basis")
+    }
+    body = json.loads(json.dumps(asdict(event.body), default=lambda raw: b64encode(raw).decode()))
+    return {"offset": recorded.offset, "kind": event.kind} | fields | {"body": body}
+
+
+def rejected_fields(record: Rejected) -> Fields:
+    return asdict(record)
+
+
+def job_fields(listed: ListedJob) -> Fields:
+    """Return a job. `stored_bytes` are there now, `written_bytes` were consumable at any time."""
+    state, registered = listed.state, listed.registered
+    written = sum(result.totals.written.stored_bytes for result in state.results.values())
+    return {
+        "job": listed.job,
+        "state": listed.condition.value,
+        "mode": listed.mode,
+        "application": registered.application,
+        "version": registered.version,
+        "store": registered.store,
+        "epoch": state.epoch,
+        "closed": state.closed,
+        "failed": state.failed,
+        "exchanges": listed.exchanges,
+        "stored_bytes": listed.stored_bytes,
+        "written_bytes": written + state.forgotten.written.stored_bytes,
+        "began_ms": listed.began_ms,
+        "heard_ms": listed.heard_ms,
+        "lease_ms": registered.lease_ms,
+    }
+
+
+def report_fields(report: JobReport) -> Fields:
+    """Return the exchanges of a job, and the sums of all of them."""
+    return {
+        "job": report.job,
+        "exchanges": [_exchange_fields(result) for result in report.results],
+        "forgotten": report.forgotten.results,
+        "stored_bytes": report.stored_bytes,
+        "read_bytes": report.read_bytes,
+        "puts": report.puts,
+        "gets": report.gets,
+        "throttled_puts": report.throttled_puts,
+        "throttled_gets": report.throttled_gets,
+        "price_usd": report.price_usd,
+    }
+
+
+def _exchange_fields(result: ResultReport) -> Fields:
+    named = asdict(result) | {"price_usd": result.price_usd}
+    return {name: value for name, value in named.items() if name not in _OF_THE_DRIVER}
+
+
+def state_fields(state: JobState) -> Fields:
+    return {
+        "job": state.job,
+        "epoch": state.epoch,
+        "closed": state.closed,
+        "failed": state.failed,
+        "results": [_result_fields(result) for result in state.results.values()],
+        "forgotten": asdict(state.forgotten),
+    }
+
+
+def _result_fields(result: ResultState) -> Fields:
+    registered, production, fate = result.registered, result.production, result.fate
+    writing = {attempt for attempt, produced in production.attempts.items() if produced is None}
+    return {
+        "result": registered.result,
+        "label": registered.label,
+        "partitions": registered.partitions,
+        "subpartitions": registered.subpartitions,
+        "complete": result.complete,
+        "writing": len(writing - production.superseded),
+        "consumable": len(production.winners),
+        "written": asdict(result.totals.written),
+        "reads": asdict(result.totals.reads),
+        "released": fate.released,
+        "expires_ms": fate.expires_ms,
+        "tracked": fate.tracked,
+        "deleted": fate.deleted,
+    }
+
+
+def audit_fields(audit: Audit) -> Fields:
+    return asdict(audit)
+
+
+def made_fields(made: Made) -> Fields:
+    return asdict(made) | {"attempt": str(made.attempt)}
+
+
+def findings_fields(findings: Findings, repaired: Repaired | None) -> Fields:
+    """Return all findings, and with `--repair` the outcome."""
+    done: Fields | None = None
+    if repaired is not None:
+        left = [finding.name for finding in repaired.left]
+        done = asdict(repaired) | {"left": left}
+    return {
+        "findings": [_finding_fields(finding) for finding in findings.found],
+        "live": len(findings.live),
+        "live_bytes": sum(stat.size_bytes for stat in findings.live),
+        "in_flight": len(findings.in_flight),
+        "repaired": done,
+    }
+
+
+def _finding_fields(finding: Finding) -> Fields:
+    fields = {name: getattr(finding, name) for name in ("name", "size_bytes", "says", "job")}
+    return {"kind": finding.kind.value} | fields
+
+
+def swept_fields(swept: Swept) -> Fields:
+    """Return the outcome of a sweep in the form of `unswept_fields`, too."""
+    return asdict(swept) | {"swept": not swept.came_back, "error": None}
+
+
+def unswept_fields(job: str, error: str) -> Fields:
+    return {"job": job, "swept": False, "error": error}
+
+
+def check_fields(outcome: CheckOutcome) -> Fields:
+    return asdict(outcome) | {"verdict": outcome.verdict.value}
+
+
+def stack_fields(state: StackState) -> Fields:
+    """Return the nodes of the stack, and where to find its services."""
+    nodes = [
+        {"name": node.name, "address": node.address, "pid": node.pid, "up": node.is_alive()}
+        for node in state.nodes
+    ]
+    places = {name: getattr(state, name) for name in ("bootstrap", "endpoint", "bucket")}
+    return {"up": state.is_up(), "nodes": nodes} | places
