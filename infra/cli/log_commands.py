@@ -23,6 +23,7 @@ from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
 from ...storage.stores.request_meter import RequestCounts
+from ..master_command import spare_collector
 from ..target import Target
 from ..ui.log_reader import LogReader
 from ..ui.server import UiServer, UiSettings, is_loopback
@@ -155,6 +156,7 @@ def run_ui(
     """Show jobs, exchanges and partitions on a live web page, until Ctrl-C. Only reads the log."""
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(18)
+    spare_collector()
     with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
         server = UiServer(reader, UiSettings(host, port, token))
         out.print(f"serving at {server.url}")

@@ -137,7 +137,7 @@ def subject_of(body: ev.Body) -> tuple[str, str]:
             return f"{body.host} {body.reason}", ""
         case ev.Reproduce():
             again = ", ".join(map(str, body.partitions[:_FINDINGS_SHOWN]))
-            return f"{body.result} {body.reason}: {again}", f"{len(body.partitions)} partitions"
+            return f"{body.result}/{again} {body.reason}", f"{len(body.partitions)} partitions"
         case ev.JobFailed() | ev.LeaseExpired():
             return body.reason, ""
         case ev.Released():

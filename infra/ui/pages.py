@@ -30,7 +30,7 @@ from .log_reader import JobListing
 
 _NOTABLE = (
     ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed, ev.Lost,
-    ev.ExecutorLost, ev.AttemptFailed, ev.Superseded, ev.Reproduce, ev.Promoted, ev.TrackingStopped,
+    ev.ExecutorLost, ev.AttemptFailed, ev.Superseded, ev.Reproduce, ev.Promoted,
 )  # fmt: skip
 _NOTABLE_MAX = 200
 _OUTLIERS_MAX = 5
@@ -179,7 +179,7 @@ def _notable(records: Sequence[ev.Recorded]) -> Iterator[fields.Fields]:
                 "offset": recorded.offset,
                 "time_ms": event.time_ms,
                 "kind": event.kind,
-                "what": " ".join(filter(None, (what, amount))),
+                "what": " · ".join(filter(None, (what, amount))),
                 "by": event.by,
                 "basis": event.basis,
             }
@@ -245,6 +245,7 @@ def _counts(result: ResultState, phases: Iterable[str]) -> fields.Fields:
     """Return the counts that `headgate state` shows, and those of partitions in each phase."""
     return {
         "complete": result.complete,
+        "consumable_now": len(result.production.winners),
         "writing": fields.writing(result),
         "deleted": result.fate.deleted,
         "expires_ms": result.fate.expires_ms,

@@ -34,12 +34,14 @@ _HERE = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::")
 _STREAMS_MAX = 64
 _SILENCE_S_MAX = 10.0  # a stream says something so often, to notice that nobody listens any more
+_AFTER_ERROR_S = 2.0
 _REQUEST_S_MAX = 30.0
 _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "/": ("index.html", "text/html; charset=utf-8"),
         "/page.js": ("page.js", "text/javascript; charset=utf-8"),
         "/exchange.js": ("exchange.js", "text/javascript; charset=utf-8"),
+        "/icon.svg": ("icon.svg", "image/svg+xml"),
         "/page.css": ("page.css", "text/css; charset=utf-8"),
     }
 )
@@ -225,18 +227,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.streams.release()
 
     def _send_news(self, job: str) -> None:
-        seen, silence = None, Deadline.after(0)
-        while not self.server.ending.wait(PACE.poll_s):
+        seen, silence, pause_s = None, Deadline.after(0), 0.0
+        while not self.server.ending.wait(pause_s):
             try:
-                news = _news(self.server.reader, job)
+                news, pause_s = _news(self.server.reader, job), PACE.poll_s
             except HeadgateError as exc:
-                news = {"error": str(exc)}
-            if news == seen and not silence.passed:
-                continue
-            is_new, seen, silence = news != seen, news, Deadline.after(_SILENCE_S_MAX)
-            line = f"data: {json.dumps(news)}\n\n" if is_new else ": nothing new\n\n"
-            self.wfile.write(line.encode())
-            self.wfile.flush()
+                news, pause_s = {"error": str(exc)}, _AFTER_ERROR_S
+            if news != seen or silence.passed:
+                line = f"data: {json.dumps(news)}" if news != seen else ": nothing new"
+                self.wfile.write(f"{line}\n\n".encode())
+                self.wfile.flush()
+                seen, silence = news, Deadline.after(_SILENCE_S_MAX)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         _LOG.debug(format, *arguments)

@@ -25,14 +25,24 @@ from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
 
+from .steps import StoppedClock
+
 START_MS = 1_767_225_600_000
+
+
+class TimedLog(MemoryEventLog):
+    """A log whose clock the jobs set."""
+
+    def __init__(self) -> None:
+        self.clock = StoppedClock()
+        super().__init__(clock=self.clock)
 
 
 class ScriptedJob:
     """Writes facts into a log, and after each of them what its master decides."""
 
     def __init__(
-        self, log: MemoryEventLog, job: str, application: str = "tests", start_ms: int = START_MS
+        self, log: TimedLog, job: str, application: str = "tests", start_ms: int = START_MS
     ) -> None:
         self.log = log
         self.job = JobId(job)
@@ -50,6 +60,7 @@ class ScriptedJob:
         for fact in facts:
             name = f"{by}.{next(self._numbers)}"
             event = Event(name, self.job, "", self.now_ms, by, None, fact)
+            self.log.clock.at_ms = self.now_ms
             offset = self.log.append(event).at
             (recorded,) = self._read(offset)
             self._replay.observe(recorded)
@@ -96,6 +107,12 @@ class ScriptedJob:
         """State that all objects of a released result are gone."""
         doomed = self._replay.state.results[ResultId(result)].doomed
         self.state(Deleted(ResultId(result), doomed, len(doomed)), by="driver")
+
+    def fail(self, result: str, index: int) -> None:
+        """Lose a partition, and make it again with other rows, for which the job fails."""
+        self.lose(self._replay.state.results[ResultId(result)].production.winners[index])
+        attempt = self.begin(result, index)
+        self.state(Produced(attempt, (SegmentSummary(0, 900, 90, 1, b""),), 2))
 
     def close(self) -> None:
         self.state(JobUnregistered("closed"), by="driver")

@@ -44,14 +44,14 @@ function exchangeTiles({ exchange: it, job }) {
   const inputs = it.inputs.flatMap((input, n) => [n ? ", " : "", link(["job", job, input], { at: now.route.at }, input)]);
   const known = PHASES.filter((phase) => it.reached[phase]).map((phase) => `${count(it.reached[phase])} ${WORDS[phase]}`);
   return [
-    el("p", {}, `${it.label}, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),
+    el("p", {}, pill(it), ` ${it.label}, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),
     progress(it.reached, it.partitions, true), el("p", { class: "dim", id: "known" }, known.join(" · ")),
     el("div", { class: "tiles" },
-      tile("partitions consumable so far", `${count(it.consumable)} of ${count(it.partitions)}`, "a partition that was made again counts again"),
+      tile("consumable now", `${count(it.consumable_now)} of ${count(it.partitions)}`, `${count(it.consumable)} so far: a partition that was made again counts again`),
       tile("rows", count(it.rows)), tile("stored", bytes(it.stored_bytes)), tile("subpartitions read", `${count(it.consumed)} of ${count(it.subpartitions)}`),
       tile("read", bytes(it.read_bytes)), tile("puts, gets", `${count(it.puts)}, ${count(it.gets)}`), tile("price of requests", usd(it.price_usd)),
-      tile("writing now", count(it.writing)), tile("lost, made again now", count(it.again), "", it.again ? "bad" : ""),
-      tile("attempts superseded", count(it.superseded)),
+      tile("writing now", count(it.writing)), it.again ? tile("lost, made again now", count(it.again), "", "bad") : null,
+      it.superseded ? tile("attempts superseded", count(it.superseded)) : null,
       it.throttled_puts + it.throttled_gets ? tile("throttled", count(it.throttled_puts + it.throttled_gets), "", "bad") : null),
   ];
 }

@@ -333,7 +333,7 @@ function jobTiles({ job, report, moment: at }) {
       tile("written", bytes(job.written_bytes)), tile("stored now", bytes(job.stored_bytes)), tile("read", bytes(job.read_bytes)),
       tile("puts, gets", `${count(report.puts)}, ${count(report.gets)}`),
       tile("price of requests", usd(report.price_usd), "by the list prices of S3 Standard in us-east-1"),
-      tile("lost, made again now", count(lost), "", lost ? "bad" : ""), tile("attempts superseded", count(superseded)),
+      lost ? tile("lost, made again now", count(lost), "", "bad") : null, superseded ? tile("attempts superseded", count(superseded)) : null,
       report.throttled_puts + report.throttled_gets ? tile("throttled", count(report.throttled_puts + report.throttled_gets), "", "bad") : null,
       tile("age", job.began_ms ? span(until - job.began_ms) : "-"),
       tile(`driver heard before, ${lease(job)}`, job.heard_ms ? span(until - job.heard_ms) : "-")),
@@ -373,8 +373,8 @@ function exchangeGraph({ report, job }) {
       svg("title", {}, `${each.result} ${each.label}`),
       svg("rect", { x, y, width: wide, height: high, rx: 6, fill: "var(--over)", stroke: `var(${colour})`, "stroke-width": 1.5 }),
       svg("rect", { x: x + 8, y: y + high - 9, width: Math.max(0, (wide - 16) * part / Math.max(1, each.partitions)), height: 4, rx: 2, fill: `var(${colour})` }),
-      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 29)),
-      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 33)));
+      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 27)),
+      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 31)));
   });
   return [el("h2", {}, "Exchanges ", el("small", {}, "from inputs to outputs")),
     el("div", { class: "graph" }, svg("svg", { width, height, role: "group", "aria-label": "Graph of exchanges" }, ...edges, ...nodes))];
@@ -386,24 +386,23 @@ function exchangeList({ report, job, moment: at }) {
   const rows = report.exchanges.map((each) => row(
     link(["job", job.job, each.result], { at: now.route.at }, each.result), words(each.label),
     el("td", {}, each.inputs.flatMap((input, n) => [n ? ", " : "", link(["job", job.job, input], { at: now.route.at }, input)])),
-    el("td", { class: "n" }, `${count(each.partitions)} × ${count(each.subpartitions)}`), condition(each),
+    el("td", { class: "n" }, `${count(each.partitions)} × ${count(each.subpartitions)}`), el("td", {}, pill(each)),
     el("td", {}, progress(each.reached, each.partitions)), el("td", {}, life(each, since, until)), number(count(each.rows)),
     number(bytes(each.stored_bytes)), number(bytes(each.read_bytes), `${count(each.consumed)} of ${count(each.subpartitions)} subpartitions`),
-    number(`${count(each.puts)}, ${count(each.gets)}`), number(usd(each.price_usd))));
+    number(usd(each.price_usd), `${plural(each.puts, "put")}, ${plural(each.gets, "get")}`)));
   const columns = [["exchange"], ["what"], ["inputs"], ["partitions", "n"], ["state"], ["progress"],
-    [`life, ${span(Math.max(0, until - since))}`], ["rows", "n"], ["stored", "n"], ["read", "n"], ["puts, gets", "n"], ["price", "n"]];
+    [`life, ${span(Math.max(0, until - since))}`], ["rows", "n"], ["stored", "n"], ["read", "n"], ["price", "n"]];
   return [el("h2", {}, "All exchanges ", el("small", {}, "in the order of registration")), table(columns, rows, "No exchange yet.")];
 }
 
-function condition(each) {
-  if (each.released !== null) return el("td", { title: each.released }, state("released"));
-  if (each.again) return el("td", {}, state("again"));
-  if (each.complete) return el("td", { title: each.tracked ? null : "another owner looks after it" }, state("complete"));
-  return el("td", {}, each.writing ? state("writing") : state("pending"), each.writing ? ` ${count(each.writing)}` : "");
+function pill(each) {
+  const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing ? "writing" : "pending";
+  return el("span", { class: `state ${word}`, title: each.released || (each.tracked ? null : "another owner looks after it") },
+    { again: "lost, made again", pending: "not begun" }[word] || word);
 }
 
 function life({ times, complete, released }, since, until) {
-  const wide = 190;
+  const wide = 150;
   const x = (ms) => (wide * (ms - since)) / Math.max(1, until - since);
   const bar = (from, to, colour, y = 3, height = 8) => svg("rect", { x: x(from), y, height, width: Math.max(1.5, x(to) - x(from)), fill: `var(${colour})` });
   const whole = times.ResultComplete, gone = times.Released, deleted = times.Deleted;

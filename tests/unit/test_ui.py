@@ -1,0 +1,487 @@
+"""The live page: its values, the server, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from headgate.control.clock import Deadline
+from headgate.control.contract import MasterSettings
+from headgate.control.errors import Invalid
+from headgate.control.events.types import ExecutorLost, Recorded
+from headgate.control.ids import JobId
+from headgate.control.inquiry.reading import known
+from headgate.control.memory.log import MemoryEventLog, MemoryFollower
+from headgate.infra.ui import pages
+from headgate.infra.ui.log_reader import LogReader
+from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.storage.stores.memory import Objects
+
+from ..doubles.commands import JOB, RESULT, KeptLog, exchange, ran
+from ..doubles.scripted_jobs import START_MS, ScriptedJob, TimedLog
+from ..doubles.steps import StoppedClock
+from ..doubles.watched_jobs import LARGE, LOST, ORDERS, STRAGGLER, NightlyOrders
+
+STATIC = Path(__file__).parents[2] / "infra/ui/static"
+MANY = 10_000
+PAGE_CPU_S_MAX = 1.0
+ANSWER_S_MAX = 10.0
+
+
+class Viewer:
+    """Asks a server that runs in a thread."""
+
+    def __init__(self, log: MemoryEventLog, settings: UiSettings | None = None) -> None:
+        self.reader = LogReader(log)
+        self.server = UiServer(self.reader, settings or UiSettings())
+        self.port = self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    @contextmanager
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Iterator[HTTPResponse]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S_MAX)
+        with closing(connection):
+            connection.request(method, path, headers=headers)
+            with connection.getresponse() as answer:
+                yield answer
+
+    def value(self, path: str) -> Any:
+        with self.ask(path) as answer:
+            return json.loads(answer.read())
+
+    def close(self) -> None:
+        self.server.end()
+        self.thread.join(ANSWER_S_MAX)
+        self.reader.close()
+
+
+@pytest.fixture
+def timed() -> TimedLog:
+    return TimedLog()
+
+
+@pytest.fixture
+def viewer(timed: TimedLog) -> Iterator[Viewer]:
+    viewer = Viewer(timed)
+    yield viewer
+    viewer.close()
+
+
+@pytest.fixture
+def kept(log: KeptLog) -> Iterator[Viewer]:
+    """Return a viewer of the log that commands read, too."""
+    viewer = Viewer(log)
+    yield viewer
+    viewer.close()
+
+
+def by_command(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ran(*arguments, "--json")[1]]
+
+
+# The numbers
+
+
+def test_jobs_have_the_numbers_of_the_command(log: KeptLog, objects: Objects, kept: Viewer) -> None:
+    """The list of jobs has what `headgate jobs` prints, the price that `headgate report` prints,
+    and so has the page of one job."""
+    exchange(log, objects, close=False, settings=MasterSettings(lease_ms=60_000), place="s3://b/r")
+    (listed,) = by_command("jobs")
+    (report,) = by_command("report", "--job", JOB)
+    (row,) = kept.value("/api/jobs")["jobs"]
+    assert listed | {"price_usd": report["price_usd"], "read_bytes": report["read_bytes"]} == row
+    page = kept.value(f"/api/job?job={JOB}")
+    assert row == page["job"]
+    (mine,), (theirs,) = page["report"]["exchanges"], report["exchanges"]
+    assert theirs == {name: mine[name] for name in theirs}
+    totals = {name: value for name, value in report.items() if name != "exchanges"}
+    assert totals == {name: page["report"][name] for name in totals}
+
+
+def test_every_offset_has_the_numbers_of_the_command(
+    log: KeptLog, objects: Objects, kept: Viewer
+) -> None:
+    """At each offset of a job's life the pages count what `headgate state --at` counts."""
+    exchange(log, objects, close=True)
+    offsets = [event["offset"] for event in by_command("events", "--job", JOB)]
+    assert len(offsets) > 15
+    for place, offset in enumerate(offsets, 1):
+        (state,) = by_command("state", "--job", JOB, "--at", str(offset))
+        page = kept.value(f"/api/job?job={JOB}&event={place}")
+        assert (offset, place) == (page["moment"]["offset"], page["moment"]["event"])
+        shown = [
+            (it["result"], it["writing"], it["consumable_now"], it["complete"], it["released"])
+            for it in page["report"]["exchanges"]
+        ]
+        assert shown == [
+            (it["result"], it["writing"], it["consumable"], it["complete"], it["released"])
+            for it in state["results"]
+        ]
+        assert (state["epoch"], state["closed"]) == (page["job"]["epoch"], page["job"]["closed"])
+        for result in state["results"]:
+            exchanged = kept.value(f"/api/exchange?job={JOB}&result={RESULT}&at={offset}")[
+                "exchange"
+            ]
+            assert result["written"]["rows"] == exchanged["rows"]
+            assert result["reads"]["requests"] == exchanged["gets"]
+            assert result["deleted"] == exchanged["deleted"]
+
+
+def test_states_begin_at_the_snapshot(log: KeptLog, objects: Objects, kept: Viewer) -> None:
+    """A page whose first events the log has lost begins at the snapshot, and says so for an offset
+    before it."""
+    exchange(log, objects, close=False, settings=MasterSettings(snapshot_events=4))
+    (snapshot,) = known(log, JOB).values()
+    log.expire(JOB, snapshot.position)
+    (listed,) = by_command("jobs")
+    job = kept.value(f"/api/job?job={JOB}")["job"]
+    assert listed == {name: job[name] for name in listed}
+    with kept.ask(f"/api/job?job={JOB}&at={snapshot.position - 2}") as answer:
+        assert 404 == answer.status
+        assert "are gone" in json.loads(answer.read())["error"]
+
+
+# One exchange
+
+
+def test_an_exchange_shows_where_it_is_uneven(timed: TimedLog, viewer: Viewer) -> None:
+    """A partition that takes long, one that is large, one that is lost, and a reader that has much
+    are named; the lost one shows its attempts, and why the second was made."""
+    orders = NightlyOrders(timed, START_MS)
+    orders.begin()
+    orders.write({STRAGGLER})
+    orders.lose(LOST)
+    address = f"job={ORDERS}&result=1-0003"
+    page = viewer.value(f"/api/exchange?{address}")
+    assert ("again", "writing") == (page["phases"][LOST], page["phases"][STRAGGLER])
+    assert {"again": 1, "writing": 1, "consumable": 22} == page["exchange"]["reached"]
+    assert [it["index"] for it in page["outliers"] if it["what"] == "stored bytes"] == [LARGE]
+    slow = [it["index"] for it in page["outliers"] if it["what"] == "written in ms"]
+    assert slow == [STRAGGLER]
+    orders.repair(LOST)
+    orders.finish(STRAGGLER)
+    orders.read()
+    page = viewer.value(f"/api/exchange?{address}")
+    assert {"consumable": 24} == page["exchange"]["reached"]
+    assert 11 in [it["index"] for it in page["outliers"] if it["what"] == "read bytes"]
+    columns = page["attempts"]
+    tries = [n for n, index in enumerate(columns["partition"]) if index == LOST]
+    first, second = tries
+    assert columns["TrackingStopped"][first] < columns["AttemptStarted"][second]
+    assert columns["TrackingStopped"][second] is None
+    assert [False, True] == [columns["wins"][n] for n in tries]
+    made = viewer.value(f"/api/partition?{address}&partition={LOST}")["attempts"]
+    assert ["its map stage was run", "404 read twice"] == [
+        made[0]["reason"],
+        *re.findall("404 read twice", made[1]["reason"]),
+    ]
+    orders.end()
+    assert {"deleted": 24} == viewer.value(f"/api/exchange?{address}")["exchange"]["reached"]
+
+
+def test_times_of_partitions_follow_the_log(timed: TimedLog, viewer: Viewer) -> None:
+    """The columns of an attempt are the times of its events, since the result was registered."""
+    job = ScriptedJob(timed, "j")
+    job.register("r", 1, 1, "repartition")
+    job.now_ms += 100
+    attempt = job.begin("r", 0)
+    job.now_ms += 50
+    job.produce(attempt, 10, 99)
+    job.now_ms += 25
+    job.release("r")
+    job.now_ms += 5
+    job.delete("r")
+    columns = viewer.value("/api/exchange?job=j&result=r")["attempts"]
+    expected = {"AttemptStarted": 100, "Produced": 150, "Consumable": 152, "Released": 177}
+    assert expected == {name: columns[name][0] for name in expected}
+    assert (180, 10, 99) == tuple(columns[name][0] for name in ("Deleted", "rows", "bytes"))
+
+
+def test_ten_thousand_partitions_take_less_than_a_second(timed: TimedLog) -> None:
+    """A page of an exchange with 10,000 partitions takes less than a second of a processor."""
+    job = ScriptedJob(timed, "wide")
+    job.register("r", MANY, MANY, "repartition")
+    job.write_all("r", range(MANY), 3)
+    reader = LogReader(timed)
+    with reader.history("wide") as history:
+        gc.collect()
+        before_s = sum(os.times()[:2])
+        page = pages.exchange_page(pages.Moment.of(history, None, job.now_ms), "r")
+        assert MANY == page["phases"].count("consumable") == len(page["attempts"]["name"])
+        assert json.dumps(page)
+        past = history.records[MANY].offset
+        pages.exchange_page(pages.Moment.of(history, past, 0), "r")
+        assert sum(os.times()[:2]) - before_s < 2 * PAGE_CPU_S_MAX
+    reader.close()
+
+
+# Reading
+
+
+def test_each_event_is_read_once(
+    timed: TimedLog, viewer: Viewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many look at a job, its log is followed once, until nobody has looked for a while."""
+    job = ScriptedJob(timed, "j")
+    positions: list[int | None] = []
+    follow = timed.follow
+
+    def watched(name: JobId, position: int | None = 0) -> MemoryFollower:
+        positions.append(position)
+        return follow(name, position)
+
+    viewer.value("/api/job?job=j")
+    monkeypatch.setattr(timed, "follow", watched)
+    before = viewer.value("/api/job?job=j")["moment"]["events"]
+    job.state(ExecutorLost("worker-9", "spot"))
+    mine = len(positions)
+    assert before + 1 == viewer.value("/api/job?job=j")["moment"]["events"]
+    assert mine == len(positions)
+
+
+def test_a_job_is_forgotten_when_nobody_looks(timed: TimedLog) -> None:
+    """A job is read again from its start when nobody has looked at it for minutes."""
+    clock = StoppedClock()
+    ScriptedJob(timed, "j")
+    ScriptedJob(timed, "k")
+    reader = LogReader(timed, clock)
+    with reader.history("j") as first:
+        pass
+    with reader.history("j") as second:
+        assert first is second
+    clock.at_ms += 300_000
+    with reader.history("k"), reader.history("j") as third:
+        assert first is not third
+    reader.close()
+
+
+def test_the_list_of_jobs_goes_on_from_what_it_knows(
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To list the jobs again reads only new events, and not before some time has passed."""
+    clock = StoppedClock()
+    job = ScriptedJob(timed, "j")
+    reader = LogReader(timed, clock)
+    assert 1 == len(reader.listing().jobs)
+    job.register("r", 1, 1, "x")
+    ScriptedJob(timed, "k")
+    assert 1 == len(reader.listing().jobs)
+    known_before: list[Mapping[JobId, int]] = []
+    read_all = timed.read_all
+
+    def watched(deadline: Deadline, known: Mapping[JobId, int]) -> Iterator[Recorded]:
+        known_before.append(known)
+        return read_all(deadline, known)
+
+    monkeypatch.setattr(timed, "read_all", watched)
+    clock.at_ms += 3_000
+    assert [(it.job, it.exchanges) for it in reader.listing().jobs] == [("j", 1), ("k", 0)]
+    assert [["j"]] == [list(known) for known in known_before]
+    reader.close()
+
+
+def test_a_page_survives_the_retention_of_the_log(timed: TimedLog, viewer: Viewer) -> None:
+    """When the log has lost events that a page had still to read, the page reads it anew."""
+    job = ScriptedJob(timed, "j")
+    viewer.value("/api/job?job=j")
+    job.register("r", 4, 1, "x")
+    timed.expire(JobId("j"), timed.written(JobId("j")) - 3)
+    with viewer.ask("/api/job?job=j") as answer:
+        assert 503 == answer.status
+    with viewer.ask("/api/job?job=j") as answer:
+        assert 200 == answer.status
+
+
+# The stream
+
+
+def next_news(stream: HTTPResponse) -> Any:
+    while not (line := stream.readline()).startswith(b"data:"):
+        assert line, "the stream has ended"
+    return json.loads(line.removeprefix(b"data:"))
+
+
+def test_viewers_hear_of_news(timed: TimedLog, viewer: Viewer) -> None:
+    """A stream tells of a job's events as they come, and of changes in the list of jobs."""
+    job = ScriptedJob(timed, "j")
+    with viewer.ask("/api/news?job=j") as stream:
+        assert "text/event-stream" == stream.headers["Content-Type"]
+        assert {"events": 2} == next_news(stream)
+        job.register("r", 1, 1, "x")
+        while (news := next_news(stream)) != {"events": 5}:
+            assert news["events"] < 5
+    with viewer.ask("/api/news") as stream:
+        first = next_news(stream)
+        ScriptedJob(timed, "k")
+        assert first != next_news(stream)
+
+
+def test_a_stream_tells_why_it_has_no_news(viewer: Viewer) -> None:
+    """A job that the log does not know may still come: the stream says so, and goes on."""
+    with viewer.ask("/api/news?job=j") as stream:
+        assert {"error": "the log has no events of job j"} == next_news(stream)
+
+
+# The door
+
+
+def test_pages_are_static_and_local(viewer: Viewer) -> None:
+    """The page and all that it loads come from this server, and may load nothing from elsewhere."""
+    for path in ("/", "/page.js", "/exchange.js", "/page.css", "/icon.svg"):
+        with viewer.ask(path) as answer:
+            assert 200 == answer.status, path
+            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+            assert "nosniff" == answer.headers["X-Content-Type-Options"]
+            text = answer.read().decode()
+            assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
+    with viewer.ask("/../server.py") as answer:
+        assert 404 == answer.status
+
+
+def test_text_of_users_stays_text(timed: TimedLog, viewer: Viewer) -> None:
+    """Names and reasons travel as strings of JSON, and the script never reads them as markup."""
+    nasty = "</script><img src=x onerror=alert(1)>"
+    job = ScriptedJob(timed, "j", nasty)
+    job.register("r", 1, 1, nasty)
+    with viewer.ask("/api/job?job=j") as answer:
+        assert "application/json" == answer.headers["Content-Type"]
+        page = json.loads(answer.read())
+    assert (nasty, nasty) == (page["job"]["application"], page["report"]["exchanges"][0]["label"])
+    scripts = "".join(path.read_text() for path in STATIC.glob("*.js"))
+    assert [] == re.findall(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", scripts)
+
+
+def test_wrong_questions_get_errors(timed: TimedLog, viewer: Viewer) -> None:
+    """A job, a result or a parameter that does not exist is answered in one line."""
+    ScriptedJob(timed, "j")
+    for path, says in (
+        ("/api/job?job=none", "no events of job none"),
+        ("/api/job", "job is missing"),
+        ("/api/job?job=../x", "job id"),
+        ("/api/job?job=j&at=x", "at is not a number"),
+        ("/api/exchange?job=j&result=r", "has no result r"),
+    ):
+        with viewer.ask(path) as answer:
+            assert 404 == answer.status
+            assert says in json.loads(answer.read())["error"]
+
+
+def test_other_names_of_this_machine_are_refused(viewer: Viewer) -> None:
+    """Without a token, a page of the internet whose name leads to this machine gets nothing."""
+    for host, status in (("evil.example:80", 403), ("", 403), ("localhost:9", 200), ("[::1]", 200)):
+        with viewer.ask("/api/jobs", Host=host) as answer:
+            assert status == answer.status, host
+
+
+def test_a_token_opens_the_page(timed: TimedLog) -> None:
+    """Viewers give a token once: the address loses it, and a cookie has it from then on."""
+    viewer = Viewer(timed, UiSettings(token="secret"))
+    try:
+        for path in ("/", "/page.js", "/api/jobs", "/api/news", "/?token=wrong"):
+            with viewer.ask(path) as answer:
+                assert 403 == answer.status, path
+        with viewer.ask("/?token=secret", Host="any.example") as answer:
+            assert (303, "/") == (answer.status, answer.headers["Location"])
+            cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        with viewer.ask("/api/jobs", Cookie=cookie.split(";")[0]) as answer:
+            assert 200 == answer.status
+        with viewer.ask("/api/jobs", Cookie=cookie.split("=")[0] + "=wrong") as answer:
+            assert 403 == answer.status
+        assert "secret" not in repr(viewer.server.settings)
+    finally:
+        viewer.close()
+
+
+def test_a_wide_address_needs_a_token() -> None:
+    """A server that others reach refuses to start without a token."""
+    with pytest.raises(Invalid, match="need a token"):
+        UiSettings(host="0.0.0.0")
+
+
+class _Unwritable(TimedLog):
+    """A log that fails a test which writes to it once it is sealed."""
+
+    sealed = False
+
+    def append(self, *arguments: Any) -> Any:
+        return self._refuse() if self.sealed else super().append(*arguments)
+
+    def open_decisions(self, *arguments: Any) -> Any:
+        return self._refuse() if self.sealed else super().open_decisions(*arguments)
+
+    def beat(self, *arguments: Any) -> NoReturn:
+        self._refuse()
+
+    def join(self, *arguments: Any) -> NoReturn:
+        self._refuse()
+
+    def prepare(self, *arguments: Any) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise AssertionError("somebody writes")
+
+
+def test_nothing_is_written(no_thread_stays: None) -> None:
+    """No page writes to the log, and requests that would change something are not understood."""
+    log = _Unwritable()
+    job = ScriptedJob(log, "j")
+    job.register("r", 1, 1, "x")
+    job.write_all("r", [0])
+    log.sealed = True
+    viewer = Viewer(log)
+    address = "job=j&result=r&partition=0"
+    try:
+        for page in ("jobs", "job", "exchange", "partition", "audit"):
+            with viewer.ask(f"/api/{page}?{address}") as answer:
+                assert 200 == answer.status, page
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            with viewer.ask("/api/jobs", method) as answer:
+                assert 501 == answer.status
+        with viewer.ask("/api/jobs", "HEAD") as answer:
+            assert (200, b"") == (answer.status, answer.read())
+    finally:
+        viewer.close()
+
+
+def test_decisions_are_verified_on_demand(timed: TimedLog, viewer: Viewer) -> None:
+    """The page of a job verifies its decisions as `headgate audit verify` does."""
+    job = ScriptedJob(timed, "j")
+    job.register("r", 2, 1, "x")
+    job.write_all("r", range(2))
+    (audit,) = viewer.value("/api/audit?job=j")["audits"]
+    assert ("", 7, 5, 0) == tuple(audit[it] for it in ("violation", "facts", "decisions", "due"))
+
+
+# The command
+
+
+def test_the_command_serves_until_it_is_stopped(
+    log: KeptLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`headgate ui` prints its address, and makes a token where others reach it."""
+
+    def stopped(server: UiServer) -> None:
+        server.shutdown = lambda: None  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(UiServer, "serve_forever", stopped)
+    code, (line,), _ = ran("ui", "--port", "0")
+    assert 0 == code
+    assert re.fullmatch(r"serving at http://127\.0\.0\.1:\d+/", line)
+    (line,) = ran("ui", "--port", "0", "--host", "0.0.0.0")[1]
+    assert re.fullmatch(r"serving at http://[^/]+:\d+/\?token=[\w-]{20,}", line)
+    (line,) = ran("ui", "--port", "0", "--token", "secret")[1]
+    assert line.endswith("/?token=secret")
