@@ -51,9 +51,10 @@ class NightlyOrders:
     def finish(self, index: int) -> None:
         self.job.produce(self.winners[index], 480_000, 21_000_000)
 
-    def lose(self, index: int) -> None:
+    def lose(self, index: int) -> int:
+        """Lose a partition; return the offset of the event that says so."""
         self.job.now_ms += 900
-        self.job.lose(self.winners[index], "404 read twice by reader 31")
+        return self.job.lose(self.winners[index], "404 read twice by reader 31")
 
     def repair(self, index: int) -> None:
         """Make a lost partition again."""

@@ -144,15 +144,16 @@ def test_the_wheel_holds_all_code(shipped: set[str]) -> None:
 
 
 def test_the_wheel_holds_what_is_no_code(shipped: set[str]) -> None:
-    """The wheel holds the schemas, the marker for type checkers, the compose file and the
-    licence."""
+    """The wheel holds the schemas, the files of the live page, the marker for type checkers, the
+    compose file and the licence."""
     on_disk = ROOT.glob("control/events/schemas/*.avsc")
     schemas = {f"headgate/control/events/schemas/{schema.name}" for schema in on_disk}
     licence = f"headgate-{headgate.__version__}.dist-info/licenses/LICENSE"
+    page = {f"headgate/infra/ui/static/{it.name}" for it in ROOT.glob("infra/ui/static/*")}
+    single = {"headgate/py.typed", "headgate/infra/devstack/compose.yml", licence}
     assert schemas
-    assert (
-        schemas | {"headgate/py.typed", "headgate/infra/devstack/compose.yml", licence} <= shipped
-    )
+    assert page
+    assert schemas | page | single <= shipped
 
 
 def declared(project: dict[str, Any]) -> set[str]:

@@ -120,7 +120,8 @@ function drawLives(canvas, values) {
   const high = Math.min(Math.max(n * 15, 60), 480), strip = 22, colour = colours();
   const [pen, width] = prepared(canvas, high + strip + AXIS), main = width - LEFT - RIGHT, each = high / n;
   const open = at.live && values.phases.some((phase) => phase !== "deleted");
-  const last = Math.max(1, ...STEPS.map((kind) => most(a[kind])), most(reads.at), (open ? serverNow() : at.now_ms && !at.live ? at.now_ms : first_ms) - first_ms);
+  const after = open || !at.live ? 1 : 1.03; // shows that what is deleted is gone
+  const last = after * Math.max(1, ...STEPS.map((kind) => most(a[kind])), most(reads.at), (open ? serverNow() : at.now_ms && !at.live ? at.now_ms : first_ms) - first_ms);
   const x = (ms) => LEFT + (main * Math.min(Math.max(ms, 0), last)) / last;
   canvas.drawn = { high, each, width, last, main, strip };
   axis(pen, x, last, high + strip, colour);
@@ -266,7 +267,7 @@ async function showDetail(box, values) {
       el("td", {}, each.offsets.flatMap((offset, k) => [k ? ", " : "", link(["job", job, result], { at: offset, partition }, String(offset))])));
   });
   const columns = [["attempt"], ["host"], ["began"], ["produced"], ["consumable"], ["rows", "n"], ["bytes", "n"], ["why it was made"], ["outcome"], ["offsets"]];
-  put(box, el("h2", {}, `Partition ${partition} `, el("small", {}, "as `headgate why` tells it")), table(columns, rows, "No attempt yet."));
+  put(box, el("h2", {}, `Partition ${partition} `, el("small", {}, "every attempt, and why it was made")), table(columns, rows, "No attempt yet."));
 }
 
 // ---- readers ----

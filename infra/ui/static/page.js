@@ -133,8 +133,9 @@ function enter() {
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
   showPath();
-  connect();
-  want({});
+  const route = now.route;
+  if (stream) stream.close();
+  want({}).finally(() => { if (route === now.route) connect(); });
 }
 
 // ---- values from the server ----
@@ -220,7 +221,7 @@ function connect() {
   mine.onmessage = (message) => {
     const news = JSON.parse(message.data);
     if (news.error) problem(news.error);
-    else want({});
+    else if (!now.values || !now.values.moment || news.events !== now.values.moment.events) want({});
   };
   mine.onerror = () => {
     connected = false;
