@@ -72,11 +72,10 @@ class LogReader:
         with self._listing_lock:
             began_s = self.clock.monotonic_s()
             if self._listing is None or began_s >= self._listing_due_s:
-                self._listing = self._listed()
+                is_first, self._listing = self._listing is None, self._listed()
                 now_s = self.clock.monotonic_s()
-                self._listing_due_s = now_s + max(
-                    _LISTING_S_MIN, (now_s - began_s) * _LISTING_SHARE
-                )
+                took_s = 0.0 if is_first else now_s - began_s
+                self._listing_due_s = now_s + max(_LISTING_S_MIN, took_s * _LISTING_SHARE)
             return self._listing
 
     def _listed(self) -> JobListing:

@@ -291,6 +291,30 @@ def test_the_list_of_jobs_goes_on_from_what_it_knows(
     reader.close()
 
 
+def test_a_long_first_listing_does_not_delay_the_second(
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list is read again after ten times as long as the last reading took, but the first one,
+    which reads the whole log, does not count."""
+    clock = StoppedClock()
+    job = ScriptedJob(timed, "j")
+    reader = LogReader(timed, clock)
+    read_beats = timed.read_beats
+
+    def slow(name: JobId | None, deadline: Deadline) -> dict[JobId, int]:
+        clock.at_ms += 5_000
+        return read_beats(name, deadline)
+
+    monkeypatch.setattr(timed, "read_beats", slow)
+    seen: list[int] = []
+    for index, wait_ms in enumerate((0, 2_100, 40_000, 11_000)):
+        job.register(f"r{index}", 1, 1, "x")
+        clock.at_ms += wait_ms
+        seen.append(reader.listing().jobs[0].exchanges)
+    assert [1, 2, 2, 4] == seen
+    reader.close()
+
+
 def test_a_page_survives_the_retention_of_the_log(timed: TimedLog, viewer: Viewer) -> None:
     """When the log has lost events that a page had still to read, the page reads it anew."""
     job = ScriptedJob(timed, "j")

@@ -41,7 +41,7 @@ function exchangeView() {
 }
 
 function exchangeTiles({ exchange: it, job }) {
-  const inputs = it.inputs.flatMap((input, n) => [n ? ", " : "", link(["job", job, input], { at: now.route.at }, input)]);
+  const inputs = inputLinks(it.inputs, job, null);
   const known = PHASES.filter((phase) => it.reached[phase]).map((phase) => `${count(it.reached[phase])} ${WORDS[phase]}`);
   return [
     el("p", {}, pill(it), ` ${it.label}, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),

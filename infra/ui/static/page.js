@@ -129,7 +129,7 @@ function enter() {
   now.values = null;
   now.text = "";
   now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : jobsView();
-  put($("main"), ...now.view.boxes);
+  put($("main"), el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
   showPath();
@@ -176,6 +176,7 @@ function take(answer, text, more) {
     let reason = text;
     try { reason = JSON.parse(text).error; } catch { /* plain text */ }
     problem(reason);
+    if (!now.values) put($("main"));
     return;
   }
   problem("");
@@ -191,6 +192,7 @@ function show() {
   const chosen = getSelection();
   if (!chosen.isCollapsed && $("main").contains(chosen.anchorNode)) return; // somebody is copying
   if (now.values.moment) showMoment(now.values.moment);
+  if (!$("main").contains(now.view.boxes[0])) put($("main"), ...now.view.boxes);
   now.view.show(now.values);
 }
 
@@ -243,8 +245,7 @@ const listed = { search: "", state: "", sort: "began_ms", down: true };
 const JOB_COLUMNS = [
   ["job", "job"], ["state", "state"], ["decides", "mode"], ["application", "application"],
   ["exchanges", "exchanges", "n"], ["stored now", "stored_bytes", "n"], ["written", "written_bytes", "n"],
-  ["read", "read_bytes", "n"], ["price", "price_usd", "n"], ["began", "began_ms", "n"],
-  ["age", "began_ms", "n"], ["heard before", "heard_ms", "n"],
+  ["read", "read_bytes", "n"], ["price", "price_usd", "n"], ["age", "began_ms", "n"], ["heard before", "heard_ms", "n"],
 ];
 
 function jobsView() {
@@ -274,9 +275,11 @@ function showJobs(values, states, box) {
   shown.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (listed.down ? -1 : 1));
   put(box, table(JOB_COLUMNS.map(jobHead), shown.map(jobRow), values.jobs.length ? "No job matches." : "The log has no jobs yet."));
   for (const [at, [, name]] of JOB_COLUMNS.entries()) {
-    if (name === listed.sort) box.querySelectorAll("th")[at].setAttribute("aria-sort", listed.down ? "descending" : "ascending");
+    if (name === listed.sort) box.querySelectorAll("th")[at].setAttribute("aria-sort", falls(name) ? "descending" : "ascending");
   }
 }
+
+const falls = (name) => listed.down !== name.endsWith("_ms"); // ages are shown, times compared
 
 function jobHead([title, name, kind]) {
   const sort = () => {
@@ -284,7 +287,7 @@ function jobHead([title, name, kind]) {
     listed.sort = name;
     show();
   };
-  const mark = listed.sort === name && title !== "age" ? (listed.down ? " ↓" : " ↑") : "";
+  const mark = listed.sort === name ? (falls(name) ? " ↓" : " ↑") : "";
   return [el("button", { onclick: sort, "data-key": `sort ${title}` }, title + mark), kind];
 }
 
@@ -293,8 +296,7 @@ function jobRow(job) {
     link(["job", job.job], {}, job.job), el("td", { title: job.closed || job.failed }, state(job.state)),
     decides(job), words(job.application), number(count(job.exchanges)), number(bytes(job.stored_bytes)),
     number(bytes(job.written_bytes)), number(bytes(job.read_bytes)), number(usd(job.price_usd)),
-    number(job.began_ms ? moment(job.began_ms).replace(/\.\d+$/, "") : "-"),
-    number(job.began_ms ? span(serverNow() - job.began_ms) : "-"),
+    number(job.began_ms ? span(serverNow() - job.began_ms) : "-", job.began_ms ? `began ${moment(job.began_ms)}` : null),
     number(job.heard_ms ? span(serverNow() - job.heard_ms) : "-", lease(job)),
   );
 }
@@ -342,10 +344,26 @@ function jobTiles({ job, report, moment: at }) {
   ];
 }
 
+function related(all) {
+  // The newest exchanges that are connected by inputs: those of the newest query.
+  const near = new Map([...all.keys()].map((name) => [name, []]));
+  for (const each of all.values()) {
+    for (const input of each.inputs) if (all.has(input)) { near.get(input).push(each.result); near.get(each.result).push(input); }
+  }
+  const last = [...all.keys()].reverse().find((name) => near.get(name).length);
+  const seen = new Set(), left = last === undefined ? [] : [last];
+  while (left.length) {
+    const name = left.pop();
+    if (!seen.has(name)) { seen.add(name); left.push(...near.get(name)); }
+  }
+  return new Map([...all].filter(([name]) => seen.has(name)));
+}
+
 function exchangeGraph({ report, job }) {
-  const known = new Map(report.exchanges.map((each) => [each.result, each]));
-  if (!report.exchanges.some((each) => each.inputs.some((input) => known.has(input)))) return [];
-  if (known.size > GRAPH_MAX) return [keys(`the graph is drawn for up to ${GRAPH_MAX} exchanges`)];
+  const known = related(new Map(report.exchanges.map((each) => [each.result, each])));
+  if (known.size < 2) return [];
+  const title = el("h2", {}, "Exchanges that belong together ", el("small", {}, "the newest, from inputs to outputs"));
+  if (known.size > GRAPH_MAX) return [title, el("p", { class: "dim" }, `They are ${count(known.size)}: up to ${GRAPH_MAX} are drawn.`)];
   const depths = new Map(), columns = [], places = new Map();
   const depth = (name, below = 0) => {
     if (!depths.has(name)) {
@@ -355,7 +373,7 @@ function exchangeGraph({ report, job }) {
     return depths.get(name);
   };
   for (const name of known.keys()) (columns[depth(name)] ||= []).push(name);
-  const [wide, high, gap, air] = [196, 46, 64, 14];
+  const [wide, high, gap, air] = [184, 46, 48, 14];
   for (const [x, names] of columns.entries()) names.forEach((name, y) => places.set(name, [12 + x * (wide + gap), 12 + y * (high + air)]));
   const width = columns.length * (wide + gap) - gap + 24;
   const height = Math.max(...columns.map((names) => names.length)) * (high + air) - air + 24;
@@ -374,27 +392,30 @@ function exchangeGraph({ report, job }) {
       svg("title", {}, `${each.result} ${each.label}`),
       svg("rect", { x, y, width: wide, height: high, rx: 6, fill: "var(--over)", stroke: `var(${colour})`, "stroke-width": 1.5 }),
       svg("rect", { x: x + 8, y: y + high - 9, width: Math.max(0, (wide - 16) * part / Math.max(1, each.partitions)), height: 4, rx: 2, fill: `var(${colour})` }),
-      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 27)),
-      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 31)));
+      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 25)),
+      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 29)));
   });
-  return [el("h2", {}, "Exchanges ", el("small", {}, "from inputs to outputs")),
-    el("div", { class: "graph" }, svg("svg", { width, height, role: "group", "aria-label": "Graph of exchanges" }, ...edges, ...nodes))];
+  return [title, el("div", { class: "graph" }, svg("svg", { width, height, role: "group", "aria-label": "Graph of exchanges" }, ...edges, ...nodes))];
 }
 
 function exchangeList({ report, job, moment: at }) {
   const until = at.live && (job.state === "running" || job.state === "ending") ? serverNow() : Math.max(...report.exchanges.flatMap((each) => Object.values(each.times)), 0);
   const since = Math.min(...report.exchanges.map((each) => each.times.registered ?? until), until);
-  const rows = report.exchanges.map((each) => row(
+  const known = new Set(report.exchanges.map((each) => each.result));
+  const rows = [...report.exchanges].reverse().map((each) => row(
     link(["job", job.job, each.result], { at: now.route.at }, each.result), words(each.label),
-    el("td", {}, each.inputs.flatMap((input, n) => [n ? ", " : "", link(["job", job.job, input], { at: now.route.at }, input)])),
+    el("td", {}, inputLinks(each.inputs, job.job, known)),
     el("td", { class: "n" }, `${count(each.partitions)} × ${count(each.subpartitions)}`), el("td", {}, pill(each)),
     el("td", {}, progress(each.reached, each.partitions)), el("td", {}, life(each, since, until)), number(count(each.rows)),
     number(bytes(each.stored_bytes)), number(bytes(each.read_bytes), `${count(each.consumed)} of ${count(each.subpartitions)} subpartitions`),
     number(usd(each.price_usd), `${plural(each.puts, "put")}, ${plural(each.gets, "get")}`)));
   const columns = [["exchange"], ["what"], ["inputs"], ["partitions", "n"], ["state"], ["progress"],
     [`life, ${span(Math.max(0, until - since))}`], ["rows", "n"], ["stored", "n"], ["read", "n"], ["price", "n"]];
-  return [el("h2", {}, "All exchanges ", el("small", {}, "in the order of registration")), table(columns, rows, "No exchange yet.")];
+  return [el("h2", {}, "All exchanges ", el("small", {}, "the newest first")), table(columns, rows, "No exchange yet.")];
 }
+
+const inputLinks = (inputs, job, known) => inputs.flatMap((input, n) =>
+  [n ? ", " : "", known && !known.has(input) ? input : link(["job", job, input], { at: now.route.at }, input)]);
 
 function pill(each) {
   const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing ? "writing" : "pending";
