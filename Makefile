@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-ui test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,21 @@ types: $(INSTALLED)  ## mypy, strict, on the package and on the tests
 	@echo 'from headgate.control.ids import job_id; job_id(1)' > .venv/wrong_on_purpose.py
 	@($(BIN)/mypy .venv/wrong_on_purpose.py || true) | grep -q 'wrong_on_purpose.*arg-type' \
 	  || { echo "mypy takes headgate's types for Any"; exit 1; }
+
+PLAYWRIGHT := playwright==1.65.2
+UI_PYTHON := .venv/ui/bin/python
+
+$(UI_PYTHON): requirements.lock pyproject.toml
+	@$(PYTHON) -m venv .venv/ui
+	@$(UI_PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(UI_PYTHON) -m pip install --quiet --disable-pip-version-check $(PLAYWRIGHT)
+	@$(UI_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test-ui: $(UI_PYTHON)  ## the live page in Chromium, which must be installed (SCREENSHOTS=docs for new pictures)
+	@command -v "$${CHROMIUM:-chromium}" > /dev/null \
+	  || { echo "test-ui needs Chromium on PATH, or its path in CHROMIUM"; exit 1; }
+	@SCREENSHOTS=$(abspath $(SCREENSHOTS)) $(UI_PYTHON) -m pytest tests/browser $(ARGS)
 
 stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Maven, Go, 5 minutes)
 	@$(BIN)/headgate stack up

@@ -79,11 +79,18 @@ def fold(records: Iterable[Recorded], snapshots: Snapshots = _NONE) -> tuple[Job
     states: dict[JobId, JobState] = {}
     replays: dict[JobId, Replay] = {}
     for recorded in records:
-        event, job = recorded.event, recorded.event.job
+        job = recorded.event.job
         if job not in replays:
             replays[job] = Replay.of(recorded, snapshots.get(job))
             states[job] = replays[job].state
-        if event.basis is None and not replays[job].knows(recorded):
-            states[job], _ = step(states[job], event.body)  # type: ignore[arg-type]
+        if not replays[job].knows(recorded):
+            states[job] = after(states[job], recorded)
     gone = {job: snapshot.state for job, snapshot in snapshots.items() if job not in states}
     return (*states.values(), *gone.values())
+
+
+def after(state: JobState, recorded: Recorded) -> JobState:
+    """Return the state of a job after its next event. A decision changes nothing: the fact that it
+    follows from has done so."""
+    event = recorded.event
+    return step(state, event.body)[0] if event.basis is None else state  # type: ignore[arg-type]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from ..contract import PER_JOB
-from ..events.types import JobRegistered, Recorded
+from ..events.types import JobRegistered
 from ..ids import JobId
-from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.schedule import is_left
-from .neglected import JobLog, follow_jobs
+from .neglected import JobLog
 
 
 class JobCondition(Enum):
@@ -62,20 +61,16 @@ class ListedJob:
 
 
 def list_jobs(
-    records: Iterable[Recorded],
-    snapshots: Mapping[JobId, Snapshot],
-    beats: Mapping[JobId, int],
-    now_ms: int,
+    jobs: Mapping[JobId, JobLog], beats: Mapping[JobId, int], now_ms: int
 ) -> Iterator[ListedJob]:
-    """Yield all jobs, the oldest first. `records` need not include the events that the snapshots
-    have."""
-    jobs = follow_jobs(records, snapshots)
+    """Yield all jobs, the oldest first."""
     for job, entry in sorted(jobs.items(), key=lambda named: (named[1].replay.began_ms, named[0])):
         replay = entry.replay
         heard_ms = max(replay.heard_ms, beats.get(job, 0))
+        condition = condition_of(replay.state, replay.registered, now_ms - heard_ms)
         yield ListedJob(
             replay.state,
-            _condition(entry, now_ms - heard_ms),
+            JobCondition.DAMAGED if entry.broken else condition,
             replay.mode or PER_JOB,
             replay.registered or JobRegistered("", "", ""),
             replay.began_ms,
@@ -83,10 +78,8 @@ def list_jobs(
         )
 
 
-def _condition(entry: JobLog, silent_ms: int) -> JobCondition:
-    state, registered = entry.replay.state, entry.replay.registered
-    if entry.broken:
-        return JobCondition.DAMAGED
+def condition_of(state: JobState, registered: JobRegistered | None, silent_ms: int) -> JobCondition:
+    """Return the condition of a job whose log explains itself."""
     if registered is None:
         return JobCondition.UNKNOWN
     if state.closed is not None:

@@ -101,16 +101,15 @@ def state_fields(state: JobState) -> Fields:
 
 
 def _result_fields(result: ResultState) -> Fields:
-    registered, production, fate = result.registered, result.production, result.fate
-    writing = {attempt for attempt, produced in production.attempts.items() if produced is None}
+    registered, fate = result.registered, result.fate
     return {
         "result": registered.result,
         "label": registered.label,
         "partitions": registered.partitions,
         "subpartitions": registered.subpartitions,
         "complete": result.complete,
-        "writing": len(writing - production.superseded),
-        "consumable": len(production.winners),
+        "writing": writing(result),
+        "consumable": len(result.production.winners),
         "written": asdict(result.totals.written),
         "reads": asdict(result.totals.reads),
         "released": fate.released,
@@ -118,6 +117,13 @@ def _result_fields(result: ResultState) -> Fields:
         "tracked": fate.tracked,
         "deleted": fate.deleted,
     }
+
+
+def writing(result: ResultState) -> int:
+    """Return the number of attempts that write now."""
+    production = result.production
+    attempts = {attempt for attempt, produced in production.attempts.items() if produced is None}
+    return len(attempts - production.superseded)
 
 
 def audit_fields(audit: Audit) -> Fields:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from rich.filesize import decimal
 from rich.table import Table
@@ -18,6 +19,7 @@ from .views import table
 _LIVES_SHOWN = 12
 _BAR_CELLS = 18
 _STEPS = ("AttemptStarted", "Consumable", "Released", "Deleted")
+Times: TypeAlias = Mapping[tuple[str, AttemptId | ResultId | None], int]
 _PHASES = (" ", "░", "█", "▒", " ")
 
 
@@ -49,7 +51,7 @@ class ResultLives:
 def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
     """Return the life of every partition that a job registered."""
     bodies = [recorded.event.body for recorded in records]
-    times = _times(records)
+    times = event_times(records)
     produced = {body.attempt: body for body in bodies if isinstance(body, ev.Produced)}
     started = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.AttemptStarted)}
     won = {b.attempt.partition: b.attempt for b in bodies if isinstance(b, ev.Consumable)}
@@ -75,13 +77,13 @@ def lives(records: Sequence[ev.Recorded]) -> tuple[ResultLives, ...]:
     return tuple(map(result, registered.values()))
 
 
-def _times(records: Iterable[ev.Recorded]) -> dict[tuple[str, AttemptId | ResultId | None], int]:
-    """Return the time of the first event of each kind about an attempt or a result."""
+def event_times(records: Iterable[ev.Recorded]) -> Times:
+    """Return the time of the first event of each kind about an attempt, or a result's release."""
     times: dict[tuple[str, AttemptId | ResultId | None], int] = {}
     for event in (recorded.event for recorded in records):
         subjects: Iterable[AttemptId | ResultId]
         match event.body:
-            case ev.Deleted():
+            case ev.Deleted() | ev.TrackingStopped():
                 subjects = event.body.attempts
             case ev.Released():
                 subjects = (event.body.result,)

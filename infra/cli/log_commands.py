@@ -5,6 +5,7 @@ None of them opens the store or writes to the log.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import closing, suppress
 from typing import Annotated
 
@@ -13,16 +14,21 @@ import typer
 from ...connectors.spark.report import job_report
 from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid
-from ...control.ids import partition_id
-from ...control.inquiry.audit import audit, fold
+from ...control.ids import job_id, partition_id
+from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
+from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
+from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
 from ...storage.stores.request_meter import RequestCounts
+from ..master_command import spare_collector
 from ..target import Target
+from ..ui.log_reader import LogReader
+from ..ui.server import UiServer, UiSettings, is_loopback
 from . import fields, lives, views
-from .options import Job, JobOrAll, Json, Utc, show, targeted, zone_of
+from .options import Job, JobOrAll, Json, Utc, out, show, targeted, zone_of
 
 app = typer.Typer()
 audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
@@ -38,7 +44,8 @@ def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
         beats = log.read_beats(None, Deadline.after(READ_S_MAX))
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([SYSTEM_CLOCK.now_ms(), *beats.values()])
-        jobs = list(list_jobs(read_news(log, "", snapshots), snapshots, beats, now_ms))
+        followed = follow_jobs(read_news(log, "", snapshots), snapshots)
+    jobs = list(list_jobs(followed, beats, now_ms))
     shown = [views.jobs_table(jobs, now_ms, zone_of(utc))]
     show(as_json, shown, map(fields.job_fields, jobs))
 
@@ -97,18 +104,11 @@ def state(
     """Show the state of a job at an offset, folded from the facts up to there."""
     with closing(target.open_log()) as log:
         snapshots = known(log, job)
-        records = list(read(log, job, snapshots))
-    starts = {j: s for j, s in snapshots.items() if not records or records[0].offset > s.first}
-    if at is not None:
-        for name, snapshot in starts.items():
-            if at < snapshot.position - 1:
-                raise Invalid(
-                    f"the first events of job {name} are gone: its state is known from the "
-                    f"snapshot at offset {snapshot.position} on, not at {at}"
-                )
-        records = [recorded for recorded in records if recorded.offset <= at]
-    folded = fold(records, starts)
-    tables = *map(views.state_table, folded), lives.timeline(records)
+        name = job_id(job)
+        history = JobHistory(name, snapshots.get(name))
+        history.take(read(log, job, snapshots))
+    folded = [history.state(at)]
+    tables = *map(views.state_table, folded), lives.timeline(history.until(at))
     show(as_json, (*tables, lives.legend()), map(fields.state_fields, folded))
 
 
@@ -137,3 +137,29 @@ def run_why(
     if not attempts:
         raise Invalid(f"the log knows of no attempt at partition {partition} of job {job}")
     show(as_json, map(views.made_row, attempts), map(fields.made_fields, attempts))
+
+
+@app.command("ui")
+@targeted
+def run_ui(
+    target: Target,
+    host: Annotated[str, typer.Option(help="Address to serve at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 8484,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADGATE_UI_TOKEN",
+            help="Word that viewers must know. Where others reach the address, one is made.",
+        ),
+    ] = "",
+) -> None:
+    """Show jobs, exchanges and partitions on a live web page, until Ctrl-C. Only reads the log."""
+    if not token and not is_loopback(host):
+        token = secrets.token_urlsafe(18)
+    spare_collector()
+    with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
+        server = UiServer(reader, UiSettings(host, port, token))
+        out.print(f"serving at {server.url}")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+        server.end()

@@ -82,7 +82,7 @@ def show(
     """Print lines for a reader, or values for a program; the other of the two is not made."""
     if as_json:
         for value in values:
-            print(json.dumps(value), flush=True)
+            print(json.dumps(value).replace("\x7f", "\\u007f"), flush=True)
     else:
         for line in shown:
             out.print(line)

@@ -31,6 +31,7 @@ from ...storage.upkeep.fsck_repair import Repaired
 from ..doctor import CheckOutcome, CheckVerdict
 from ..spelling import spelled
 from ..sweep import Swept
+from .fields import writing
 
 if TYPE_CHECKING:
     from ..devstack.stack import StackState
@@ -95,7 +96,7 @@ def event_row(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
     zone, times are in this machine's."""
     event = recorded.event
     at = _moment(event.time_ms, zone).strftime("%H:%M:%S.%f")[:-3]
-    what, amount = _said(event.body)
+    what, amount = subject_of(event.body)
     return Text.assemble(
         (f"{recorded.offset:>5} ", "dim"),
         f"{at} ",
@@ -106,7 +107,7 @@ def event_row(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
     )
 
 
-def _said(body: ev.Body) -> tuple[str, str]:
+def subject_of(body: ev.Body) -> tuple[str, str]:
     """Return the subject of an event, and the amount that it states."""
     match body:
         case ev.JobRegistered():
@@ -130,6 +131,15 @@ def _said(body: ev.Body) -> tuple[str, str]:
             return what, amount + _throttled(body.throttled)
         case ev.ReleaseRequested():
             return f"{body.result} {body.reason}", ""
+        case ev.Lost():
+            return f"{body.attempt} {body.evidence}", ""
+        case ev.ExecutorLost():
+            return f"{body.host} {body.reason}", ""
+        case ev.Reproduce():
+            again = ", ".join(map(str, body.partitions[:_FINDINGS_SHOWN]))
+            return f"{body.result}/{again} {body.reason}", f"{len(body.partitions)} partitions"
+        case ev.JobFailed() | ev.LeaseExpired():
+            return body.reason, ""
         case ev.Released():
             return f"{body.result} {body.reason}", f"{len(body.attempts)} attempts"
         case ev.Deleted():
@@ -246,11 +256,10 @@ def state_table(state: JobState) -> Table:
 
 def _state_row(result: ResultState) -> tuple[str, ...]:
     registered, production, fate = result.registered, result.production, result.fate
-    writing = [a for a, produced in production.attempts.items() if produced is None]
     return (
         registered.label,
         f"{registered.partitions} x {registered.subpartitions}",
-        str(len(set(writing) - production.superseded)),
+        str(writing(result)),
         f"{len(production.winners)} of {registered.partitions}",
         str(result.totals.written.superseded),
         f"{result.totals.reads.subpartitions} of {registered.subpartitions}",

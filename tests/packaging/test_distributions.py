@@ -54,7 +54,7 @@ def package() -> set[str]:
         on_disk |= {
             f"headgate/{path.relative_to(ROOT)}"
             for path in ROOT.glob(f"{room}/**/*")
-            if path.suffix in (".py", ".avsc", ".yml")
+            if path.suffix in (".py", ".avsc", ".yml", ".html", ".css", ".js", ".svg")
         }
     return on_disk
 

@@ -25,6 +25,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.ids import JobId
 from headgate.control.inquiry.listing import JobCondition, list_jobs
+from headgate.control.inquiry.neglected import follow_jobs
 from headgate.control.inquiry.reading import known
 from headgate.control.memory.log import MemoryFollower
 from headgate.infra.cli import log_commands
@@ -96,8 +97,8 @@ def test_snapshots_save_the_reading(log: KeptLog, objects: Objects) -> None:
     (snapshot,) = known(log, "").values()
     log.expire(JOB, snapshot.position)
     assert whole == objects_of("jobs")
-    assert [] == list(list_jobs([], {}, {}, 0))
-    (listed,) = list_jobs([], known(log, ""), {}, 0)
+    assert [] == list(list_jobs(follow_jobs([], {}), {}, 0))
+    (listed,) = list_jobs(follow_jobs([], known(log, "")), {}, 0)
     assert (listed.exchanges, listed.condition) == (1, JobCondition.RUNNING)
 
 

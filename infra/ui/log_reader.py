@@ -1,0 +1,165 @@
+"""Read a log for the viewers of the live page: each event once, however many of them look.
+
+Nothing is read unless somebody asks. Threads may share a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
+from ...control.errors import Invalid, Lost
+from ...control.events.types import Produced, Recorded
+from ...control.ids import JobId, job_id
+from ...control.inquiry.job_history import JobHistory
+from ...control.inquiry.listing import ListedJob, list_jobs
+from ...control.inquiry.neglected import follow_jobs
+from ...control.inquiry.reading import READ_S_MAX, known, read_news
+from ...control.log import EventLog, Follower, read_to
+from ...control.model.replay import Snapshot
+from ...control.snapshots.resume import follow_all
+
+_EVENTS_MAX = 500
+_IDLE_S = 120.0  # a job at which nobody looks for so long is read from its start when it is wanted
+_LISTING_S_MIN = 2.0
+_LISTING_SHARE = 10  # to list the jobs takes at most this part of the time
+
+
+@dataclass(frozen=True, slots=True)
+class JobListing:
+    jobs: tuple[ListedJob, ...]
+    now_ms: int
+    """The time for which the conditions and ages of the jobs hold."""
+
+
+class _Watched:
+    """One job, its follower, and the lock under which both are used."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.follower: Follower | None = None
+        self.history: JobHistory | None = None
+        self.beat_ms = 0
+        self.beat_due_s = 0.0
+        self.used_s = 0.0
+
+    def close(self) -> None:
+        if self.follower is not None:
+            self.follower.close()
+        self.follower = self.history = None
+
+
+class LogReader:
+    def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.clock = clock
+        self._log = log
+        self._lock = Lock()
+        self._watched: dict[JobId, _Watched] = {}
+        self._listing_lock = Lock()
+        self._listing: JobListing | None = None
+        self._listing_due_s = 0.0
+        self._snapshots: dict[JobId, Snapshot] = {}
+
+    def listing(self) -> JobListing:
+        """Return all jobs, as they were at most a few seconds ago.
+
+        Raises:
+            Unavailable: the log cannot be read.
+        """
+        with self._listing_lock:
+            began_s = self.clock.monotonic_s()
+            if self._listing is None or began_s >= self._listing_due_s:
+                is_first, self._listing = self._listing is None, self._listed()
+                now_s = self.clock.monotonic_s()
+                took_s = 0.0 if is_first else now_s - began_s
+                self._listing_due_s = now_s + max(_LISTING_S_MIN, took_s * _LISTING_SHARE)
+            return self._listing
+
+    def _listed(self) -> JobListing:
+        snapshots = self._snapshots or known(self._log, "")
+        beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
+        jobs = follow_jobs(read_news(self._log, "", snapshots), snapshots)
+        # A job that does not explain itself is read from its start again, and found broken again.
+        self._snapshots = snapshots | {
+            job: entry.replay.snapshot(entry.position)
+            for job, entry in jobs.items()
+            if not entry.broken
+        }
+        # This machine's clock may be late. To ask the log for its time would write to it.
+        now_ms = max([self.clock.now_ms(), *beats.values()])
+        return JobListing(tuple(list_jobs(jobs, beats, now_ms)), now_ms)
+
+    @contextmanager
+    def history(self, job: str) -> Iterator[JobHistory]:
+        """Read a job's log to its present end, and lend its history.
+
+        Raises:
+            Invalid: the log has no event of the job.
+            Unavailable: the log cannot be read.
+        """
+        watched = self._of(job_id(job))
+        with watched.lock:
+            yield self._read(watched, job_id(job))
+
+    def beat_ms(self, job: str) -> int:
+        """Return when the job's driver last sent a heartbeat; 0 if it never did."""
+        name, watched = job_id(job), self._of(job_id(job))
+        with watched.lock:
+            if (now_s := self.clock.monotonic_s()) >= watched.beat_due_s:
+                beats = self._log.read_beats(name, Deadline.after(READ_S_MAX))
+                watched.beat_ms = beats.get(name, 0)
+                watched.beat_due_s = now_s + _LISTING_S_MIN
+            return watched.beat_ms
+
+    def close(self) -> None:
+        """Close the followers; the log stays open."""
+        with self._lock:
+            for watched in self._watched.values():
+                with watched.lock:
+                    watched.close()
+            self._watched.clear()
+
+    def _of(self, job: JobId) -> _Watched:
+        """Return a job, and forget the jobs at which nobody has looked for a while."""
+        now_s = self.clock.monotonic_s()
+        with self._lock:
+            for name, other in list(self._watched.items()):
+                if name != job and now_s - other.used_s > _IDLE_S and other.lock.acquire(False):
+                    other.close()
+                    other.lock.release()
+                    del self._watched[name]
+            watched = self._watched.setdefault(job, _Watched())
+            watched.used_s = now_s
+            return watched
+
+    def _read(self, watched: _Watched, job: JobId) -> JobHistory:
+        deadline = Deadline.after(READ_S_MAX)
+        if watched.follower is None or watched.history is None:
+            snapshot = known(self._log, job).get(job)
+            watched.follower = follow_all(self._log, job, deadline)
+            watched.history = JobHistory(job, snapshot)
+        follower, history = watched.follower, watched.history
+        try:
+            history.take(
+                map(_without_indexes, read_to(follower, follower.end(), _EVENTS_MAX, deadline))
+            )
+        except Lost:  # nobody looked for longer than the log keeps events: start again
+            watched.close()
+            raise
+        if not history.records and history.start is None:
+            watched.close()
+            raise Invalid(f"the log has no events of job {job}")
+        return history
+
+
+def _without_indexes(recorded: Recorded) -> Recorded:
+    """Drop the indexes of segments, which no page shows: those of a wide result have 100 MB."""
+    body = recorded.event.body
+    if not isinstance(body, Produced):
+        return recorded
+    segments = tuple(replace(segment, index=b"") for segment in body.segments)
+    event = replace(recorded.event, body=replace(body, segments=segments))
+    return replace(recorded, event=event)

@@ -1,0 +1,282 @@
+"""The live page in a real browser: Chromium without a window. `make test-ui` runs these tests.
+
+With SCREENSHOTS=docs the pictures of `docs/watching.md` are taken anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from headgate.control.clock import SYSTEM_CLOCK
+from headgate.infra.ui.log_reader import LogReader
+from headgate.infra.ui.server import UiServer, UiSettings
+
+from ..doubles.scripted_jobs import ScriptedJob, TimedLog
+from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, other_jobs
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="make test-ui brings Playwright")
+Browser: TypeAlias = Any  # Playwright's: it is no dependency of the other tests
+Page: TypeAlias = Any
+expect = sync_api.expect
+expect.set_options(timeout=20_000)
+
+SCREENSHOT_BYTES_MAX = 200_000
+SIZE = {"width": 1280, "height": 860}
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_api.sync_playwright() as playwright:
+        path = os.environ.get("CHROMIUM") or shutil.which("chromium")
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Return an empty tab; whatever goes wrong in a script fails the test."""
+    context = browser.new_context(viewport=SIZE, color_scheme="light")
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda line: errors.append(line.text) if "Policy" in line.text else None)
+    yield page
+    context.close()
+    assert [] == errors
+
+
+@pytest.fixture
+def log() -> TimedLog:
+    return TimedLog()
+
+
+@contextmanager
+def serving(log: TimedLog, settings: UiSettings) -> Iterator[UiServer]:
+    with closing(LogReader(log)) as reader:
+        server = UiServer(reader, settings)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.end()
+
+
+@pytest.fixture
+def server(log: TimedLog) -> Iterator[UiServer]:
+    with serving(log, UiSettings()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(os.environ.get("SCREENSHOTS") or tmp_path_factory.mktemp("pictures"))
+
+
+def shoot(page: Page, pictures: Path, name: str, *schemes: str) -> None:
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_timeout(1_200)
+        path = pictures / f"watching-{name}-{scheme}.png"
+        page.screenshot(path=path, full_page=True)
+        assert path.stat().st_size < SCREENSHOT_BYTES_MAX
+    page.emulate_media(color_scheme="light")
+
+
+def colours(page: Page) -> set[str]:
+    """Return the colours in the picture of partitions that are exactly of the legend."""
+    script = """() => {
+      const canvas = document.getElementById("lives"), seen = new Set();
+      const style = getComputedStyle(document.documentElement);
+      const { width, height } = canvas;
+      const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+      const hex = (n) => n.toString(16).padStart(2, "0");
+      for (let at = 0; at < data.length; at += 4) {
+        seen.add(`#${hex(data[at])}${hex(data[at + 1])}${hex(data[at + 2])}`);
+      }
+      const names = ["writing", "consumable", "lost", "released", "deleted"];
+      return names.filter((name) => seen.has(style.getPropertyValue(`--${name}`).trim()));
+    }"""
+    return set(page.evaluate(script))
+
+
+def known(page: Page, text: str) -> None:
+    """Wait until the page of an exchange counts its partitions so."""
+    expect(page.locator("#known")).to_have_text(text)
+
+
+@pytest.fixture
+def orders(page: Page, server: UiServer, log: TimedLog) -> NightlyOrders:
+    """Return a job whose last exchange is open in the browser, with one partition being written."""
+    orders = NightlyOrders(log, SYSTEM_CLOCK.now_ms())
+    orders.begin()
+    orders.write({STRAGGLER})
+    page.goto(f"{server.url}#/job/{ORDERS}/1-0003")
+    known(page, "23 consumable · 1 being written")
+    expect(page.locator("#pulse")).to_have_text("live")
+    return orders
+
+
+def test_jobs_appear_and_open(page: Page, server: UiServer, log: TimedLog, pictures: Path) -> None:
+    """A job appears in the list when it is registered, and grows. The keyboard alone leads to it,
+    and to its exchanges."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    other_jobs(log, now_ms)
+    page.goto(server.url)
+    expect(page.locator("tbody tr")).to_have_count(5)
+    expect(page.locator("#pulse")).to_have_text("live")
+    orders = NightlyOrders(log, now_ms)
+    orders_row = page.locator("tbody tr", has=page.get_by_role("link", name=ORDERS, exact=True))
+    expect(orders_row).to_contain_text("running")
+    orders.begin()
+    orders.write({STRAGGLER})
+    expect(orders_row).to_contain_text("886.0 MB")
+    shoot(page, pictures, "jobs", "light")
+    page.keyboard.press("/")
+    page.keyboard.type("nightly")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title(f"{ORDERS} · Headgate")
+    expect(page.locator(".graph a")).to_have_count(3)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title(f"1-0003 · {ORDERS} · Headgate")
+
+
+def test_a_loss_and_its_repair_show(page: Page, orders: NightlyOrders, pictures: Path) -> None:
+    """A lost partition shows in the counts and in the picture at once, and so does its repair; the
+    partition tells why it was made again."""
+    assert {"writing", "consumable"} == colours(page)
+    orders.lose(LOST)
+    known(page, "22 consumable · 1 being written · 1 lost, made again")
+    assert {"writing", "consumable", "lost"} == colours(page)
+    page.locator("#lives").focus()
+    for _ in range(LOST + 1):
+        page.keyboard.press("ArrowDown")
+    expect(page.locator("main")).to_contain_text("was superseded")
+    orders.repair(LOST)
+    known(page, "23 consumable · 1 being written")
+    expect(page.locator("main")).to_contain_text("404 read twice by reader 31")
+    orders.read()
+    expect(page.locator("main")).to_contain_text("32 of 32")
+    shoot(page, pictures, "exchange", "light", "dark")
+
+
+def test_the_slider_goes_back(page: Page, orders: NightlyOrders, log: TimedLog) -> None:
+    """The page goes back to any event, stays there while the job goes on, also when it is loaded
+    again, and follows the log again when it is asked to."""
+    lost = orders.lose(LOST)
+    known(page, "22 consumable · 1 being written · 1 lost, made again")
+    orders.repair(LOST)
+    known(page, "23 consumable · 1 being written")
+    slider, when = page.locator("#slider"), page.locator("#when")
+    everything = int(slider.get_attribute("max"))
+    page.locator("h2").first.click()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#pulse")).to_have_text("in the past")
+    expect(when).to_contain_text(f"event {everything - 1} of {everything}")
+    page.locator("#offset").fill(str(lost))
+    page.keyboard.press("Enter")
+    known(page, "22 consumable · 1 being written · 1 lost, made again")
+    assert f"at={lost}" in page.url
+    slider.fill("190")
+    known(page, "13 consumable · 3 being written · 8 not begun")
+    orders.finish(STRAGGLER)
+    expect(slider).to_have_attribute("max", str(everything + 3))
+    expect(when).to_contain_text("event 190 of")
+    page.reload()
+    expect(when).to_contain_text("event 190 of")
+    page.locator("#live").click()
+    known(page, "24 consumable")
+
+
+def test_a_job_ends_before_our_eyes(page: Page, orders: NightlyOrders, pictures: Path) -> None:
+    """The end of a job shows: its results are deleted, and every decision is verified."""
+    orders.lose(LOST)
+    orders.repair(LOST)
+    orders.finish(STRAGGLER)
+    orders.read()
+    known(page, "24 consumable")
+    page.keyboard.press("Escape")
+    expect(page).to_have_title(f"{ORDERS} · Headgate")
+    shoot(page, pictures, "job", "dark")
+    orders.end()
+    expect(page.locator(".tile .state")).to_have_text("ended")
+    page.locator("#verify").click()
+    expect(page.locator("main")).to_contain_text("✓ every decision follows from its facts")
+    page.locator("td").get_by_role("link", name="1-0003", exact=True).click()
+    known(page, "24 deleted")
+    assert "deleted" in colours(page)
+
+
+def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: TimedLog) -> None:
+    """Markup in names and reasons is shown as text on every page, and does nothing."""
+    nasty = "<img src=x onerror=\"document.title='x'\"><b>bold"
+    job = ScriptedJob(log, "j", nasty, SYSTEM_CLOCK.now_ms())
+    job.register("r", 1, 1, nasty)
+    job.register("s", 1, 1, nasty, "r")
+    attempt = job.begin("r", 0, nasty)
+    job.produce(attempt, 1, 1)
+    job.lose(attempt, nasty)
+    for place in ("", "#/job/j", "#/job/j/r?partition=0"):
+        page.goto(server.url + place)
+        page.reload()
+        expect(page.locator("main")).to_contain_text(nasty)
+        expect(page.locator("main img, main b >> text=bold")).to_have_count(0)
+        assert "x" != page.title()
+
+
+def test_a_lost_server_shows_and_comes_back(page: Page, server: UiServer, log: TimedLog) -> None:
+    """A page whose server is gone says so, and is live again with the next server."""
+    ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms())
+    page.goto(f"{server.url}#/job/j")
+    expect(page.locator("#pulse")).to_have_text("live")
+    port = server.server_address[1]
+    server.end()
+    expect(page.locator("#pulse")).to_have_text("not connected")
+    with serving(log, UiSettings(port=port)):
+        expect(page.locator("#pulse")).to_have_text("live")
+
+
+def test_ten_thousand_partitions_are_drawn(page: Page, server: UiServer, log: TimedLog) -> None:
+    """An exchange with 10,000 partitions is read, counted and drawn, and the slowest is on top."""
+    job = ScriptedJob(log, "wide", start_ms=SYSTEM_CLOCK.now_ms() - 60_000)
+    job.register("r", MANY, MANY, "repartition")
+    job.write_all("r", range(1, MANY), 3)
+    job.write_all("r", [0], 900)
+    with server.reader.history("wide"):
+        pass
+    began_s = SYSTEM_CLOCK.monotonic_s()
+    page.goto(f"{server.url}#/job/wide/r")
+    expect(page.locator("#known")).to_have_text("10,000 consumable")
+    took_s = SYSTEM_CLOCK.monotonic_s() - began_s
+    print(f"10,000 partitions were drawn {took_s:.2f} s after the page was asked for")
+    page.locator("#order").select_option("longest")
+    page.locator("#lives").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("main h2", has_text=re.compile("^Partition 0 "))).to_be_visible()
+
+
+def test_a_token_is_asked_for_once(page: Page, log: TimedLog) -> None:
+    """The address with the token opens the page, and is not seen again."""
+    ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms())
+    with serving(log, UiSettings(token="secret")) as server:
+        plain = server.url.split("?")[0]
+        page.goto(plain)
+        expect(page.locator("body")).to_contain_text("the token is missing")
+        page.goto(server.url)
+        expect(page.locator("tbody tr")).to_have_count(1)
+        assert plain == page.url.split("#")[0]
+        page.close()
