@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkTypeError, SparkRuntimeException
 from pyspark.sql import SparkSession
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
 from .conftest import build_session, real_place
 from .entered import detached, left, stored
@@ -39,15 +39,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = build_session(real_place(), "local[2]", **{"spark.sql.warehouse.dir": folder})
     rows = session.range(0, 100, 1, 2)
     rows.selectExpr("int(id % 9) k", "id % 7 n").write.saveAsTable("source")
+    session.conf.set("spark.headgate.sql.enabled", "true")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 def empty(spark: SparkSession, table: str) -> str:

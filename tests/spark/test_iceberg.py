@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
 from .conftest import build_session, real_place
 from .entered import detached, left, stored
@@ -60,15 +60,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     rows = session.range(0, 100, 1, 2)
     rows.selectExpr("int(id % 9) k", "id % 7 n").write.saveAsTable("source")
+    session.conf.set("spark.headgate.sql.enabled", "true")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 LAYOUTS = {

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from headgate import Headgate, attach
+from headgate import Headgate
 
 from .conftest import build_session, real_place
 from .entered import left, wait_until
@@ -26,15 +26,9 @@ Batch = Callable[[DataFrame, int], Any]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = str(tmp_path_factory.mktemp("warehouse"))
     session = build_session(real_place(), "local[2]", **{"spark.sql.warehouse.dir": folder})
+    session.conf.set("spark.headgate.sql.enabled", "true")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def hg(spark: SparkSession) -> Iterator[Headgate]:
-    spark.conf.set("spark.headgate.sql.enabled", "true")
-    with attach(spark) as attached:
-        yield attached
 
 
 @pytest.fixture
