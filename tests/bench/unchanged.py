@@ -112,12 +112,13 @@ def ask(way: str, tables: Path, texts: Mapping[int, str]) -> Answered:
         ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
         rows, took_s = pickle.loads(answers.read_bytes())
-    exchanges = [] if way == _ALONE else _exchanges(place, job)
-    return Answered(rows, took_s, len(exchanges), exchanges.count(False))
+    exchanges, left = (0, 0) if way == _ALONE else _exchanges(place, job)
+    return Answered(rows, took_s, exchanges, left)
 
 
-def _exchanges(place: Place, job: str) -> list[bool]:
-    """Return for each exchange of a job whether it was released."""
+def _exchanges(place: Place, job: str) -> tuple[int, int]:
+    """Return the number of a job's exchanges, and of those that were not released."""
     with closing(KafkaEventLog(KafkaSettings(place.conf["spark.headgate.broker"]))) as log:
         (state,) = states(log, job)
-    return [result.fate.released is not None for result in state.results.values()]
+    left = sum(result.fate.released is None for result in state.results.values())
+    return len(state.results) + state.forgotten.results, left
