@@ -6,6 +6,7 @@ Text of users is escaped, and no control character in it reaches a terminal.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -84,13 +85,13 @@ class Table:
         return [at < len(self.words) for at in self._shown()]
 
 
-class Shown:
+class Shown(ABC):
     """A value that is shown as a table."""
 
     __slots__ = ()
 
-    def table(self) -> Table:
-        raise NotImplementedError
+    @abstractmethod
+    def table(self) -> Table: ...
 
     def __repr__(self) -> str:
         return self.table().text()
@@ -120,9 +121,9 @@ class ShownTuple(Shown, tuple[T, ...]):
         hint = self.hint("this") if self else ("none",)
         return self.table_of(self[-_ROWS_SHOWN:], hint)
 
+    @abstractmethod
     def table_of(self, shown: Sequence[T], hint: tuple[str, ...]) -> Table:
         """Return the table of the items that are shown, with `hint` below it."""
-        raise NotImplementedError
 
     def hint(self, name: str) -> tuple[str, ...]:
         """Return a line that says how many items a table leaves out, and how `name` gives them."""
