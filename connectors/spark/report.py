@@ -93,8 +93,8 @@ class JobReport(Shown):
     driver: RequestCounts
     """All requests of this driver: manifests, deletions and listings."""
     holds: tuple[Hold, ...] = ()
-    """What keeps Spark from releasing executors now. It is empty without dynamic allocation, and
-    with `spark.headgate.catalyst=off`."""
+    """The things that keep Spark from releasing executors now. There are none without dynamic
+    allocation, and with `spark.headgate.catalyst=off`."""
 
     @property
     def puts(self) -> int:

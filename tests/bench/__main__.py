@@ -49,7 +49,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
     "elastic": lambda chosen: [elastic.run(chosen.cases)],
     "trace": lambda chosen: [trace.run(chosen.rounds * 4, chosen.picture)],
 }
-"""What needs no session of its own."""
+"""The tables that need no session, by name."""
 
 
 def main() -> None:
