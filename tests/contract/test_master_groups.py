@@ -84,12 +84,25 @@ class TestKafkaMasterGroup(MasterGroupSuite):
         while admin.list_offsets({place: latest})[place].result(LIMIT_S).offset <= beyond:
             assert not deadline.passed, "the open step's record never came"
 
+    def await_assigned(self, log: EventLog) -> None:
+        """Wait until the group's only member, which does not poll, is assigned all partitions."""
+        assert isinstance(log, KafkaEventLog)
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        name, deadline = log._settings.masters_group, Deadline.after(LIMIT_S)
+        assigned = 0
+        while assigned < self.PARTITIONS:
+            assert not deadline.passed, "the group never assigned its partitions"
+            group = admin.describe_consumer_groups([name])[name].result(LIMIT_S)
+            assigned = sum(len(member.assignment.topic_partitions) for member in group.members)
+
     def test_a_member_ends_whatever_the_group_has_said(
         self, log: EventLog, opened: ExitStack
     ) -> None:
         """A member that closes answers every grant and revocation that it has not read yet. It
         never hangs, and its granted partitions are revoked."""
-        unread, away = self.member(opened, log, "unread"), self.member(opened, log, "away")
+        unread = self.member(opened, log, "unread")
+        self.await_assigned(log)
+        away = self.member(opened, log, "away")
         wait_for(lambda: len(away.read) == 2, away)
         SYSTEM_CLOCK.sleep_s(float(SESSION["max.poll.interval.ms"]) / 1000 + 1)
         opened.close()
