@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from .clock import PACE, SYSTEM_CLOCK, Clock, Deadline, Pace
 from .errors import Invalid
-from .events.types import Lost
+from .events.types import Lost, WayChosen
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
 
@@ -169,6 +169,10 @@ class ShuffleMaster(Protocol):
     def register_partition_with_producer(
         self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
     ) -> Future[ShuffleDescriptor]: ...
+
+    def state_way(self, job_id: JobId, chosen: WayChosen) -> None:
+        """State the way by which a complete result is read, for those who look on, and return at
+        once."""
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
 

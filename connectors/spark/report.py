@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from rich.filesize import decimal
 
@@ -15,6 +16,8 @@ from ...storage.stores.request_meter import RequestCounts
 from .tables import Shown, ShownTuple, Table, counted, numbered
 
 _COSTS = COSTS["s3-standard"]
+_NONE: Mapping[str, int] = MappingProxyType({})
+_NO_REQUESTS = RequestCounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class ResultReport:
     gets: int
     """Requests that readers have announced."""
     predicted_gets: int
-    """Requests that readers were expected to send; -1 if this driver did not write the result."""
+    """Requests that readers were expected to send; -1 if the log does not say so."""
     read_bytes: int
     released: str | None
     """Reason of the release; None while the result is not released."""
@@ -59,6 +62,10 @@ class ResultReport:
     """Answers by which the store asked the writers of consumable attempts for fewer requests."""
     throttled_gets: int = 0
     """Answers by which the store asked readers for fewer requests."""
+    way: str = ""
+    """The way of the rows to their readers, such as `direct`; empty before it is chosen."""
+    predicted_ms: int = -1
+    """The time that its readers were expected to take; -1 if the log does not say so."""
 
     @property
     def price_usd(self) -> float:
@@ -152,14 +159,11 @@ class JobReport(Shown):
 
 def job_report(
     state: JobState,
-    native: Mapping[str, int],
-    predicted_gets: Mapping[ResultId, int],
-    driver: RequestCounts,
+    native: Mapping[str, int] = _NONE,
+    driver: RequestCounts = _NO_REQUESTS,
     holds: tuple[Hold, ...] = (),
 ) -> JobReport:
-    results = Results(
-        _report(name, state.results[name], predicted_gets.get(name, -1)) for name in state.results
-    )
+    results = Results(_report(name, state.results[name]) for name in state.results)
     return JobReport(state.job, results, native, state.forgotten, driver, holds)
 
 
@@ -168,8 +172,8 @@ def _held(hold: Hold) -> str:
     return f"executors with {numbered(hold.number, hold.what)} stay {stay}: {hold.setting}"
 
 
-def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultReport:
-    written, reads = result.totals.written, result.totals.reads
+def _report(name: ResultId, result: ResultState) -> ResultReport:
+    written, reads, chosen = result.totals.written, result.totals.reads, result.chosen
     return ResultReport(
         result=name,
         label=result.registered.label,
@@ -182,11 +186,13 @@ def _report(name: ResultId, result: ResultState, predicted_gets: int) -> ResultR
         superseded=written.superseded,
         puts=puts(written.segments, written.stored_bytes),
         gets=reads.requests,
-        predicted_gets=predicted_gets,
+        predicted_gets=chosen.gets if chosen else -1,
         read_bytes=reads.read_bytes,
         released=result.fate.released,
         throttled_puts=written.throttled,
         throttled_gets=reads.throttled,
+        way=chosen.way if chosen else "",
+        predicted_ms=chosen.ms if chosen else -1,
     )
 
 

@@ -251,7 +251,7 @@ class Headgate:
     def _report(self, native: Mapping[str, int], holds: tuple[Hold, ...] = ()) -> JobReport:
         context = self._exchanger.job_context
         state, requests = context.master.state(self.job), context.store.requests
-        return job_report(state, dict(native), context.predicted_gets, requests, holds)
+        return job_report(state, dict(native), requests, holds)
 
     def _written_of(self, df: DataFrame) -> StoredExchange:
         self._queries.require_open()

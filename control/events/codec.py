@@ -23,7 +23,7 @@ from . import types as ev
 
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
-VERSION = 4
+VERSION = 5
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
 _TIME_MS_MAX = 1 << 47
@@ -137,6 +137,7 @@ _CHECKS: Mapping[type, Callable[[Any], str]] = MappingProxyType(
         ev.Consumed: lambda body: _beyond_counts(
             body.rows, body.read_bytes, body.requests, body.throttled
         ),
+        ev.WayChosen: lambda body: _beyond_counts(body.gets, body.ms),
         ev.Deleted: lambda body: _beyond_counts(body.objects),
     }
 )

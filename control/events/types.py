@@ -115,6 +115,18 @@ class SegmentProduced:
 
 
 @dataclass(frozen=True, slots=True)
+class WayChosen:
+    """The way of a complete result's rows to their readers, which its driver has chosen, and the
+    costs that the driver expects of these readers."""
+
+    result: ResultId
+    way: str
+    gets: int
+    ms: int
+    """The time from now to the end of the last of them, if they share the work evenly."""
+
+
+@dataclass(frozen=True, slots=True)
 class Consumed:
     """A reader task has read and verified its part of `count` neighbouring subpartitions.
 
@@ -294,6 +306,7 @@ Fact: TypeAlias = (
     | AttemptFailed
     | SegmentProduced
     | Produced
+    | WayChosen
     | Consumed
     | Lost
     | ExecutorLost

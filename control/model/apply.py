@@ -25,7 +25,7 @@ def apply(state: JobState, body: ev.Body) -> JobState:
             return _change(state, body.attempt.partition.result, body)
         case ev.Lost() | ev.Consumable() | ev.Superseded():
             return _change(state, body.attempt.partition.result, body)
-        case ev.Promoted() | ev.Consumed():
+        case ev.Promoted() | ev.Consumed() | ev.WayChosen():
             return _change(state, body.result, body)
         case ev.PartitionAccepted() | ev.ResultComplete() | ev.Reproduce() | ev.TrackingStopped():
             return _change(state, body.result, body)
@@ -79,6 +79,7 @@ def _retire(state: JobState, name: ResultId) -> JobState:
         totals=changed(result.totals, consumed=PersistentSet()),
         complete=result.complete,
         fate=ResultFate(released=result.fate.released, deleted=result.fate.deleted),
+        chosen=result.chosen,
     )
     gone = (*(other for other in state.gone if other != name), name)
     state = changed(_put(state, name, left), gone=gone[-_GONE_MAX:])
@@ -145,6 +146,8 @@ def _apply_result(result: ResultState, body: ev.Body) -> ResultState:
             return changed(result, fate=changed(result.fate, expires_ms=body.expires_ms))
         case ev.Consumed():
             return _consume(result, body)
+        case ev.WayChosen():
+            return changed(result, chosen=body)
         case ev.Released():
             return changed(result, fate=changed(result.fate, released=body.reason))
         case ev.Deleted():

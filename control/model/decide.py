@@ -37,7 +37,7 @@ def decide(state: JobState, fact: ev.Fact) -> tuple[ev.Decision, ...]:
             return refuse_late(state, fact.attempt)
         case ev.Produced():
             return _decide_produced(state, fact)
-        case ev.ResultRegistered() | ev.Consumed() | ev.Deleted():
+        case ev.ResultRegistered() | ev.WayChosen() | ev.Consumed() | ev.Deleted():
             return ()
         case ev.JobRegistered():
             return (ev.JobAccepted(state.epoch + 1),)

@@ -143,6 +143,8 @@ class ResultState:
     complete: bool = False
     """True while every partition may be read."""
     fate: ResultFate = field(default=ResultFate(), metadata=GROUP)
+    chosen: ev.WayChosen | None = None
+    """The way of its rows to their readers; None before it is chosen."""
 
     def produced(self, partition: int) -> ev.Produced:
         """Return what the winner of a consumable partition wrote."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Fields: TypeAlias = Mapping[str, Any]
 
-_OF_THE_DRIVER = ("predicted_gets", "native", "driver")  # no log has them
-
 
 def event_fields(recorded: ev.Recorded) -> Fields:
     """Return an event, with bytes as base64."""
@@ -69,7 +67,8 @@ def job_fields(listed: ListedJob) -> Fields:
 
 
 def report_fields(report: JobReport) -> Fields:
-    """Return the exchanges of a job, and the sums of all of them."""
+    """Return the exchanges of a job, and the sums of all of them. What is predicted is -1 where the
+    log does not say so."""
     return {
         "job": report.job,
         "exchanges": [_exchange_fields(result) for result in report.results],
@@ -85,8 +84,7 @@ def report_fields(report: JobReport) -> Fields:
 
 
 def _exchange_fields(result: ResultReport) -> Fields:
-    named = asdict(result) | {"price_usd": result.price_usd}
-    return {name: value for name, value in named.items() if name not in _OF_THE_DRIVER}
+    return asdict(result) | {"price_usd": result.price_usd}
 
 
 def state_fields(state: JobState) -> Fields:

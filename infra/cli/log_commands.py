@@ -22,7 +22,6 @@ from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
-from ...storage.stores.request_meter import RequestCounts
 from ..master_command import spare_collector
 from ..target import Target
 from ..ui.log_reader import LogReader
@@ -55,7 +54,7 @@ def run_jobs(target: Target, as_json: Json = False, utc: Utc = False) -> None:
 def report(target: Target, job: Job, as_json: Json = False) -> None:
     """Show rows, bytes, requests and price of a job's exchanges, as `hg.report()` does."""
     with closing(target.open_log()) as log:
-        reported = job_report(states(log, job)[0], {}, {}, RequestCounts())
+        reported = job_report(states(log, job)[0])
     show(as_json, views.report_tables(reported), [fields.report_fields(reported)])
 
 

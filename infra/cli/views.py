@@ -129,6 +129,8 @@ def subject_of(body: ev.Body) -> tuple[str, str]:
             what = f"{body.result} read {_range(body.first, body.count)}"
             amount = f"{body.rows:,} rows {decimal(body.read_bytes):>8}"
             return what, amount + _throttled(body.throttled)
+        case ev.WayChosen():
+            return f"{body.result} {body.way}", f"{_count(body.gets, 'get')} expected"
         case ev.ReleaseRequested():
             return f"{body.result} {body.reason}", ""
         case ev.Lost():
@@ -201,19 +203,21 @@ def _span(span_ms: int) -> str:
 
 def report_tables(report: JobReport) -> Iterator[Table | Text]:
     """Describe the exchanges of a job, and the sums of all of them."""
-    numbers = ("partitions", "rows", "stored", "puts", "read", "gets", "USD")
-    rows = table(("exchange", "what"), numbers, f"job {spelled(report.job)}")
+    numbers = ("partitions", "rows", "stored", "puts", "read", "gets", "predicted", "USD")
+    rows = table(("exchange", "what", "way"), numbers, f"job {spelled(report.job)}")
     rows.add_column("released")
     for each in report.results:
         rows.add_row(
             spelled(each.result),
             spelled(each.label),
+            spelled(each.way or "-"),
             f"{each.partitions} x {each.subpartitions}",
             f"{each.rows:,}",
             decimal(each.stored_bytes),
             f"{each.puts:,}",
             decimal(each.read_bytes),
             f"{each.gets:,}",
+            f"{each.predicted_gets:,}" if each.predicted_gets >= 0 else "-",
             f"{each.price_usd:.6f}",
             spelled(each.released or "-"),
         )

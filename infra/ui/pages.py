@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ...connectors.spark.report import JobReport, job_report
+from ...connectors.spark.report import job_report
 from ...control.contract import PER_JOB
 from ...control.errors import Invalid
 from ...control.events import types as ev
@@ -22,7 +22,6 @@ from ...control.inquiry.history import why
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, condition_of
 from ...control.model.state import JobState, ResultState
-from ...storage.stores.request_meter import RequestCounts
 from ..cli import fields
 from ..cli.lives import Times, event_times
 from ..cli.views import subject_of
@@ -98,13 +97,9 @@ def jobs_page(listing: JobListing) -> fields.Fields:
 
 
 def _job_row(listed: ListedJob) -> fields.Fields:
-    reported = _report(listed.state)
+    reported = job_report(listed.state)
     more = {"read_bytes": reported.read_bytes, "price_usd": reported.price_usd}
     return {**fields.job_fields(listed), **more}
-
-
-def _report(state: JobState) -> JobReport:
-    return job_report(state, {}, {}, RequestCounts())
 
 
 # One job
@@ -112,7 +107,7 @@ def _report(state: JobState) -> JobReport:
 
 def job_page(moment: Moment, beat_ms: int) -> fields.Fields:
     state = moment.state
-    report = fields.report_fields(_report(state))
+    report = fields.report_fields(job_report(state))
     reported = {entry["result"]: entry for entry in report["exchanges"]}
     steps = _steps_of_results(moment.records)
     exchanges = [
@@ -212,7 +207,7 @@ def exchange_page(moment: Moment, name: str) -> fields.Fields:
     own = [it for it in moment.records if _is_about(it.event.body, result.registered.result)]
     registered = (it.event.time_ms for it in own if isinstance(it.event.body, ev.ResultRegistered))
     first_ms = next(registered, own[0].event.time_ms if own else 0)
-    reported = fields.report_fields(_report(moment.state))["exchanges"]
+    reported = fields.report_fields(job_report(moment.state))["exchanges"]
     reads, times, phases = _reads(own, first_ms), event_times(own), _phases(result)
     return {
         "moment": moment.fields(),

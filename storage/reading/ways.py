@@ -54,6 +54,9 @@ class Way:
     ranges: int = 0
     """The ranges of neighbouring subpartitions into which each set is cut, one for each task."""
 
+    def __str__(self) -> str:
+        return f"combined {self.bundles} x {self.ranges}" if self.bundles else "direct"
+
 
 @dataclass(frozen=True, slots=True)
 class Requests:
@@ -72,10 +75,15 @@ class Prediction:
     combining: Requests
     """The requests of the tasks that combine."""
     reading: Requests
-    seconds: float
+    combining_s: float
+    reading_s: float
     """The time that passes. Tasks share the work evenly."""
     usd: float
     """The price of the requests, and of storing the rows for an hour."""
+
+    @property
+    def seconds(self) -> float:
+        return self.combining_s + self.reading_s
 
     @property
     def requests(self) -> int:
@@ -160,8 +168,8 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
     put_bytes = stored_bytes if shares else 0
     usd = costs.usd(sent.puts, sent.gets, put_bytes, stored_bytes + put_bytes)
     usd += costs.storage_usd(stored_bytes + put_bytes)
-    took_s = combining_s + _READ_S + reading_s / min(limits.readers, size.tasks)
-    return Prediction(way, combining, reading, took_s, usd)
+    reading_s = _READ_S + reading_s / min(limits.readers, size.tasks)
+    return Prediction(way, combining, reading, combining_s, reading_s, usd)
 
 
 def puts(objects: int, stored_bytes: int) -> int:

@@ -40,6 +40,7 @@ from headgate.control.events.types import (
     Superseded,
     Tick,
     TrackingStopped,
+    WayChosen,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 
@@ -65,6 +66,7 @@ BODIES: tuple[Body, ...] = (
     TrackingStopped(RESULT, (ATTEMPT,), "lost"),
     Promoted(RESULT, 2**41),
     JobFailed("other content"),
+    WayChosen(RESULT, "combined 3 x 10", 1_000, 2**33),
     Consumed(RESULT, 0, 4, 2**41, 1_000, 2**33, 12),
     ReleaseRequested(RESULT, "not used any more"),
     Deleted(RESULT, (ATTEMPT,), 2),
@@ -84,6 +86,7 @@ BOUNDED: Mapping[type, Mapping[str, st.SearchStrategy[Any]]] = {
     SegmentSummary: {"rows": COUNTS, "size_bytes": COUNTS},
     Produced: {"throttled": COUNTS},
     Consumed: {"rows": COUNTS, "read_bytes": COUNTS, "requests": COUNTS, "throttled": COUNTS},
+    WayChosen: {"gets": COUNTS, "ms": COUNTS},
     Deleted: {"objects": COUNTS},
 }
 BUILT = [st.builds(kind, **BOUNDED.get(kind, {})) for kind in get_args(Body)]

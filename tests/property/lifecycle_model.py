@@ -29,6 +29,7 @@ from headgate.control.events.types import (
     SegmentSummary,
     StopTrackingRequested,
     Tick,
+    WayChosen,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.decide import step
@@ -74,6 +75,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
         PartitionRegistered, RESULT, st.integers(-1, 2), st.sampled_from((2, 2, 1, 0, -1, 3))
     ),
     st.builds(ReleaseRequested, RESULT, st.just("asked"), EPOCH),
+    st.builds(WayChosen, RESULT, st.just("direct"), st.just(4), st.just(400)),
     st.builds(
         Consumed,
         RESULT,

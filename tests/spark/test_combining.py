@@ -87,7 +87,10 @@ def test_objects_are_combined(hg: Headgate, df: DataFrame, way: Way) -> None:
     assert combined.puts == combined.partitions == way.bundles * way.ranges
     assert combined.label.startswith(f"combined {way.bundles} x {way.ranges}: repartition(")
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
-    assert hg.results()[-2].gets == PARTITIONS * way.ranges
+    first, combined = hg.results()[-2:]
+    assert first.gets == first.predicted_gets == PARTITIONS * way.ranges
+    assert (first.way, combined.way) == (str(way), "direct")
+    assert min(combined.predicted_gets, combined.predicted_ms) > 0
     hg.release(out)
     assert_is_clean(hg)
 

@@ -22,6 +22,7 @@ from headgate.control.events.types import (
     JobAccepted,
     JobRegistered,
     JobUnregistered,
+    WayChosen,
 )
 from headgate.control.ids import JobId
 from headgate.control.inquiry.listing import JobCondition, list_jobs
@@ -124,8 +125,10 @@ def test_a_report_starts_at_the_snapshot(
 
 
 def test_a_report_has_the_exchanges_of_the_log(log: KeptLog, objects: Objects) -> None:
-    """`report` shows rows, bytes, requests and price, and leaves out what only the driver knows."""
+    """`report` shows rows, bytes, requests, sent and predicted, and price, and leaves out what only
+    the driver knows."""
     exchange(log, objects, close=False)
+    log.append(Event("w", JOB, "", 0, "t", None, WayChosen(RESULT, "direct", 6, 400)))
     log.append(Event("c", JOB, "", 0, "t", None, Consumed(RESULT, 0, 4, 1, 300, 1_000, 5)))
     (report,) = objects_of("report", "--job", JOB)
     (listed,) = report["exchanges"]
@@ -134,10 +137,11 @@ def test_a_report_has_the_exchanges_of_the_log(log: KeptLog, objects: Objects) -
     assert (listed["stored_bytes"], listed["puts"]) == (size, PARTITIONS)
     assert (listed["read_bytes"], listed["gets"]) == (1_000, 5)
     assert listed["price_usd"] == report["price_usd"] == pytest.approx(3 * 5e-6 + 5 * 4e-7)
-    assert not {"predicted_gets", "driver", "native"} & (listed.keys() | report.keys())
+    assert (listed["way"], listed["predicted_gets"], listed["predicted_ms"]) == ("direct", 6, 400)
+    assert not {"driver", "native"} & (listed.keys() | report.keys())
     code, lines, _ = ran("report", "--job", JOB)
     assert (code, lines[0]) == (0, f"job {JOB}")
-    assert lines[3].split()[:6] == [RESULT, "repartition", "3", "x", "4", "300"]
+    assert lines[3].split()[:6] == [RESULT, "repartition", "direct", "3", "x", "4"]
     assert lines[-1].startswith("1 exchange: ")
     assert "read by 5 gets, 0.000017 USD" in lines[-1]
     assert ran("report", "--job", "nobody")[0] == 2

@@ -16,7 +16,6 @@ from headgate.control.events.types import (
 from headgate.control.ids import JobId
 from headgate.control.model.decide import step
 from headgate.control.model.state import JobState
-from headgate.storage.stores.request_meter import RequestCounts
 
 from ..doubles.segments import RESULT, attempt_of
 
@@ -32,5 +31,5 @@ def test_an_object_in_parts_takes_several_puts(mib: int, puts: int) -> None:
     ]
     for fact in facts:
         state, _ = step(state, fact)
-    report = job_report(state, {}, {}, RequestCounts())
+    report = job_report(state)
     assert (report.puts, report.results[0].puts) == (puts, puts)

@@ -34,6 +34,7 @@ from headgate.control.events.types import (
     Superseded,
     Tick,
     TrackingStopped,
+    WayChosen,
 )
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.model.decide import decide, step
@@ -130,6 +131,7 @@ FACTS: Mapping[str, Fact] = {
     "`Produced`, another attempt, other content": produced(OTHER, segment(0, 6), fingerprint=2),
     "`Produced`, a list with a hole": produced(OTHER, segment(0), segment(2)),
     "`Produced`, under an older epoch": produced(attempt(2, epoch=0)),
+    "`WayChosen`": WayChosen(RESULT, "direct", 4, 400),
     "`Consumed`": Consumed(RESULT, 0, 1, 4, 5, 100, 1),
     "`Lost`, the attempt": FIRST,
     "`Lost`, without evidence": Lost(OURS, "object", "", 9),

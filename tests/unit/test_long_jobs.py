@@ -97,7 +97,7 @@ def test_what_stands_in_the_log_stays_small() -> None:
         stored = {record.key: record.body for record in records if record.body is not None}
         assert state == snapshots.read(JOB, stored)[0].state
         sizes.append(sum(map(len, stored.values())))
-    assert sizes[1] < 1.05 * sizes[0] < 4_000 * REMEMBERED
+    assert sizes[1] < 1.05 * sizes[0] < 4_200 * REMEMBERED
 
 
 def test_no_sum_is_too_large_for_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

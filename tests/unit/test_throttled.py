@@ -73,7 +73,7 @@ def test_tasks_announce_what_was_throttled(stack: Stack) -> None:
         assert [3, 0] == [body.throttled for body in facts if isinstance(body, Produced)]
         assert [1, 0, 0] == [body.throttled for body in facts if isinstance(body, Consumed)]
         state = audited(stack.inner).state
-        report = job_report(state, {}, {}, store.requests)
+        report = job_report(state, driver=store.requests)
         assert (3, 1) == (report.throttled_puts, report.throttled_gets)
         (result,) = report.results
         assert (3, 1) == (result.throttled_puts, result.throttled_gets)

@@ -24,12 +24,13 @@ from ....control.contract import (
     ShuffleDescriptor,
 )
 from ....control.errors import Closed, Corrupt, Fenced, HeadgateError, Invalid, Unavailable
+from ....control.events.types import WayChosen
 from ....control.ids import ResultId
 from ....control.model.state import JobState, ResultState
 from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
-from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict, puts
+from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
@@ -163,15 +164,21 @@ class Exchanger:
         size = exchange_size(descriptor, state, together_bytes)
         try:
             prediction = self._check(output.label, size, is_written=True)
+            self._state_way(result, prediction)
         except BaseException:
             self.drop(descriptor)
             raise
         if prediction.way == DIRECT:
-            context.predicts(result, prediction.reading.gets)
             return self._stored(descriptor, output)
-        context.predicts(result, prediction.combining.gets)
-        context.predicts(combined_name(result), prediction.reading.gets)
-        return self._combined(descriptor, state, transport, output, size, prediction.way)
+        return self._combined(descriptor, state, transport, output, size, prediction)
+
+    def _state_way(self, result: ResultId, prediction: Prediction) -> None:
+        """State the way of a result, and the costs of the tasks that read it next."""
+        gets, took_s = prediction.combining.gets, prediction.combining_s
+        if prediction.way == DIRECT:
+            gets, took_s = prediction.reading.gets, prediction.reading_s
+        chosen = WayChosen(result, str(prediction.way), gets, round(took_s * 1000))
+        self.job_context.master.state_way(self.job_context.worker.job, chosen)
 
     def _check(self, label: str, size: ExchangeSize, is_written: bool) -> Prediction:
         """Choose the way of an exchange, and check its cost.
@@ -187,7 +194,7 @@ class Exchanger:
             prediction = predict(size, DIRECT, limits, budget.costs)
         if budget.is_limited:
             state = context.master.state(context.worker.job)
-            report = job_report(state, {}, {}, context.store.requests)
+            report = job_report(state, driver=context.store.requests)
             usd = budget.costs.usd(report.puts, report.gets)
             spent = Cost(usd, report.puts + report.gets, report.stored_bytes)
             sent = puts(size.objects, size.stored_bytes)
@@ -249,13 +256,13 @@ class Exchanger:
         transport: Transport,
         output: _Output,
         size: ExchangeSize,
-        way: Way,
+        prediction: Prediction,
     ) -> StoredExchange:
         """Return the exchange with its rows in fewer objects. If combining fails, its readers read
         the objects of the map stage."""
         name, context = combined_name(first.result), self.spark.sparkContext
-        parts, again = combined_parts(size, way), count(1)
-        label = f"combined {way.bundles} x {way.ranges}: {output.label}"[:_LABEL_CHARS]
+        parts, again = combined_parts(size, prediction.way), count(1)
+        label = f"{prediction.way}: {output.label}"[:_LABEL_CHARS]
         copy = replace(output, label=label, ordered=False)
 
         def copied(descriptor: ShuffleDescriptor, state: ResultState) -> RDD[int]:
@@ -278,7 +285,8 @@ class Exchanger:
             descriptor, copies = self._write(name, stage, copy)
             try:
                 check_combined(state, copies)
-            except Corrupt:
+                self._state_way(name, replace(prediction, way=DIRECT))
+            except BaseException:
                 self.drop(descriptor)
                 raise
         except (Fenced, Closed):
@@ -286,6 +294,8 @@ class Exchanger:
             raise
         except Exception as exc:  # Spark may raise anything
             _LOG.warning("result %s is read as its map stage wrote it: %s", first.result, exc)
+            limits, costs = self.job_context.worker.limits, self.job_context.budget.costs
+            self._state_way(first.result, predict(size, DIRECT, limits, costs))
             return self._stored(first, output)
         except BaseException:
             self.drop(first)

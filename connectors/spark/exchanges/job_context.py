@@ -16,8 +16,6 @@ from .budget import Budget
 from .progress import Progress
 from .rerun import Reruns
 
-_PREDICTED_MAX = 10_000
-
 
 @dataclass(frozen=True, slots=True)
 class StoredExchange:
@@ -75,14 +73,7 @@ class JobContext:
     reruns: Reruns
     budget: Budget
     progress: Progress
-    predicted_gets: dict[ResultId, int] = field(default_factory=dict)
-    """The requests that the readers of each of the latest results are expected to send."""
     known: KnownScans = field(default_factory=KnownScans)
-
-    def predicts(self, result: ResultId, gets: int) -> None:
-        self.predicted_gets[result] = gets
-        if len(self.predicted_gets) > _PREDICTED_MAX:
-            del self.predicted_gets[next(iter(self.predicted_gets))]
 
     def forget(self, result: ResultId) -> None:
         """Forget what is only needed until a result is released."""
