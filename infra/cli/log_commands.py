@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing, suppress
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -22,8 +23,10 @@ from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
+from ...control.inquiry.spans import spans
 from ..master_command import spare_collector
 from ..target import Target
+from ..traces import send
 from ..ui.log_reader import LogReader
 from ..ui.server import UiServer, UiSettings, is_loopback
 from . import fields, lives, views
@@ -109,6 +112,29 @@ def state(
     folded = [history.state(at)]
     tables = *map(views.state_table, folded), lives.timeline(history.until(at))
     show(as_json, (*tables, lives.legend()), map(fields.state_fields, folded))
+
+
+@app.command()
+@targeted
+def traces(
+    target: Target,
+    job: Job,
+    to: Annotated[
+        str, typer.Option(help="Send them to this OpenTelemetry collector (OTLP/HTTP).")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--follow", help="Wait for the exchanges that end; Ctrl-C ends.")
+    ] = False,
+    as_json: Json = False,
+    utc: Utc = False,
+) -> None:
+    """Show each exchange of a job as a trace: map stage, tasks, decisions, readers, deletion."""
+    with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
+        for made in spans(follow(log, job) if wait else read(log, job, known(log, job))):
+            if to:
+                send(to, made)
+            rows = [views.span_row(span, zone_of(utc)) for span in made]
+            show(as_json, rows, map(asdict, made))
 
 
 @audit_app.command()

@@ -24,6 +24,7 @@ from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import READ, Made
 from ...control.inquiry.listing import JobCondition, ListedJob
 from ...control.inquiry.neglected import Neglected
+from ...control.inquiry.spans import Span
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Findings, Kind
@@ -104,6 +105,20 @@ def event_row(recorded: ev.Recorded, zone: tzinfo | None) -> Text:
         f"{spelled(what):<16} {spelled(amount):>20}  ",
         (f"{spelled(event.by):<15} ", "dim"),
         ("" if event.basis is None else f"←{event.basis}", "dim"),
+    )
+
+
+def span_row(span: Span, zone: tzinfo | None) -> Text:
+    """Return the line of a span. Without a zone, times are in this machine's."""
+    numbers = (
+        f"{name.removeprefix('headgate.')}={value}" for name, value in span.attributes.items()
+    )
+    return Text.assemble(
+        f"{_moment(span.start_ms, zone):%H:%M:%S.%f}"[:-3],
+        f" {span.end_ms - span.start_ms:>9,} ms  ",
+        (spelled(span.name), "bold" if not span.parent else ""),
+        (f"  {spelled(', '.join(numbers))}", "dim"),
+        (f"  {spelled(span.error)}", "red"),
     )
 
 

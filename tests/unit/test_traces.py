@@ -1,0 +1,163 @@
+"""Exchanges as traces: their spans, and a collector that gets them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from headgate.control.errors import Invalid, Unavailable
+from headgate.control.events import codec
+from headgate.control.events.types import (
+    AttemptFailed,
+    AttemptStarted,
+    Consumable,
+    Consumed,
+    Event,
+    Lost,
+    Recorded,
+)
+from headgate.control.ids import AttemptId, PartitionId
+from headgate.control.inquiry.spans import Span, spans
+from headgate.infra import traces
+from headgate.storage.stores.memory import Objects
+
+from ..doubles.commands import JOB, PARTITIONS, RESULT, KeptLog, exchange, ran
+
+LATE = AttemptId(PartitionId(RESULT, 0), 1, 9)
+
+
+def records(log: KeptLog) -> list[Recorded]:
+    return log.follow(JOB).poll(500, 0)
+
+
+def of_name(made: list[Span], name: str) -> list[Span]:
+    return [span for span in made if span.name == name]
+
+
+def state(log: KeptLog, *facts: Any) -> None:
+    for number, fact in enumerate(facts):
+        log.append(Event(f"more-{number}", JOB, "", 0, "t", None, fact))
+
+
+def test_an_exchange_is_one_trace(log: KeptLog, objects: Objects) -> None:
+    """The spans of an exchange stand one in another, with the id that its records carry."""
+    exchange(log, objects, close=False)
+    state(log, Consumed(RESULT, 0, 4, 1, 300, 1_000, 5), AttemptStarted(LATE, "host-9"))
+    state(log, AttemptFailed(LATE, "out of memory"))
+    exchange(log, objects, close=True)
+    (made,) = spans(records(log))
+    by_id = {span.id: span for span in made}
+    assert len(by_id) == len(made)
+    first = next(r.event for r in records(log) if codec.trace_id(r.event) == made[0].trace)
+    assert {made[0].trace} == {span.trace for span in made}
+    assert "ResultRegistered" == first.kind
+    (whole,) = [span for span in made if not span.parent]
+    assert f"exchange {RESULT} repartition" == whole.name
+    for span in made:
+        outside = by_id.get(span.parent, whole)
+        assert outside.start_ms <= span.start_ms <= span.end_ms <= whole.end_ms
+    tasks = [span for span in made if span.name.startswith("task ")]
+    decisions = of_name(made, "decide")
+    assert {span.id for span in tasks} >= {span.parent for span in decisions}
+    assert PARTITIONS <= len(decisions) < len(tasks)
+    assert ["out of memory"] == [span.error for span in made if span.error]
+    (read,) = of_name(made, "read")
+    assert (300, 5) == (read.attributes["headgate.rows"], read.attributes["headgate.gets"])
+    assert ["read 0..3: 300 rows"] == [name for _, name in read.marks]
+    assert len(of_name(made, "map stage")) == len(of_name(made, "delete")) == 1
+
+
+def test_a_lost_partition_is_made_again(log: KeptLog, objects: Objects) -> None:
+    """An order to make partitions again is a span up to their being whole, and the tasks of the
+    repair are not part of the map stage."""
+    exchange(log, objects, close=False)
+    bodies = [recorded.event.body for recorded in records(log)]
+    first, *_ = [body.attempt for body in bodies if isinstance(body, Consumable)]
+    state(log, Lost(first, "object", "404 twice"))
+    exchange(log, objects, close=False)
+    (made,) = spans(records(log))
+    (again,) = of_name(made, "made again")
+    assert 1 == again.attributes["headgate.partitions"]
+    assert again.parent == made[0].id
+
+
+def test_what_has_not_ended_is_shown(log: KeptLog, objects: Objects) -> None:
+    """The exchanges that go on come last, and a log without the registration has no trace."""
+    exchange(log, objects, close=False)
+    (made,) = spans(records(log))
+    assert not of_name(made, "delete") + of_name(made, "read")
+    later = [r for r in records(log) if r.event.kind != "ResultRegistered"]
+    assert [] == list(spans(later))
+
+
+@contextmanager
+def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, Mapping[str, str]]]]]:
+    """Run a collector on this machine, and keep what it gets: path, body and headers."""
+    requests: list[tuple[str, Any, Mapping[str, str]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append((self.path, body, dict(self.headers)))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
+
+
+def test_a_collector_gets_the_spans(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`headgate traces --to` sends what `--json` prints, with the headers of the environment."""
+    exchange(log, objects, close=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, tenant=c")
+    with collector() as (endpoint, requests):
+        code, lines, _ = ran("traces", "--job", JOB, "--to", endpoint, "--json")
+    ((path, body, headers),) = requests
+    (resource,) = body["resourceSpans"]
+    (scope,) = resource["scopeSpans"]
+    printed = list(map(json.loads, lines))
+    assert (0, "/v1/traces") == (code, path)
+    assert ("a b", "c") == (headers["Api-Key"], headers["Tenant"])
+    assert [span["id"] for span in printed] == [span["spanId"] for span in scope["spans"]]
+    for span, stored in zip(printed, scope["spans"], strict=True):
+        assert str(span["start_ms"] * 1_000_000) == stored["startTimeUnixNano"]
+        assert span["parent"] == stored["parentSpanId"]
+    text = ran("traces", "--job", JOB)[1]
+    assert len(text) == len(printed)
+    assert f"exchange {RESULT}" in text[0]
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, Invalid), (401, Invalid), (503, Unavailable)])
+def test_a_collector_that_refuses(status: int, error: type[Exception]) -> None:
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
+    with collector(status) as (endpoint, _), pytest.raises(error, match=f"answers {status}"):
+        traces.send(endpoint, [span])
+
+
+def test_a_collector_that_is_not_there() -> None:
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
+    with pytest.raises(Invalid, match="no URL of a collector"):
+        traces.send("localhost:4318", [span])
+    with pytest.raises(Unavailable, match="does not answer"):
+        traces.send("http://127.0.0.1:9", [span])
+
+
+def test_many_spans_go_in_several_requests() -> None:
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {"n": 1}, "why")
+    with collector() as (endpoint, requests):
+        assert 1_201 == traces.send(f"{endpoint}/v1/traces", [span] * 1_201)
+    sizes = [len(body["resourceSpans"][0]["scopeSpans"][0]["spans"]) for _, body, _ in requests]
+    assert [500, 500, 201] == sizes
+    assert {"/v1/traces"} == {path for path, _, _ in requests}
