@@ -63,7 +63,7 @@ class _Exchange:
         yield exchange
         stage = self._span("stage", exchange.id, "map stage", first, whole or self._last_attempt())
         yield stage
-        yield from self._tasks(exchange.id, stage)
+        yield from self._tasks(exchange.id, stage.id, whole)
         if whole is not None:
             yield from self._reads(exchange.id, whole)
         yield from self._orders(exchange.id)
@@ -89,7 +89,7 @@ class _Exchange:
         ends = (it for it in reversed(self.records) if _attempt(it) is not None)
         return next(ends, self.records[-1])
 
-    def _tasks(self, exchange: str, stage: Span) -> Iterator[Span]:
+    def _tasks(self, exchange: str, stage: str, whole: ev.Recorded | None) -> Iterator[Span]:
         """Yield a span for each attempt, and inside it one for the decision on what it produced.
         A task of a repair is not part of the map stage."""
         of_attempt: dict[AttemptId, list[ev.Recorded]] = {}
@@ -99,7 +99,8 @@ class _Exchange:
         for attempt, own in of_attempt.items():
             end = next((it for it in own if _is(it, ev.Produced, ev.AttemptFailed)), own[-1])
             attributes: dict[str, _Value] = {"headgate.attempt": str(attempt)}
-            error, parent = "", stage.id if _time(own[0]) <= stage.end_ms else exchange
+            is_first = whole is None or own[0].offset < whole.offset
+            error, parent = "", stage if is_first else exchange
             for body in (it.event.body for it in own):
                 if isinstance(body, ev.AttemptStarted):
                     attributes["host.name"] = body.host
