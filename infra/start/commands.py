@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -56,7 +56,7 @@ def command_of(
     given = dict(environment)
     if python := dict(pair.split("=", 1) for pair in conf).get(_PYTHON_KEY):
         given[_PYTHON] = python  # only `spark-submit` does so by itself
-    given.setdefault(_PYTHON, sys.executable)
+    name_python(given)
     if not is_module and Path(words[0]).name == _SUBMIT:
         return Command([words[0], *_submitted([*settings, *words[1:]])], given)
     if not is_module and not os.path.exists(words[0]):
@@ -66,6 +66,11 @@ def command_of(
         given[_SUBMIT_ARGS] = f"{shlex.join(settings)} {before}"
     module = ["-m"] if is_module else []
     return Command([sys.executable, "-m", __package__, *module, *words], given)
+
+
+def name_python(environment: MutableMapping[str, str]) -> None:
+    """Let Spark's workers run this Python, unless another is named already."""
+    environment.setdefault(_PYTHON, sys.executable)
 
 
 def _submitted(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from .control import __version__ as __version__
@@ -58,9 +59,12 @@ def attach(spark: SparkSession) -> Headgate:
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Attach the sessions of a notebook: `%load_ext headgate`."""
+    """Attach the sessions of a notebook: `%load_ext headgate`. Workers run the notebook's Python,
+    unless somebody has chosen another."""
+    from .infra.start.commands import name_python
     from .infra.start.session_hook import attach_present, install
 
+    name_python(os.environ)
     install(by_default=True)
     attach_present()
 

@@ -62,3 +62,16 @@ def test_the_error_of_an_application_without_pyspark(
     done = run([*MAIN, "app.py"], tmp_path)
     assert done.returncode == 1
     assert ("pip install 'headgate[spark]'" in done.stderr.splitlines()[-1]) == noted
+
+
+@pytest.mark.parametrize("named", ["", "/opt/python"])
+def test_workers_run_the_python_of_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """A kernel whose environment is not activated finds another Python on PATH."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if named:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    load = "import headgate, os; headgate.load_ipython_extension(0)"
+    shown = run(["-c", f"{load}; print(os.environ['PYSPARK_PYTHON'])"], tmp_path)
+    assert f"{named or sys.executable}\n" == shown.stdout
