@@ -126,6 +126,7 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, objects: int = 
         min(limits.executors, ceil(together * tasks / count)) if together > 1 and shared else 1
     )
     gets = _filled(overlapping * groups, size.rows) * sharing
+    gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
 
 

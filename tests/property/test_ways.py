@@ -41,6 +41,20 @@ def spread(objects: int, subpartitions: int, slice_bytes: int, skew: float, seed
     return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
 
 
+def strewn(objects: int, subpartitions: int, rows: int, row_bytes: int, seed: int) -> Manifest:
+    """Return a manifest with rows at random, so that most slices are empty if there are few."""
+    draw, sources = np.random.default_rng(seed), []
+    for at in range(objects):
+        count = rows * (at + 1) // objects - rows * at // objects
+        counts = np.bincount(draw.integers(subpartitions, size=count), minlength=subpartitions)
+        sizes = counts.astype(np.int64) * row_bytes
+        attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sums = np.zeros(subpartitions, np.uint64)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sources.append(Source(attempt, f"o{at}", starts, counts, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
 def sent(whole: Manifest, tasks: int, limits: Limits) -> int:
     """Return the different requests of all executors that share the tasks in turn, each through
     the shards of the manifest."""
@@ -97,6 +111,31 @@ def test_requests_are_those_of_the_readers(
     )
     borders = objects * min(tasks, subpartitions) if share > 1 else objects * executors
     assert abs(predicted - counted) <= 0.25 * counted + borders
+
+
+@given(
+    objects=st.integers(1, 10),
+    subpartitions=st.integers(1, 3000),
+    rows=st.integers(0, 3000),
+    row_bytes=st.sampled_from([8, 4 * KIB, MIB]),
+    executors=st.integers(1, 64),
+    seed=st.integers(0, 9),
+)
+@example(10, 1000, 1000, MIB, 8, 0)
+@settings(max_examples=50)
+def test_nobody_requests_an_empty_slice(
+    objects: int, subpartitions: int, rows: int, row_bytes: int, executors: int, seed: int
+) -> None:
+    """Readers send at most one request for each slice that has rows, however many executors read
+    them."""
+    limits = replace(Limits(), readers=2 * executors, executors=executors)
+    whole = strewn(objects, subpartitions, rows, row_bytes, seed)
+    stored_bytes = int(whole.sizes.sum())
+    size = ExchangeSize(objects, objects, subpartitions, rows, stored_bytes, subpartitions)
+    counted = sent(whole, subpartitions, limits)
+    predicted = predict(size, DIRECT, limits, COSTS["own"]).reading.gets
+    assert predicted <= rows
+    assert abs(predicted - counted) <= 0.25 * counted + objects * executors
 
 
 @given(
