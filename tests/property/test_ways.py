@@ -16,7 +16,7 @@ from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
-from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, predict
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, Way, choose, predict
 from headgate.storage.stores.costs import COSTS
 
 RESULT = ResultId("r")
@@ -52,6 +52,20 @@ def strewn(objects: int, subpartitions: int, rows: int, row_bytes: int, seed: in
         sums = np.zeros(subpartitions, np.uint64)
         starts = 8 + np.cumsum(sizes) - sizes
         sources.append(Source(attempt, f"o{at}", starts, counts, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
+def combined(way: Way, subpartitions: int, slice_bytes: int) -> Manifest:
+    """Return a manifest of combined rows: each object has the rows of a range of neighbours."""
+    sources = []
+    for at in range(way.bundles * way.ranges):
+        first, end = (subpartitions * (at % way.ranges + more) // way.ranges for more in (0, 1))
+        sizes = np.zeros(subpartitions, np.int64)
+        sizes[first:end] = slice_bytes
+        attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sums = np.zeros(subpartitions, np.uint64)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sources.append(Source(attempt, f"o{at}", starts, sizes, sizes, sums))
     return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
 
 
@@ -136,6 +150,30 @@ def test_nobody_requests_an_empty_slice(
     predicted = predict(size, DIRECT, limits, COSTS["own"]).reading.gets
     assert predicted <= rows
     assert abs(predicted - counted) <= 0.25 * counted + objects * executors
+
+
+@given(
+    way=st.builds(Way, st.integers(1, 12), st.integers(1, 12)),
+    subpartitions=st.integers(12, 1000),
+    slice_bytes=st.integers(20, MIB),
+    executors=st.integers(1, 8),
+    share=st.integers(1, 4),
+)
+@example(Way(10, 8), 40, 2 * KIB, 1, 4)
+@settings(max_examples=50)
+def test_combined_rows_take_the_requests_that_were_predicted(
+    way: Way, subpartitions: int, slice_bytes: int, executors: int, share: int
+) -> None:
+    """A window that goes on beyond the end of an object takes a request of the next one, too."""
+    limits = replace(Limits(), readers=2 * executors, executors=executors, files=True)
+    tasks = max(1, subpartitions // share)
+    whole = combined(way, subpartitions, slice_bytes)
+    stored_bytes, partitions = int(whole.sizes.sum()), 20 * way.bundles
+    size = ExchangeSize(partitions, partitions, subpartitions, 1 << 40, stored_bytes, tasks)
+    counted = sent(whole, tasks, limits)
+    predicted = predict(size, way, limits, COSTS["own"]).reading.gets
+    borders = way.bundles * (min(tasks, subpartitions) if share > 1 else executors)
+    assert abs(predicted - counted) <= 0.25 * counted + borders
 
 
 @given(
