@@ -121,8 +121,21 @@ def test_a_session_without_limits_checks_nothing() -> None:
         ("s3://bucket/root", {}, "s3-standard"),
         ("s3://bucket--usw2-az1--x-s3/root", {}, "s3-express"),
         ("s3://bucket/root", {"endpoint": "http://127.0.0.1:9000"}, "own"),
+        ("s3://bucket/root", {"endpoint": "https://s3.eu-west-1.amazonaws.com"}, "s3-standard"),
+        ("s3://bucket/root", {"endpoint": "https://s3.amazonaws.com.example.org"}, "own"),
+        ("s3://bucket/root", {"region": "cn-north-1"}, "s3-standard"),
         ("file:///folder", {}, "own"),
     ],
 )
-def test_the_kind_of_a_store(url: str, options: dict[str, str], kind: str) -> None:
+def test_the_kind_of_a_store(
+    url: str, options: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
     assert kind_of(url, options) == kind
+
+
+def test_the_environment_may_name_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of one's own has no bill, also if only the environment says where it is."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://minio:9000")
+    assert kind_of("s3://bucket/root", {}) == "own"
