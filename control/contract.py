@@ -171,8 +171,8 @@ class ShuffleMaster(Protocol):
     ) -> Future[ShuffleDescriptor]: ...
 
     def state_way(self, job_id: JobId, chosen: WayChosen) -> None:
-        """State the way by which a complete result is read, for those who look on, and return at
-        once."""
+        """State the way by which a complete result is read, for those who look on. Wait for
+        nothing, and let no failure of the log fail the exchange."""
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
 

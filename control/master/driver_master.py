@@ -136,7 +136,7 @@ class DriverMaster:
         return described
 
     def state_way(self, job_id: JobId, chosen: ev.WayChosen) -> None:
-        self._loop(job_id).ask(chosen)
+        self._loop(job_id).announce(chosen)
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result; its objects are deleted soon after."""

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -143,6 +143,11 @@ class JobMasterThread:
             self._asked.pop(event.id, None)
             raise
         return answer
+
+    def announce(self, body: Fact) -> None:
+        """State a fact that nobody waits for. If the log does not take it, it is lost."""
+        with suppress(HeadgateError):
+            self._log.append(self._announcer.fact(body))
 
     def wait_for(
         self,

@@ -107,11 +107,11 @@ def _pieces_of_share(size: ExchangeSize, way: Way, bytes_max: int) -> int:
     return ceil(size.subpartitions / way.ranges / together)
 
 
-def _reads(size: ExchangeSize, overlapping: int, limits: Limits, objects: int = 0) -> Requests:
+def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1) -> Requests:
     """Return the requests of reader tasks if `overlapping` of the objects have rows of the same
-    subpartition, and those of the manifest."""
+    subpartition, each with one of so many pieces of all rows, and those of the manifest."""
     count, stored_bytes, tasks = size.subpartitions, size.stored_bytes, size.tasks
-    shards = firsts(objects or overlapping, count) or range(0, count, count)
+    shards = firsts(overlapping * pieces, count) or range(0, count, count)
     shard_gets = 0
     if len(shards) > 1:
         shard_gets = len(shards) * min(limits.readers, ceil(tasks / len(shards)))
@@ -125,7 +125,9 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, objects: int = 
     sharing = (
         min(limits.executors, ceil(together * tasks / count)) if together > 1 and shared else 1
     )
-    gets = _filled(overlapping * groups, size.rows) * sharing
+    windows = overlapping * (groups + pieces - 1)  # no window goes on beyond the end of an object
+    gets = _filled(windows, size.rows) * sharing
+    gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
 
 
@@ -157,7 +159,7 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
             puts(objects, stored_bytes),
             _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size),
         )
-        reading = _reads(size, overlapping, limits, overlapping * groups)
+        reading = _reads(size, overlapping, limits, groups)
         copying_s = shares * _TASK_S + stored_bytes * _COPIED_BYTE_S
         copying_s += (combining.puts + combining.gets) * costs.request_s
         combining_s = _STAGE_S + copying_s / min(limits.readers, shares)

@@ -69,7 +69,7 @@ def put(steps: PutSteps, retrier: Retrier, name: str, body: Bytes, write_id: str
             failure = error
         else:
             if answer is PutAnswer.CREATED:
-                retrier.refund(1.0 if tries.count > 1 else retrier.settings.refund_tokens)
+                retrier.refund(tries.took_token)
                 return
             doubt = doubt or answer is PutAnswer.SILENT
             if answer is not PutAnswer.BUSY and _is_there(steps, retrier, name, answer, mine):

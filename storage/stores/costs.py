@@ -6,13 +6,17 @@ estimated for S3.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from ...control.addresses import urls_of
+from .s3.settings import s3_settings
 
 GIB = 1 << 30
+_AMAZON = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws)$")
 _MONTH_HOURS = 730
 
 
@@ -53,8 +57,11 @@ def kind_of(address: str, options: Mapping[str, str]) -> str:
 
 
 def _kind_of(url: str, options: Mapping[str, str]) -> str:
-    """Return the kind of a store. A store with an endpoint, or in files, is a user's own."""
+    """Return the kind of a store. A store in files, or with an endpoint that is not Amazon's, is a
+    user's own. The environment may name the endpoint."""
     bucket = url.removeprefix("s3://").split("/")[0]
-    if not url.startswith("s3://") or options.get("endpoint"):
+    if not url.startswith("s3://"):
+        return "own"
+    if not _AMAZON.search(urlsplit(s3_settings(bucket, options).service_url).hostname or ""):
         return "own"
     return "s3-express" if bucket.endswith("--x-s3") else "s3-standard"

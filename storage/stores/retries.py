@@ -4,7 +4,8 @@ The policy reads the class of an error, never its text: only a `Retryable` is tr
 limits hold: tries per request, seconds per request, and a budget that all requests of one store
 share, so that the retries of all threads do not overload a store in trouble. A retry takes one
 token, a success gives a part of a token back. When the store asks for less, all requests of the
-process wait, not only the one that was refused.
+process to it wait, not only the one that was refused. The store does answer then, and may ask for
+less for minutes: such tries take no token, and only the seconds limit them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
     tries_max: int = 12
-    """Tries of one request, the first one included."""
+    """Tries of one request, the first one included, without those that the store has throttled."""
     limit_s: float = 120.0
     """The time for all tries of one request, from its first failure."""
     backoff_ms: int = 50
@@ -58,7 +59,7 @@ class Retrier:
                 if not tries.again(error):
                     raise
             else:
-                self.refund(1.0 if tries else self.settings.refund_tokens)
+                self.refund(tries is not None and tries.took_token)
                 return answer
 
     def hold(self, wait_s: float) -> None:
@@ -72,10 +73,10 @@ class Retrier:
         if left_s > 0:
             self.clock.sleep_s(left_s)
 
-    def refund(self, tokens: float) -> None:
-        """Give tokens back after a success: the one that its last try took, else a part of one."""
+    def refund(self, took_token: bool) -> None:
+        """Give a token back after a success if its last try took one, else a part of a token."""
         with self._lock:
-            refilled = self._tokens + tokens
+            refilled = self._tokens + (1.0 if took_token else self.settings.refund_tokens)
             self._tokens = min(self.settings.budget_tokens, refilled)
 
     def take(self) -> bool:
@@ -94,7 +95,10 @@ class Tries:
         self._retrier = retrier
         self._key = key
         self._failed_first_s: float | None = None
+        self._throttled = 0
         self.count = 1
+        self.took_token = False
+        """True if the last try has taken a token."""
 
     def again(self, error: Retryable | None) -> bool:
         """Wait before the next try; return False at once if a limit forbids another try."""
@@ -103,13 +107,16 @@ class Tries:
         if self._failed_first_s is None:
             self._failed_first_s = now_s
         wait_s = backoff_s(settings, self._key, self.count)
-        if isinstance(error, Throttled):
+        if throttled := isinstance(error, Throttled):
             wait_s = max(wait_s, min(error.retry_after_s, settings.backoff_ms_max / 1000))
-        late = now_s + wait_s > self._failed_first_s + settings.limit_s
-        if late or self.count >= settings.tries_max or not self._retrier.take():
+        if now_s + wait_s > self._failed_first_s + settings.limit_s:
             return False
-        if isinstance(error, Throttled):
+        if throttled:
             self._retrier.hold(wait_s)
+        elif self.count - self._throttled >= settings.tries_max or not self._retrier.take():
+            return False
+        self._throttled += throttled
+        self.took_token = not throttled
         clock.sleep_s(wait_s)
         self.count += 1
         return True

@@ -65,7 +65,7 @@ REVIEWED = frozenset(
     """.split()  # noqa: SIM905
 )
 
-ONCE = RetrySettings(tries_max=1)
+ONCE = RetrySettings(tries_max=1, limit_s=0.0)
 LISTED = Scripted(200, body=b"<ListBucketResult/>")
 
 

@@ -16,7 +16,7 @@ from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
-from headgate.storage.reading.ways import DIRECT, ExchangeSize, choose, predict
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, Way, choose, predict
 from headgate.storage.stores.costs import COSTS
 
 RESULT = ResultId("r")
@@ -37,6 +37,34 @@ def spread(objects: int, subpartitions: int, slice_bytes: int, skew: float, seed
         starts = 8 + np.cumsum(sizes) - sizes
         sums = np.zeros(subpartitions, np.uint64)
         attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sources.append(Source(attempt, f"o{at}", starts, sizes, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
+def strewn(objects: int, subpartitions: int, rows: int, row_bytes: int, seed: int) -> Manifest:
+    """Return a manifest with rows at random, so that most slices are empty if there are few."""
+    draw, sources = np.random.default_rng(seed), []
+    for at in range(objects):
+        count = rows * (at + 1) // objects - rows * at // objects
+        counts = np.bincount(draw.integers(subpartitions, size=count), minlength=subpartitions)
+        sizes = counts.astype(np.int64) * row_bytes
+        attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sums = np.zeros(subpartitions, np.uint64)
+        starts = 8 + np.cumsum(sizes) - sizes
+        sources.append(Source(attempt, f"o{at}", starts, counts, sizes, sums))
+    return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
+
+
+def combined(way: Way, subpartitions: int, slice_bytes: int) -> Manifest:
+    """Return a manifest of combined rows: each object has the rows of a range of neighbours."""
+    sources = []
+    for at in range(way.bundles * way.ranges):
+        first, end = (subpartitions * (at % way.ranges + more) // way.ranges for more in (0, 1))
+        sizes = np.zeros(subpartitions, np.int64)
+        sizes[first:end] = slice_bytes
+        attempt = AttemptId(PartitionId(RESULT, at), 1, at)
+        sums = np.zeros(subpartitions, np.uint64)
+        starts = 8 + np.cumsum(sizes) - sizes
         sources.append(Source(attempt, f"o{at}", starts, sizes, sizes, sums))
     return Manifest(job_id("job"), RESULT, 1, 0, subpartitions, tuple(sources))
 
@@ -96,6 +124,55 @@ def test_requests_are_those_of_the_readers(
         predict(size, DIRECT, limits, COSTS["own"]).reading.gets,
     )
     borders = objects * min(tasks, subpartitions) if share > 1 else objects * executors
+    assert abs(predicted - counted) <= 0.25 * counted + borders
+
+
+@given(
+    objects=st.integers(1, 10),
+    subpartitions=st.integers(1, 3000),
+    rows=st.integers(0, 3000),
+    row_bytes=st.sampled_from([8, 4 * KIB, MIB]),
+    executors=st.integers(1, 64),
+    seed=st.integers(0, 9),
+)
+@example(10, 1000, 1000, MIB, 8, 0)
+@settings(max_examples=50)
+def test_nobody_requests_an_empty_slice(
+    objects: int, subpartitions: int, rows: int, row_bytes: int, executors: int, seed: int
+) -> None:
+    """Readers send at most one request for each slice that has rows, however many executors read
+    them."""
+    limits = replace(Limits(), readers=2 * executors, executors=executors)
+    whole = strewn(objects, subpartitions, rows, row_bytes, seed)
+    stored_bytes = int(whole.sizes.sum())
+    size = ExchangeSize(objects, objects, subpartitions, rows, stored_bytes, subpartitions)
+    counted = sent(whole, subpartitions, limits)
+    predicted = predict(size, DIRECT, limits, COSTS["own"]).reading.gets
+    assert predicted <= rows
+    assert abs(predicted - counted) <= 0.25 * counted + objects * executors
+
+
+@given(
+    way=st.builds(Way, st.integers(1, 12), st.integers(1, 12)),
+    subpartitions=st.integers(12, 1000),
+    slice_bytes=st.integers(20, MIB),
+    executors=st.integers(1, 8),
+    share=st.integers(1, 4),
+)
+@example(Way(10, 8), 40, 2 * KIB, 1, 4)
+@settings(max_examples=50)
+def test_combined_rows_take_the_requests_that_were_predicted(
+    way: Way, subpartitions: int, slice_bytes: int, executors: int, share: int
+) -> None:
+    """A window that goes on beyond the end of an object takes a request of the next one, too."""
+    limits = replace(Limits(), readers=2 * executors, executors=executors, files=True)
+    tasks = max(1, subpartitions // share)
+    whole = combined(way, subpartitions, slice_bytes)
+    stored_bytes, partitions = int(whole.sizes.sum()), 20 * way.bundles
+    size = ExchangeSize(partitions, partitions, subpartitions, 1 << 40, stored_bytes, tasks)
+    counted = sent(whole, tasks, limits)
+    predicted = predict(size, way, limits, COSTS["own"]).reading.gets
+    borders = way.bundles * (min(tasks, subpartitions) if share > 1 else executors)
     assert abs(predicted - counted) <= 0.25 * counted + borders
 
 

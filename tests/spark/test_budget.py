@@ -7,6 +7,7 @@ from math import inf
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid
 from headgate.connectors.spark.exchanges.budget import NO_LIMIT, Cost
@@ -78,3 +79,31 @@ def test_the_exchanges_of_a_job_add_up(
     assert hg.repartition(df, 4, "id").count() == ROWS
     with pytest.raises(Invalid, match=r"over spark\.headgate\.budget\.job"):
         hg.repartition(df, 4, "id")
+
+
+def test_what_is_not_read_yet_counts(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exchanges of a job may all be written before the first one is read. Their readers keep
+    to the limit."""
+    df = spark.range(ROWS)
+    hg.repartition(df, 4, "id").count()
+    last, before = hg.results()[-1], hg.report()
+    limit = before.puts + before.gets + 2 * (last.puts + last.gets)
+    limited(hg, monkeypatch, NO_LIMIT, Cost(inf, limit, inf))
+    outs = [hg.repartition(df, 4, "id") for _ in range(2)]
+    with pytest.raises(Invalid, match=r"over spark\.headgate\.budget\.job"):
+        hg.repartition(df, 4, "id")
+    assert [ROWS] * 2 == [out.count() for out in outs]
+
+
+def test_a_join_is_not_refused_for_the_product_of_its_sides(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark takes the size of a join for the product of its sides: 60 billion bytes here."""
+    limited(hg, monkeypatch, Cost(inf, inf, 2_000_000), NO_LIMIT)
+    left, right = (spark.range(ROWS).selectExpr("id k", f"id {name}") for name in "vw")
+    joined = left.join(F.broadcast(right), "k")
+    assert ROWS == hg.repartition(joined, 4, "k").count()
+    assert ROWS == hg.offload(joined.repartition(4, "k")).count()
+    assert {2 * ROWS} == {hg.offload(joined.union(joined).repartition(4, "k")).count()}

@@ -148,8 +148,8 @@ def test_a_put_that_nobody_can_look_at_is_unknown() -> None:
 def test_a_put_that_wrote_nothing_fails_plainly() -> None:
     """A put that every try was refused ends with the refusal's own error, and there is no
     object."""
-    store, _ = faulty(*(PlannedFault(Operation.CREATE, n, error=SLOW) for n in range(1, 7)))
-    with pytest.raises(Throttled):
+    store, _ = faulty(*(PlannedFault(Operation.CREATE, n, error=DOWN) for n in range(1, 7)))
+    with pytest.raises(Unavailable, match="down"):
         store.put("a", b"12345", "mine")
     assert None is store.size_bytes("a")
 
@@ -261,6 +261,35 @@ def test_a_store_that_asks_for_less_for_long(operation: Operation) -> None:
         store.put(f"a/{number}", b"12345", "mine")
         assert bytes(store.get(f"a/{number}")) == b"12345"
     assert 150 == store.calls(operation)
+
+
+def test_a_store_that_is_slow_for_a_minute_is_waited_for() -> None:
+    """A store that asks for less does answer: neither the tries of a request nor the budget that
+    all requests share limit the wait, only its seconds."""
+    clock = StillClock()
+    retrier = Retrier(RetrySettings(tries_max=3, budget_tokens=3.0), clock)
+
+    def request() -> str:
+        if clock.monotonic_s() < 60.0:
+            raise Throttled("slow")
+        return "answer"
+
+    assert "answer" == retrier.run("a", request)
+    assert 60.0 <= clock.monotonic_s() <= 65.0
+    assert [True, True, True, False] == [retrier.take() for _ in range(4)]
+
+
+def test_a_throttled_try_is_no_failed_one() -> None:
+    """The tries of a request that meets both kinds of trouble count those that have failed."""
+    errors = [DOWN, SLOW, SLOW, SLOW, DOWN, SLOW, DOWN]
+    retrier = Retrier(RetrySettings(tries_max=3, limit_s=1_000.0), StillClock())
+
+    def request() -> None:
+        raise errors.pop(0)
+
+    with pytest.raises(Unavailable, match="down"):
+        retrier.run("a", request)
+    assert [] == errors
 
 
 def test_other_requests_wait_when_the_store_asks_for_less() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from headgate.connectors.spark.queries.session_queries import tally
 from headgate.connectors.spark.report import job_report
 from headgate.control.events.types import (
     Fact,
@@ -33,3 +36,12 @@ def test_an_object_in_parts_takes_several_puts(mib: int, puts: int) -> None:
         state, _ = step(state, fact)
     report = job_report(state)
     assert (report.puts, report.results[0].puts) == (puts, puts)
+
+
+def test_reasons_with_figures_stay_few() -> None:
+    """A long session may leave any number of queries to Spark, each with figures of its own."""
+    counts = Counter[str]()
+    tally(counts, (f"Invalid: {number} requests" for number in range(1_000)))
+    tally(counts, ["Invalid: 1 requests", "Invalid: 1000 requests"])
+    assert (101, 1_002) == (len(counts), counts.total())
+    assert (2, 901) == (counts["Invalid: 1 requests"], counts["other reasons"])

@@ -25,6 +25,7 @@ from headgate.control.events.types import (
     AttemptStarted,
     JobRegistered,
     Superseded,
+    WayChosen,
 )
 from headgate.control.events.types import Event as Stated
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
@@ -92,6 +93,20 @@ def test_events_of_an_exchange_are_few(stack: Stack, partitions: int) -> None:
         read(stack, environment, master, descriptor)
         master.unregister_job(JOB)
     assert len(events(stack.inner)) <= 4 * partitions + 2 * SUBPARTITIONS + 10
+
+
+@pytest.mark.parametrize("error", [Unavailable("injected"), OutcomeUnknown("injected")])
+def test_a_way_that_the_log_does_not_take_fails_nothing(stack: Stack, error: HeadgateError) -> None:
+    """The way of an exchange is for those who look on: the driver does not wait for the log, and
+    goes on without it."""
+    log = FaultyLog(stack.inner)
+    with stack.master(log) as master:
+        master.register_job(Job())
+        register(master)
+        log.fault = LogFault("append", log.calls["append"] + 1, error)
+        master.state_way(JOB, WayChosen(RESULT, "direct", 1, 1))
+        master.unregister_job(JOB)
+    assert WayChosen not in map(type, bodies(stack.inner))
 
 
 FAILURES = [

@@ -10,10 +10,13 @@ from math import inf
 from ....control.errors import Invalid
 from ....control.units import read_bytes
 from ....storage.stores.costs import StoreCosts
+from ..report import JobReport
 
 _LOG = logging.getLogger("headgate")
 _USD = re.compile(r"\$(\d+(?:\.\d+)?)")
 _REQUESTS = re.compile(r"(\d+) ?requests")
+_BYTES = re.compile(r"(\d+) ?bytes")
+_IN_THOUSANDS = re.compile(r"(?<![\d.])\d{1,3}(?:,\d{3})+(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Cost:
         )
 
     def __str__(self) -> str:
-        amounts = f"${self.usd:.6g}", f"{self.requests:,} requests", f"{self.stored_bytes:,} bytes"
+        usd = f"${self.usd:,.9f}".rstrip("0").rstrip(".")
+        amounts = usd, f"{self.requests:,} requests", f"{self.stored_bytes:,} bytes"
         names = [field.name for field in fields(self)]
         stated = [a for a, n in zip(amounts, names, strict=True) if getattr(self, n) < inf]
         return ", ".join(stated)
@@ -42,13 +46,15 @@ NO_LIMIT = Cost(inf, inf, inf)
 
 
 def read_budget(text: str) -> Cost:
-    """Return the limits in a text such as `$0.50, 100000 requests, 20g`. No text sets no limit.
+    """Return the limits in a text such as `$0.50, 100,000 requests, 20g`, also as `Cost` prints
+    them. No text sets no limit.
 
     Raises:
         ValueError: a part of the text is no amount, or two are of the same kind.
     """
     limits: dict[str, float] = {}
-    for part in filter(None, (part.strip().lower() for part in text.split(","))):
+    parts = _IN_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text).split(",")
+    for part in filter(None, (part.strip().lower() for part in parts)):
         name, amount = _amount(part)
         if name in limits:
             raise ValueError(f"{part!r} is the second limit of its kind")
@@ -61,9 +67,24 @@ def _amount(part: str) -> tuple[str, float]:
         return "usd", float(match[1])
     if match := _REQUESTS.fullmatch(part):
         return "requests", int(match[1])
+    if match := _BYTES.fullmatch(part):
+        return "stored_bytes", int(match[1])
     if (size_bytes := read_bytes(part)) >= 0:
         return "stored_bytes", size_bytes
     raise ValueError(f"{part!r} is below 0")
+
+
+def spent(report: JobReport, costs: StoreCosts) -> Cost:
+    """Return the cost of a job so far, with the requests that the readers of its results are still
+    expected to send."""
+    unread = [
+        each
+        for each in report.results
+        if each.released is None and each.consumed < each.subpartitions
+    ]
+    gets = report.gets + sum(max(0, each.predicted_gets - each.gets) for each in unread)
+    usd = costs.usd(report.puts, gets, report.stored_bytes, report.read_bytes)
+    return Cost(usd, report.puts + gets, report.stored_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from ..tasks.exchange_tasks import MapTask, ReadTask
 from ..tasks.grouped.stored_columns import GivenTask
 from ..tasks.shipping import ship
 from ..types import check, given_schema
-from .budget import Cost
+from .budget import Cost, spent
 from .combining import (
     CombineStage,
     check_combined,
@@ -193,14 +193,12 @@ class Exchanger:
         else:
             prediction = predict(size, DIRECT, limits, budget.costs)
         if budget.is_limited:
-            state = context.master.state(context.worker.job)
-            report = job_report(state, driver=context.store.requests)
-            usd = budget.costs.usd(report.puts, report.gets)
-            spent = Cost(usd, report.puts + report.gets, report.stored_bytes)
-            sent = puts(size.objects, size.stored_bytes)
+            report = job_report(context.master.state(context.worker.job))
+            before, sent = spent(report, budget.costs), puts(size.objects, size.stored_bytes)
             writing = Cost(budget.costs.usd(sent, 0, size.stored_bytes), sent, size.stored_bytes)
-            reading = Cost(prediction.usd, prediction.requests)
-            total = spent + reading if is_written else spent + writing + reading
+            copied_bytes = 0 if prediction.way == DIRECT else size.stored_bytes
+            reading = Cost(prediction.usd, prediction.requests, copied_bytes)
+            total = before + reading if is_written else before + writing + reading
             budget.check(label, writing + reading, total)
         return prediction
 

@@ -200,9 +200,14 @@ class CatalystDoor:
         return self.jvm["stage"](self.relation(physical.output()), physical)
 
     def estimate_bytes(self, df: DataFrame) -> float:
-        """Return Spark's estimate of the size of a DataFrame."""
+        """Return Spark's estimate of the size of a DataFrame, at most that of all it reads."""
         plan = df._jdf.queryExecution().optimizedPlan()
-        return float(plan.stats().sizeInBytes())
+        return min(float(plan.stats().sizeInBytes()), self.leaves_bytes(plan))
+
+    def leaves_bytes(self, logical: Any) -> float:
+        """Return Spark's estimate of the size of all that a plan reads. Spark takes a join for the
+        product of its sides."""
+        return sum(float(leaf.stats().sizeInBytes()) for leaf in self.jvm.leaves(logical))
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The

@@ -209,6 +209,11 @@ class Planner:
         sizes = [self.size_bytes(mark) for mark in marks if mark is not None and mark.rows >= 0]
         return min(guess, sum(sizes)) if len(sizes) == len(marks) else guess
 
+    def likely_bytes(self, shuffle: Shuffle) -> float:
+        """Estimate the size of an exchange, at most that of all it reads."""
+        read_bytes = self._door.leaves_bytes(shuffle.node.logical)
+        return min(self.estimate_bytes(shuffle), read_bytes)
+
     def size_bytes(self, mark: Mark) -> int:
         """Return the size of the rows of an exchange that is done, by Spark's default sizes of
         their types."""

@@ -234,7 +234,7 @@ class QueryRunner:
                     result,
                     self._settings,
                     together_bytes,
-                    partial(self._plans.estimate_bytes, shuffle),
+                    partial(self._plans.likely_bytes, shuffle),
                 )
         took_s = SYSTEM_CLOCK.monotonic_s() - begun_s
         return FinishedExchange(transport, written, node.label, took_s)

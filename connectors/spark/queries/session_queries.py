@@ -40,6 +40,7 @@ from .runner import FinishedQuery, QueryRunner
 
 _LOG = logging.getLogger("headgate")
 _REASON_CHARS = 200
+_REASONS_MAX = 100
 _OBJECT = re.compile(r"\bo\d+\.")  # py4j's object number, which would make one reason many
 
 
@@ -146,7 +147,7 @@ class SessionQueries:
     def _run(self, query: QueryRunner, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         self._require_whole_log()
         frame, done = query.run(asked)
-        self.native.update(reason for _, reason in done.refused)
+        tally(self.native, (reason for _, reason in done.refused))
         return frame, done
 
     def keep(self, frame: DataFrame, results: Results) -> None:
@@ -175,7 +176,7 @@ class SessionQueries:
                     continue
                 refusals = filling.refusals(cache, collected=False)
                 if all(refusals):
-                    self.native.update(refusals)
+                    tally(self.native, refusals)
                     reasons += refusals
                     continue
                 frame, done = self._run(filling, cache)
@@ -281,7 +282,7 @@ class SessionQueries:
             reasons = [_told(exc)]
             trace = _LOG.isEnabledFor(logging.DEBUG)
             _LOG.warning("Spark runs a query without Headgate: %s", reasons[0], exc_info=trace)
-        self.native.update(reasons)
+        tally(self.native, reasons)
         return df, filled + reasons
 
     def query(self) -> QueryRunner:
@@ -295,6 +296,14 @@ class SessionQueries:
                 "this needs a Spark that Headgate knows, and spark.headgate.catalyst=auto"
             )
         return self._exchanger.door
+
+
+def tally(counts: Counter[str], reasons: Iterable[str]) -> None:
+    """Count reasons. The text of an error may have figures, so that no two are alike: above a
+    limit, new reasons are counted together."""
+    for reason in reasons:
+        is_listed = reason in counts or len(counts) < _REASONS_MAX
+        counts[reason if is_listed else "other reasons"] += 1
 
 
 def _told(error: Exception) -> str:

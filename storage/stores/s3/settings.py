@@ -128,7 +128,12 @@ _OWN = (
     ),
     Option("connect_timeout_s", _CONNECT_S, SECONDS, "longest wait for a connection"),
     Option("request_timeout_s", _REQUEST_S, SECONDS, "longest wait for one answer"),
-    Option("tries_max", RetrySettings().tries_max, whole(1), "tries of one request"),
+    Option(
+        "tries_max",
+        RetrySettings().tries_max,
+        whole(1),
+        "tries of one request, without those that the store answers by asking for fewer requests",
+    ),
     Option(
         "multipart_bytes", _PARTS.threshold_bytes, size(1), "objects from this size on have parts"
     ),
