@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,9 +12,10 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid
-from headgate.control.events.types import ExecutorLost, Recorded
+from headgate.control.events.types import ExecutorLost
 from headgate.control.ids import JobId
-from headgate.control.memory.log import MemoryFollower
+from headgate.control.log import Placed
+from headgate.control.memory.log import MemoryFollower, MemoryTail
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer, UiSettings
 
@@ -77,17 +77,18 @@ def test_the_list_of_jobs_goes_on_from_what_it_knows(
     job.register("r", 1, 1, "x")
     ScriptedJob(timed, "k")
     assert 1 == len(reader.listing().jobs)
-    known_before: list[Mapping[JobId, int]] = []
-    read_all = timed.read_all
+    read: list[Placed] = []
+    poll = MemoryTail.poll
 
-    def watched(deadline: Deadline, known: Mapping[JobId, int]) -> Iterator[Recorded]:
-        known_before.append(known)
-        return read_all(deadline, known)
+    def watched(tail: MemoryTail, limit: int, timeout_s: float) -> list[Placed]:
+        events = poll(tail, limit, timeout_s)
+        read.extend(events)
+        return events
 
-    monkeypatch.setattr(timed, "read_all", watched)
+    monkeypatch.setattr(MemoryTail, "poll", watched)
     clock.at_ms += 3_000
     assert [(it.job, it.exchanges) for it in reader.listing().jobs] == [("j", 1), ("k", 0)]
-    assert [["j"]] == [list(known) for known in known_before]
+    assert [3, 2] == [sum(it.recorded.event.job == job for it in read) for job in ("j", "k")]
     reader.close()
 
 
