@@ -24,9 +24,10 @@ from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
 from ...storage.stores.request_meter import RequestCounts
 from ..master_command import spare_collector
+from ..serving import ServerSettings, is_loopback
 from ..target import Target
 from ..ui.log_reader import LogReader
-from ..ui.server import UiServer, UiSettings, is_loopback
+from ..ui.server import UiServer
 from . import fields, lives, views
 from .options import Job, JobOrAll, Json, Utc, out, show, targeted, zone_of
 
@@ -158,7 +159,7 @@ def run_ui(
         token = secrets.token_urlsafe(18)
     spare_collector()
     with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
-        server = UiServer(reader, UiSettings(host, port, token))
+        server = UiServer(reader, ServerSettings(host, port, token))
         out.print(f"serving at {server.url}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()

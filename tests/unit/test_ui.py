@@ -16,8 +16,9 @@ from headgate.control.events.types import ExecutorLost
 from headgate.control.ids import JobId
 from headgate.control.log import Placed
 from headgate.control.memory.log import MemoryFollower, MemoryTail
+from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.log_reader import LogReader
-from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.infra.ui.server import UiServer
 
 from ..doubles.commands import KeptLog, ran
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
@@ -211,7 +212,7 @@ def test_other_names_of_this_machine_are_refused(viewer: Viewer) -> None:
 
 def test_a_token_opens_the_page(timed: TimedLog) -> None:
     """Viewers give a token once: the address loses it, and a cookie has it from then on."""
-    viewer = Viewer(timed, UiSettings(token="secret"))
+    viewer = Viewer(timed, ServerSettings(token="secret"))
     try:
         for path in ("/", "/page.js", "/api/jobs", "/api/news", "/?token=wrong"):
             with viewer.ask(path) as answer:
@@ -232,7 +233,7 @@ def test_a_token_opens_the_page(timed: TimedLog) -> None:
 def test_a_wide_address_needs_a_token() -> None:
     """A server that others reach refuses to start without a token."""
     with pytest.raises(Invalid, match="need a token"):
-        UiSettings(host="0.0.0.0")
+        ServerSettings(host="0.0.0.0")
 
 
 class _Unwritable(TimedLog):
