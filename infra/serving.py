@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -88,7 +89,8 @@ class GuardedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write no traceback for a viewer that is gone."""
-        _LOG.debug("a request of %s ended early", client_address, exc_info=True)
+        level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
+        _LOG.log(level, "a request of %s ended early", client_address, exc_info=True)
 
     def end(self) -> None:
         """Stop to answer."""

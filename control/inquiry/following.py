@@ -5,7 +5,7 @@ Guarantees that, at the end of the log, the jobs are those that a new reader of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ..clock import SYSTEM_CLOCK, Clock, Deadline
@@ -49,8 +49,8 @@ class FollowedJobs:
         self._forget_due_s = self._clock.monotonic_s() + _FORGET_S
 
     def poll(self, timeout_s: float) -> list[Placed]:
-        """Wait for events, and return them without the indexes of segments, which those of a wide
-        result have 100 MB of. `fold` takes them.
+        """Wait for events, and return them without the indexes of segments: those of a wide result
+        have 100 MB. `take` takes them.
 
         Raises:
             Unavailable: the log cannot be read.
@@ -64,9 +64,9 @@ class FollowedJobs:
             raise
         return [Placed(it.partition, without_indexes(it.recorded)) for it in events]
 
-    def fold(self, placed: Sequence[Placed]) -> None:
-        for each in placed:
-            take(self.jobs, each.recorded)
+    def take(self, recorded: Recorded) -> JobLog:
+        """Replay an event that was read, and return its job."""
+        return take(self.jobs, recorded)
 
     def read_to_end(self, deadline: Deadline) -> None:
         """Read the log up to its present end.
@@ -80,7 +80,8 @@ class FollowedJobs:
         while self.lag(ends):
             if deadline.passed:
                 raise Unavailable("the log was not read to its end in time")
-            self.fold(self.poll(deadline.poll_s))
+            for placed in self.poll(deadline.poll_s):
+                self.take(placed.recorded)
         self.forget(ends)
 
     def offsets(self) -> Mapping[int, range]:
@@ -91,6 +92,11 @@ class FollowedJobs:
         """
         assert self._tail is not None, "the log is open"
         return self._tail.offsets()
+
+    @property
+    def rejected(self) -> int:
+        """Return the number of records of this reading that are no valid events."""
+        return 0 if self._tail is None else self._tail.rejected
 
     def positions(self) -> Mapping[int, int]:
         return {} if self._tail is None else self._tail.positions()
@@ -125,9 +131,8 @@ class FollowedJobs:
         if without_events:
             stored = self._log.read_state(None, Deadline.after(READ_S_MAX))
             kept = {job_of(key) for key in stored}
-            for job in without_events:
-                if job not in kept:
-                    del self.jobs[job]
+            gone = set(without_events) - kept
+            self.jobs = {job: entry for job, entry in self.jobs.items() if job not in gone}
 
     def close(self) -> None:
         """Stop reading. The log stays open."""

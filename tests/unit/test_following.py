@@ -21,7 +21,7 @@ from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 from ..doubles.snapshots import LIFE, live
 from ..doubles.steps import StoppedClock
 
-LIMIT = Deadline.after(10.0)
+LIMIT_S = 10.0
 
 
 def summary(followed: FollowedJobs) -> dict[JobId, tuple[object, ...]]:
@@ -34,7 +34,7 @@ def summary(followed: FollowedJobs) -> dict[JobId, tuple[object, ...]]:
 
 def read_anew(log: EventLog) -> dict[JobId, tuple[object, ...]]:
     with closing(FollowedJobs(log)) as followed:
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         return summary(followed)
 
 
@@ -46,7 +46,7 @@ def test_states_are_those_of_a_new_reader(every: int) -> None:
     with closing(FollowedJobs(log)) as followed:
         for facts in (LIFE[:4], LIFE[4:]):
             state = live(log, facts, every)
-            followed.read_to_end(LIMIT)
+            followed.read_to_end(Deadline.after(LIMIT_S))
             snapshots = known(log, "")
             (entry,) = follow_jobs(read_news(log, "", snapshots), snapshots).values()
             assert entry.position == followed.jobs[state.job].position
@@ -67,7 +67,8 @@ def test_each_event_is_read_once(timed: TimedLog) -> None:
         kinds = [it.recorded.event.kind for it in events]
         assert ["ResultRegistered", "AttemptStarted", "Produced", "Consumable"] == kinds
         assert [False, True, True, True] == [it.recorded.offset >= position for it in events]
-        followed.fold(events)
+        for placed in events:
+            followed.take(placed.recorded)
         assert [] == followed.poll(0.0)
         result = followed.jobs[job.job].replay.state.results[ResultId("r")]
         assert 1 == result.totals.written.partitions
@@ -91,15 +92,15 @@ def test_a_job_goes_when_the_log_has_forgotten_it(timed: TimedLog) -> None:
     clock = StoppedClock()
     gone, kept, young = (ScriptedJob(timed, name) for name in ("j", "k", "l"))
     with closing(FollowedJobs(timed, clock)) as followed:
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         kept.keep_snapshot()
         for job in (gone.job, kept.job):
             timed.expire(job, timed.written(job))
         young.register("r", 1, 1, "x")
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         assert {"j", "k", "l"} == set(followed.jobs)
         clock.at_ms += 60_000
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         assert {"k", "l"} == set(followed.jobs) == set(read_anew(timed))
 
 
@@ -107,13 +108,13 @@ def test_lost_events_begin_a_new_reading(timed: TimedLog) -> None:
     """If events are gone before they are read, the jobs are read anew, from their snapshots."""
     job = ScriptedJob(timed, "j")
     with closing(FollowedJobs(timed)) as followed:
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         job.register("r", 2, 1, "x")
         position = job.keep_snapshot()
         timed.expire(job.job, position)
         with pytest.raises(Lost):
-            followed.read_to_end(LIMIT)
-        followed.read_to_end(LIMIT)
+            followed.read_to_end(Deadline.after(LIMIT_S))
+        followed.read_to_end(Deadline.after(LIMIT_S))
         assert ["r"] == list(followed.jobs[job.job].replay.state.results)
         assert summary(followed) == read_anew(timed)
 
@@ -122,23 +123,23 @@ def test_another_log_begins_a_new_reading(monkeypatch: pytest.MonkeyPatch) -> No
     """A log that was deleted and made again at the same place is noticed within a minute."""
     log, clock = MemoryEventLog(identity="first"), StoppedClock()
     with closing(FollowedJobs(log, clock)) as followed:
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         monkeypatch.setattr(log, "_identity", "second")
         clock.at_ms += 60_000
         with pytest.raises(Lost, match="another log"):
-            followed.read_to_end(LIMIT)
-        followed.read_to_end(LIMIT)
+            followed.read_to_end(Deadline.after(LIMIT_S))
+        followed.read_to_end(Deadline.after(LIMIT_S))
 
 
 def test_a_log_that_does_not_explain_itself_stays_where_it_was(timed: TimedLog) -> None:
     """A job with a wrong decision keeps the numbers from before it, now and for a new reader."""
     job = ScriptedJob(timed, "j")
     with closing(FollowedJobs(timed)) as followed:
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         with closing(timed.open_decisions(job.job)) as decisions:
             decisions.begin()
             decisions.write(decision(job.job, "wrong", 0))
             decisions.commit(0)
-        followed.read_to_end(LIMIT)
+        followed.read_to_end(Deadline.after(LIMIT_S))
         assert followed.jobs[job.job].broken
         assert summary(followed) == read_anew(timed)
