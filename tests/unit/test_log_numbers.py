@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from headgate.connectors.spark.report import job_report
+from headgate.connectors.spark.report import JobReport, job_report
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Lost, Unavailable
 from headgate.control.events.types import (
@@ -13,12 +15,16 @@ from headgate.control.events.types import (
     ExecutorLost,
     Produced,
     PromoteRequested,
+    Recorded,
 )
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.reading import states
 from headgate.control.memory.log import MemoryTail
 from headgate.control.model.apply import _GONE_MAX
+from headgate.control.model.replay import Derived, Replay
+from headgate.control.model.state import JobState
 from headgate.infra.cli import fields
+from headgate.infra.metrics import families
 from headgate.infra.metrics.families import FAMILIES, OF_A_JOB, MetricValues
 from headgate.infra.metrics.log_numbers import LogNumbersReader
 from headgate.infra.metrics.regular_fsck import RegularFsck
@@ -191,6 +197,38 @@ def test_nothing_is_shown_before_the_log_is_read(
         assert None is reader.numbers()
     catch_up(reader)
     assert 1 == scraped(reader)["headgate_exchanges_total", "j"]
+
+
+def test_each_event_costs_once(timed: TimedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of events are replayed once each, and scrapes between them replay nothing and
+    compute nothing of jobs that have not changed."""
+    jobs = [ScriptedJob(timed, f"j{number}") for number in range(20)]
+    for job in jobs:
+        job.register("r", 200, 1, "x")
+    reader, made = reading(timed), MetricValues()
+    scraped(reader, made)
+    for job in jobs[:5]:
+        job.write_all("r", range(200))
+    replayed, reported = list[int](), list[JobId]()
+    observe, report = Replay.observe, job_report
+
+    def watched(replay: Replay, recorded: Recorded) -> tuple[Derived, ...]:
+        replayed.append(recorded.offset)
+        return observe(replay, recorded)
+
+    def counted(state: JobState, *more: Any) -> JobReport:
+        reported.append(state.job)
+        return report(state, *more)
+
+    monkeypatch.setattr(Replay, "observe", watched)
+    monkeypatch.setattr(families, "job_report", counted)
+    catch_up(reader)
+    for _ in range(3):
+        catch_up(reader)
+        shown = scraped(reader, made)
+        assert 1_000 == sum(shown["headgate_written_objects_total", it.job] for it in jobs)
+    assert 5 * (200 * 3 + 1) == len(replayed)
+    assert sorted(job.job for job in jobs[:5]) == sorted(reported)
 
 
 def test_numbers_stay_while_the_log_is_away(
