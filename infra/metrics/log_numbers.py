@@ -103,12 +103,17 @@ class LogNumbersReader:
         self._read_ms = self._now_ms = 0
 
     def run(self, ending: Event) -> None:
-        """Read until `ending` is set. While the log cannot be read, its last numbers stay."""
+        """Read until `ending` is set. While the log cannot be read, its last numbers stay, and the
+        first error is logged."""
+        is_away = False
         while not ending.is_set():
             try:
                 self.step(PACE.poll_s)
+                is_away = False
             except HeadgateError as exc:
-                _LOG.warning("the log was not read: %s", exc)
+                if not is_away:
+                    _LOG.warning("the log was not read: %s", exc)
+                is_away = True
                 ending.wait(PACE.retry_s)
 
     def step(self, timeout_s: float) -> None:

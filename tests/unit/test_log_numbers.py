@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from headgate.connectors.spark.report import JobReport, job_report
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Lost, Unavailable
+from headgate.control.events import types
 from headgate.control.events.types import (
     AttemptFailed,
-    Event,
     ExecutorLost,
     Produced,
     PromoteRequested,
@@ -56,10 +57,10 @@ def by_kind(scrape: Scraped) -> dict[str, float]:
     return {key[1]: n for key, n in scrape.items() if key[0] == "headgate_events_total"}
 
 
-def undecided(job: ScriptedJob, name: str) -> Event:
+def undecided(job: ScriptedJob, name: str) -> types.Event:
     """Return a fact from which decisions follow."""
     attempt = job.begin("r", 0)
-    return Event(name, job.job, "", job.now_ms, "task", None, Produced(attempt, (), 1))
+    return types.Event(name, job.job, "", job.now_ms, "task", None, Produced(attempt, (), 1))
 
 
 # Agreement
@@ -248,6 +249,25 @@ def test_numbers_stay_while_the_log_is_away(
         reader.step(0.0)
     assert before == scraped(reader)
     assert job.now_ms / 1000 == before["headgate_exporter_read_timestamp_seconds",]
+
+
+def test_an_outage_is_logged_once(
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader goes on when the log is back, and writes one line for each time it was away."""
+    ending, outcomes = Event(), [Unavailable("a"), Unavailable("b"), None, Unavailable("c"), None]
+
+    def step(reader: LogNumbersReader, timeout_s: float) -> None:
+        outcome = outcomes.pop(0)
+        if not outcomes:
+            ending.set()
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(LogNumbersReader, "step", step)
+    monkeypatch.setattr(ending, "wait", lambda seconds: None)
+    LogNumbersReader(timed).run(ending)
+    assert ["the log was not read: a", "the log was not read: c"] == caplog.messages
 
 
 def test_lost_events_lead_to_a_new_reading(timed: TimedLog) -> None:
