@@ -6,6 +6,7 @@ Guarantees that, at the end of the log, the jobs are those that a new reader of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
 from ..clock import SYSTEM_CLOCK, Clock, Deadline
@@ -41,11 +42,14 @@ class FollowedJobs:
         """
         if self._tail is not None:
             return
-        self._identity = self._log.identity(Deadline.after(READ_S_MAX))
+        identity = self._log.identity(Deadline.after(READ_S_MAX))
         snapshots = known(self._log, "")
-        self._tail = self._log.tail({job: start.position for job, start in snapshots.items()})
-        self.jobs = resumed(snapshots)
-        self.starts = {number: there.stop for number, there in self._tail.offsets().items()}
+        with ExitStack() as opening:
+            tail = self._log.tail({job: start.position for job, start in snapshots.items()})
+            opening.callback(tail.close)
+            self.starts = {number: there.stop for number, there in tail.offsets().items()}
+            opening.pop_all()
+        self.jobs, self._tail, self._identity = resumed(snapshots), tail, identity
         self._forget_due_s = self._clock.monotonic_s() + _FORGET_S
 
     def poll(self, timeout_s: float) -> list[Placed]:

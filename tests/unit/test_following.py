@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 
 import pytest
 
 from headgate.control.clock import Deadline
-from headgate.control.errors import Lost
+from headgate.control.errors import Lost, Unavailable
 from headgate.control.events.types import Produced
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.following import FollowedJobs
 from headgate.control.inquiry.neglected import follow_jobs
 from headgate.control.inquiry.reading import known, read_news
 from headgate.control.log import EventLog
-from headgate.control.memory.log import MemoryEventLog
+from headgate.control.memory.log import MemoryEventLog, MemoryTail
 from headgate.testing.event_log_basics import decision
 
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
@@ -117,6 +118,29 @@ def test_lost_events_begin_a_new_reading(timed: TimedLog) -> None:
         followed.read_to_end(Deadline.after(LIMIT_S))
         assert ["r"] == list(followed.jobs[job.job].replay.state.results)
         assert summary(followed) == read_anew(timed)
+
+
+def test_a_beginning_that_fails_is_tried_again(
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the log goes away while it is opened, the next try begins anew, and no reader is left."""
+    job, offsets, closed = ScriptedJob(timed, "j"), MemoryTail.offsets, list[MemoryTail]()
+    fault = [Unavailable("no broker")]
+
+    def away(tail: MemoryTail) -> Mapping[int, range]:
+        if fault:
+            raise fault.pop()
+        return offsets(tail)
+
+    monkeypatch.setattr(MemoryTail, "offsets", away)
+    monkeypatch.setattr(MemoryTail, "close", lambda tail: closed.append(tail))
+    followed = FollowedJobs(timed)
+    with pytest.raises(Unavailable):
+        followed.open()
+    assert 1 == len(closed)
+    followed.read_to_end(Deadline.after(LIMIT_S))
+    assert timed.written(job.job) == followed.starts[timed.partition(job.job)]
+    assert ["j"] == list(followed.jobs)
 
 
 def test_another_log_begins_a_new_reading(monkeypatch: pytest.MonkeyPatch) -> None:
