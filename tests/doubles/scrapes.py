@@ -9,14 +9,14 @@ from types import MappingProxyType
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from headgate.control.clock import Clock
 from headgate.control.ids import JobId
 from headgate.control.log import Placed
-from headgate.control.memory.log import MemoryTail
+from headgate.control.memory.log import MemoryEventLog, MemoryTail
 from headgate.infra.metrics.families import OF_A_JOB, MetricValues
 from headgate.infra.metrics.log_numbers import LogNumbersReader
 
 from .scripted_jobs import TimedLog
-from .steps import StoppedClock
 
 Scraped = Mapping[tuple[str, ...], float]
 """Values by the name of a sample and the values of its labels, sorted by the labels' names."""
@@ -37,9 +37,9 @@ class DatedLog(TimedLog):
         return _DatedTail(self._partitions, self._changed, known)
 
 
-def reading(log: TimedLog, clock: StoppedClock | None = None) -> LogNumbersReader:
+def reading(log: MemoryEventLog, clock: Clock | None = None) -> LogNumbersReader:
     """Return a reader that has read the log to its end, by the log's clock or another."""
-    reader = LogNumbersReader(log, clock or log.clock)
+    reader = LogNumbersReader(log, clock or log._clock)
     catch_up(reader)
     return reader
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.connectors.spark.report import JobReport, job_report
+from headgate.control.clock import SYSTEM_CLOCK
 from headgate.control.contract import MasterSettings
 from headgate.control.errors import Lost, Unavailable
 from headgate.control.events import types
@@ -29,14 +30,16 @@ from headgate.infra.metrics import families
 from headgate.infra.metrics.families import FAMILIES, OF_A_JOB, MetricValues
 from headgate.infra.metrics.log_numbers import LogNumbersReader
 from headgate.infra.metrics.regular_fsck import RegularFsck
+from headgate.infra.ui import pages
 from headgate.infra.ui.log_reader import LogReader
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.request_meter import RequestCounts
 from headgate.storage.upkeep.fsck import Kind
 
 from ..doubles.commands import KeptLog, exchange
-from ..doubles.scrapes import DatedLog, Scraped, catch_up, of_jobs, reading, scraped
+from ..doubles.scrapes import DatedLog, Scraped, catch_up, of_jobs, reading, scraped, values
 from ..doubles.scripted_jobs import START_MS, ScriptedJob, TimedLog
+from ..doubles.steps import StoppedClock
 from ..doubles.watched_jobs import LOST, NightlyOrders
 
 COUNTERS = [family.name for family in OF_A_JOB if family.type == "counter"]
@@ -95,6 +98,33 @@ def test_numbers_are_those_of_the_reports(timed: TimedLog) -> None:
     assert {"writing": 2} == reached
     assert 22 + 24 == shown["headgate_partitions", "nightly-orders", "consumable"]
     assert 1 == shown["headgate_job_info", "tests", "other", "per-job", "0.1.0"]
+
+
+def test_twenty_exchanges_agree_to_the_byte(log: KeptLog, objects: Objects) -> None:
+    """The bytes of metrics, report, list of jobs, fsck and bucket are the same number."""
+    for number in range(20):
+        exchange(log, objects, close=False, result=ResultId(f"r{number}"))
+    store, clock = MemoryBlobStore(objects), StoppedClock(SYSTEM_CLOCK.now_ms())
+    reader = reading(log, clock)
+    numbers = reader.numbers()
+    assert numbers is not None
+    checked = RegularFsck(log, store, "root", 60.0).check()
+    shown = values(MetricValues().collect(numbers, checked))
+    (row,) = pages.jobs_page(LogReader(log).listing())["jobs"]
+    report = job_report(states(log, "j")[0], {}, {}, RequestCounts())
+    in_bucket = sum(stat.size_bytes for stat in store.list("root/"))
+    assert {in_bucket} == {
+        shown["headgate_written_bytes_total", "j"],
+        shown["headgate_stored_bytes", "j"],
+        shown["headgate_fsck_live_bytes",],
+        row["written_bytes"],
+        row["stored_bytes"],
+        report.stored_bytes,
+    }
+    assert 20 == shown["headgate_exchanges_total", "j"] == len(report.results)
+    assert 20 * 300 == shown["headgate_written_rows_total", "j"]
+    assert len(objects) == shown["headgate_written_objects_total", "j"] == report.puts
+    assert 0 == sum(shown["headgate_fsck_findings", kind.value] for kind in Kind)
 
 
 def test_states_of_partitions(timed: TimedLog) -> None:
