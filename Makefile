@@ -199,5 +199,5 @@ scale: $(INSTALLED)  ## ten thousand by ten thousand without its bytes, written 
 lock:  ## pin again what pyproject.toml asks for (UPGRADE=--upgrade for the newest)
 	@$(PYTHON) -m venv .venv/uv
 	@.venv/uv/bin/pip install --quiet --disable-pip-version-check $(UV)
-	@.venv/uv/bin/uv pip compile pyproject.toml --extra spark --extra embedded --extra stack --group dev \
+	@.venv/uv/bin/uv pip compile pyproject.toml --extra spark --extra embedded --extra metrics --extra stack --group dev \
 	  --universal --generate-hashes --no-header --no-annotate --quiet $(UPGRADE) -o requirements.lock

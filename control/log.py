@@ -216,6 +216,37 @@ class Grant:
     """The offsets that the partition's log holds."""
 
 
+class Tail(Protocol):
+    """Reads the events of all jobs, those of each partition in their order."""
+
+    rejected: int
+    """The number of records so far that are not valid events."""
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        """Return the next events, at most `limit`.
+
+        The list is empty if no event came in time, or if no record on the way was an event for this
+        reader.
+
+        Raises:
+            Unavailable: the log cannot be read.
+            Lost: the log no longer holds the events at a position.
+        """
+
+    def positions(self) -> Mapping[int, int]:
+        """Return for each partition the offset after the records that `poll` has passed."""
+
+    def offsets(self) -> Mapping[int, range]:
+        """Return the offsets that each partition holds, up to where a reader stalls now.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+
+    def close(self) -> None:
+        """Stop reading."""
+
+
 class Holder(Protocol):
     """Decides for the partitions of a member. Its methods are called within `poll` and `close`."""
 
@@ -362,6 +393,16 @@ class EventLog(Protocol):
 
         Raises:
             Unavailable: the log cannot be read, or not within the deadline.
+        """
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
+        """Read the events of all jobs from the oldest on, and go on as they come.
+
+        Of a job in `known`, only the events from that offset on are read, and before it the
+        registrations of results.
+
+        Raises:
+            Unavailable: the log cannot be reached.
         """
 
     def read_state(

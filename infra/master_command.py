@@ -27,6 +27,13 @@ def spare_collector() -> None:
     gc.set_threshold(*_COLLECTED)
 
 
+def log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("headgate").addHandler(handler)
+    logging.getLogger("headgate").setLevel(logging.INFO)
+
+
 def run(target: Target, slot: str) -> None:
     """Decide until SIGTERM or SIGINT, and log to stderr.
 
@@ -36,10 +43,7 @@ def run(target: Target, slot: str) -> None:
     """
     if not _SLOT.fullmatch(slot):
         raise Invalid(f"slot {slot!r}: use 1 to 100 letters, digits, '_', '.' or '-'")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
-    logging.getLogger("headgate").addHandler(handler)
-    logging.getLogger("headgate").setLevel(logging.INFO)
+    log_to_stderr()
     spare_collector()
     settings = MasterSettings(step_events_max=STEP_EVENTS_MAX)
     name = f"master {slot} {os.urandom(4).hex()}"

@@ -21,9 +21,10 @@ from ..control.events.types import (
     JobAccepted,
     JobUnregistered,
     Recorded,
+    ResultRegistered,
 )
 from ..control.ids import AttemptId, JobId, PartitionId, ResultId
-from ..control.log import Decisions, EventLog, Follower, StateRecord, partition_of
+from ..control.log import Decisions, EventLog, Follower, Placed, StateRecord, Tail, partition_of
 from ..control.snapshots.resume import begin, follow_all, take_up
 
 LIMIT_S = 20.0
@@ -64,6 +65,25 @@ def read_to_end(follower: Follower) -> list[Recorded]:
         assert not deadline.passed, f"the reader stands at {follower.position()}"
         events += follower.poll(100, deadline.left_s)
     return events
+
+
+def tail_to_end(tail: Tail) -> list[Placed]:
+    """Return all events of all jobs that can be read now."""
+    deadline, ends, events = Deadline.after(LIMIT_S), tail.offsets(), list[Placed]()
+    while any(position < ends[number].stop for number, position in tail.positions().items()):
+        assert not deadline.passed, f"the reader stands at {tail.positions()}"
+        events += tail.poll(100, deadline.left_s)
+    return events
+
+
+def tail_until(tail: Tail, job: JobId) -> Recorded:
+    """Wait for an event of a job, and return it."""
+    deadline = Deadline.after(LIMIT_S)
+    while not deadline.passed:
+        for placed in tail.poll(100, deadline.left_s):
+            if placed.recorded.event.job == job:
+                return placed.recorded
+    raise AssertionError(f"no event of {job} came in time")
 
 
 def same_partition(job: JobId, partitions: int) -> JobId:
@@ -227,6 +247,31 @@ class EventLogBasics:
         events = [r.event for r in log.read_all(Deadline.after(LIMIT_S))]
         for each in jobs:
             assert [event.id for event in events if event.job == each] == ["a", "b"]
+
+    def test_a_tail_goes_on_with_every_job(self, log: EventLog, job: JobId) -> None:
+        """`tail` gives the events of every job, each job's in order, and the new ones as they
+        come."""
+        jobs = [JobId(f"{job}-{n}") for n in range(6)]
+        with closing(log.tail()) as tail:
+            for name in ("a", "b"):
+                for each in jobs:
+                    append(log, fact(each, name))
+                placed = tail_to_end(tail)
+                for each in jobs:
+                    own = [it for it in placed if it.recorded.event.job == each]
+                    assert [name] == names([it.recorded for it in own])
+                    assert {log.partition(each)} == {it.partition for it in own}
+            assert tail_to_end(tail) == []
+
+    def test_a_tail_leaves_out_what_is_known(self, log: EventLog, job: JobId) -> None:
+        """Only the registrations of results come again of the events that are known."""
+        registered = ResultRegistered(ResultId("r"), 1, 1, "", "")
+        append(log, fact(job, "known"))
+        append(log, Event("registration", job, "", 0, "test", None, registered))
+        position = append(log, fact(job, "new"))
+        with closing(log.tail({job: position})) as tail:
+            placed = [it.recorded for it in tail_to_end(tail)]
+        assert ["registration", "new"] == names([it for it in placed if it.event.job == job])
 
     def test_prepare_may_be_repeated(self, log: EventLog) -> None:
         """Preparing an existing log with the same settings succeeds and changes nothing."""

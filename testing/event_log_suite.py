@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -28,6 +29,8 @@ from .event_log_basics import (
     read,
     read_to_end,
     same_partition,
+    tail_to_end,
+    tail_until,
 )
 
 
@@ -150,6 +153,19 @@ class EventLogSuite(EventLogBasics):
         holder.write(decision(job, "too late"))
         holder.commit(1)
 
+    def test_a_tail_shows_committed_decisions(self, log: EventLog, job: JobId) -> None:
+        """A tail shows no open or aborted decisions, and passes the markers that end a step."""
+        at = append(log, fact(job, "fact"))
+        with closing(log.tail()) as tail, closing(log.open_decisions(job)) as decisions:
+            for name, end in (("dropped", decisions.abort), ("kept", partial(decisions.commit, 1))):
+                decisions.begin()
+                decisions.write(decision(job, name, at))
+                assert name not in names([it.recorded for it in tail_to_end(tail)])
+                end()
+            assert "kept" == tail_until(tail, job).event.id
+            tail_to_end(tail)
+            assert {n: there.stop for n, there in tail.offsets().items()} == tail.positions()
+
     def test_a_successor_ends_the_dead_step_at_once(self, log: EventLog, job: JobId) -> None:
         """A fact after a dead holder's step is visible as soon as a successor opens the
         decisions."""
@@ -229,6 +245,15 @@ class EventLogSuite(EventLogBasics):
                     assert str(offset) in str(caught.value)
         with closing(log.follow(job, None)) as follower:
             assert names(read_to_end(follower)) == ["f2"]
+
+    def test_a_tail_begins_at_the_oldest_event(self, log: EventLog, job: JobId) -> None:
+        """A tail shows nothing that retention has removed, and everything after that."""
+        append(log, fact(job, "gone"))
+        self.expire(log, job, append(log, fact(job, "kept")))
+        with closing(log.tail()) as tail:
+            placed = [it.recorded for it in tail_to_end(tail)]
+            assert tail.offsets()[log.partition(job)].start == log.oldest(job)
+        assert ["kept"] == names([it for it in placed if it.event.job == job])
 
     def test_a_position_behind_the_end_is_lost(self, log: EventLog, job: JobId) -> None:
         """A follower at an offset that the log has never reached raises `Lost`: it is another

@@ -25,6 +25,7 @@ from ..control.log import (
     Placed,
     Receipt,
     StateRecord,
+    Tail,
     Transactions,
 )
 
@@ -117,6 +118,10 @@ class FaultyEventLog:
     ) -> Iterator[Recorded]:
         self.raise_before("read_all")
         return self.inner.read_all(deadline, known)
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
+        self.raise_before("tail")
+        return self.inner.tail(known)
 
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False

@@ -24,6 +24,7 @@ from . import types as ev
 RECORD_BYTES_MAX = 512 * 1024
 PARTS_MAX = 1 << 17  # partitions or subpartitions of a result
 VERSION = 5
+KIND_HEADER = "headgate-type"
 
 _COUNT_MAX = 1 << 56  # rows, bytes, requests or objects in one event
 _TIME_MS_MAX = 1 << 47
@@ -161,7 +162,7 @@ def headers(event: ev.Event) -> dict[str, bytes]:
     attempt = getattr(event.body, "attempt", None)
     epoch = attempt.epoch if attempt else getattr(event.body, "epoch", "")
     named = {
-        "headgate-type": event.kind,
+        KIND_HEADER: event.kind,
         "headgate-job": event.job,
         "headgate-epoch": str(epoch),
         "headgate-attempt": str(attempt or ""),

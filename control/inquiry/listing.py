@@ -9,7 +9,7 @@ from enum import Enum
 from ..contract import PER_JOB
 from ..events.types import JobRegistered
 from ..ids import JobId
-from ..model.state import JobState
+from ..model.state import JobState, Reads, ResultState, Written
 from ..snapshots.schedule import is_left
 from .neglected import JobLog
 
@@ -87,3 +87,36 @@ def condition_of(state: JobState, registered: JobRegistered | None, silent_ms: i
     if 0 < registered.lease_ms < silent_ms:
         return JobCondition.NEGLECTED
     return JobCondition.RUNNING if state.failed is None else JobCondition.FAILED
+
+
+def phases(result: ResultState) -> list[str]:
+    """Return how far each partition of a result is: pending, writing, consumable, ordered again,
+    released or deleted."""
+    production, is_released = result.production, result.fate.released is not None
+    writing = {a for a, produced in production.attempts.items() if produced is None}
+    begun = {attempt.partition.index for attempt in writing - production.superseded}
+    written = {at for at, winner in production.winners.items() if production.attempts.get(winner)}
+    stored = {attempt.partition.index for attempt in production.attempts}
+
+    def phase(index: int) -> str:
+        if is_released:
+            return "released" if index in stored else "deleted"
+        if index in written:
+            return "consumable"
+        if index in result.reproduction.reproducing:
+            return "again"
+        return "writing" if index in begun else "pending"
+
+    return [phase(index) for index in range(result.registered.partitions)]
+
+
+def written(state: JobState) -> Written:
+    """Return the sums of everything that became consumable in a job."""
+    totals = (result.totals.written for result in state.results.values())
+    return sum(totals, state.forgotten.written)
+
+
+def reads(state: JobState) -> Reads:
+    """Return the sums of everything that readers of a job have taken."""
+    totals = (result.totals.reads for result in state.results.values())
+    return sum(totals, state.forgotten.reads)

@@ -75,18 +75,28 @@ def follow_jobs(
     records: Iterable[Recorded], snapshots: Mapping[JobId, Snapshot]
 ) -> dict[JobId, JobLog]:
     """Replay every job from its snapshot, or from its first record, up to what is wrong."""
-    jobs = {job: JobLog(Replay(job, start), start.position) for job, start in snapshots.items()}
+    jobs = resumed(snapshots)
     for recorded in records:
-        job = recorded.event.job
-        entry = jobs.setdefault(job, JobLog(Replay(job)))
-        entry.position = max(entry.position, recorded.offset + 1)
-        if entry.broken or entry.replay.knows(recorded):
-            continue
+        take(jobs, recorded)
+    return jobs
+
+
+def resumed(snapshots: Mapping[JobId, Snapshot]) -> dict[JobId, JobLog]:
+    """Return the jobs that have snapshots, as far as these have read."""
+    return {job: JobLog(Replay(job, start), start.position) for job, start in snapshots.items()}
+
+
+def take(jobs: dict[JobId, JobLog], recorded: Recorded) -> JobLog:
+    """Replay the next event of its job, and return that job."""
+    job = recorded.event.job
+    entry = jobs.setdefault(job, JobLog(Replay(job)))
+    entry.position = max(entry.position, recorded.offset + 1)
+    if not (entry.broken or entry.replay.knows(recorded)):
         try:
             entry.replay.observe(recorded)
         except Corrupt:
             entry.broken = True
-    return jobs
+    return entry
 
 
 def _judged(replay: Replay, beat_ms: int, now_ms: int) -> Neglected | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, TypeVar
@@ -148,6 +148,11 @@ class KafkaClients:
     def written_offset(self, place: Place) -> int:
         """Return the offset after the newest record, even if an open step still hides it."""
         return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def offsets(self, places: Sequence[Place]) -> list[range]:
+        """Return the offsets that each place holds for a reader of committed records."""
+        first, end = self._offsets(places, _EARLIEST), self._offsets(places, _LATEST)
+        return list(map(range, first, end))
 
     def prepare(self, deadline: Deadline) -> None:
         """Reach the broker, then create the topics or compare their settings.
@@ -302,28 +307,34 @@ class KafkaClients:
         return [p.leader is not None for p in self._ask(futures[name], deadline).partitions]
 
     def _offset(self, place: Place, spec: OffsetSpec, level: IsolationLevel = _COMMITTED) -> int:
+        return self._offsets([place], spec, level)[0]
+
+    def _offsets(
+        self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel = _COMMITTED
+    ) -> list[int]:
         deadline = Deadline.after(self.settings.request_timeout_s)
         while True:
             try:
-                with self.translated(f"asking for the offsets of {place}"):
-                    return self._ask_offset(place, spec, level, deadline)
+                with self.translated(f"asking for the offsets of {places[0]}"):
+                    return self._ask_offsets(places, spec, level, deadline)
             except Unavailable:
                 if deadline.passed:
                     raise
-                self._forget_admin()  # it would go on asking the partition's former leader
+                self._forget_admin()  # it would go on asking a partition's former leader
                 deadline.pause()
 
-    def _ask_offset(
-        self, place: Place, spec: OffsetSpec, level: IsolationLevel, deadline: Deadline
-    ) -> int:
-        there = TopicPartition(place.topic, place.partition)
+    def _ask_offsets(
+        self, places: Sequence[Place], spec: OffsetSpec, level: IsolationLevel, deadline: Deadline
+    ) -> list[int]:
+        there = [TopicPartition(place.topic, place.partition) for place in places]
         futures = self.admin().list_offsets(
-            {there: spec}, isolation_level=level, **self._limit(deadline)
+            dict.fromkeys(there, spec), isolation_level=level, **self._limit(deadline)
         )
-        offset = int(self._ask(futures[there], deadline).offset)
-        if offset < 0:  # the client had no answer
-            raise Unavailable(f"no answer about the offsets of {place}")
-        return offset
+        offsets = [int(self._ask(futures[each], deadline).offset) for each in there]
+        for place, offset in zip(places, offsets, strict=True):
+            if offset < 0:  # the client had no answer
+                raise Unavailable(f"no answer about the offsets of {place}")
+        return offsets
 
     def _limit(self, deadline: Deadline) -> dict[str, float]:
         return {"request_timeout": max(REQUEST_S_MIN, min(deadline.left_s, _ASK_S_MAX))}

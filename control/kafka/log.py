@@ -26,6 +26,7 @@ from .membership import KafkaMembership
 from .records import Place, decoded, job_of, produce, taken_ms
 from .settings import KafkaSettings, TopicSettings
 from .state import Beats, read_state
+from .tail import KafkaTail
 from .transactions import KafkaDecisions
 
 __all__ = ["KafkaEventLog", "KafkaSettings", "TopicSettings"]
@@ -84,6 +85,9 @@ class KafkaEventLog:
             follower.known = {job.encode(): position for job, position in known.items()}
             with closing(follower):
                 yield from read_to(follower, follower.end(), _SCAN_LIMIT, deadline)
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> KafkaTail:
+        return KafkaTail(self._open, known)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
         """Yield the records of the topic that are not valid events. Every reader skips them.

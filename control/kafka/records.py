@@ -10,6 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Prod
 
 from ..errors import Corrupt, Unavailable
 from ..events import codec
+from ..events.codec import KIND_HEADER
 from ..events.types import Event
 
 
@@ -53,6 +54,11 @@ def job_of(message: Message) -> bytes | None:
     """Return the job that the record's key names, or None if the record has no key."""
     key = message.key()
     return key.encode() if isinstance(key, str) else key
+
+
+def is_of_kind(message: Message, kind: type) -> bool:
+    """Return True if a header names this kind of event; a record of another tool has none."""
+    return (KIND_HEADER, kind.__name__.encode()) in (message.headers() or ())
 
 
 def taken_ms(message: Message) -> int:

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from ..clock import SYSTEM_CLOCK, Clock, Deadline
 from ..errors import Closed, Corrupt
 from ..events import codec
-from ..events.types import Event, Recorded
+from ..events.types import Event, Recorded, ResultRegistered
 from ..ids import JobId
-from ..log import Holder, Rejected, is_state_of, partition_of
+from ..log import Holder, Placed, Rejected, is_state_of, partition_of
 from .group import MemoryGroup, MemoryMembership
 from .partitions import LogEntry, MemoryTransactions, Partition, decoded, event_of
 
@@ -112,6 +112,10 @@ class MemoryEventLog:
                     continue
                 if (event := decoded(entry, offset)) is not None:
                     yield Recorded(offset, event, entry.at_ms)
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> MemoryTail:
+        self._check_open()
+        return MemoryTail(self._partitions, self._changed, known)
 
     def read_rejected(self, deadline: Deadline) -> Iterator[Rejected]:
         """Yield the records that are not valid events."""
@@ -211,6 +215,56 @@ class MemoryFollower:
             self.rejected += 1
         else:
             events.append(Recorded(offset, event, entry.at_ms))
+
+
+class MemoryTail:
+    """Reads the committed events of all jobs."""
+
+    def __init__(
+        self, partitions: list[Partition], changed: Condition, known: Mapping[JobId, int]
+    ) -> None:
+        self.rejected = 0
+        self._partitions = partitions
+        self._changed = changed
+        self._known = known
+        self._positions = {partition.number: partition.first for partition in partitions}
+
+    def poll(self, limit: int, timeout_s: float) -> list[Placed]:
+        events: list[Placed] = []
+        with self._changed:
+            self._changed.wait_for(lambda: self._read(limit, events), timeout_s)
+        return events
+
+    def positions(self) -> Mapping[int, int]:
+        return dict(self._positions)
+
+    def offsets(self) -> Mapping[int, range]:
+        with self._changed:
+            return {each.number: range(each.first, each.stable_end) for each in self._partitions}
+
+    def close(self) -> None:
+        """Do nothing: there is no connection to close."""
+
+    def _read(self, limit: int, events: list[Placed]) -> bool:
+        before = sum(self._positions.values())
+        for partition in self._partitions:
+            number = partition.number
+            partition.check(self._positions[number])
+            while self._positions[number] < partition.stable_end and len(events) < limit:
+                offset = self._positions[number]
+                self._positions[number] = offset + 1
+                self._take(number, offset, partition.entries[offset], events)
+        return sum(self._positions.values()) > before
+
+    def _take(self, number: int, offset: int, entry: LogEntry, events: list[Placed]) -> None:
+        if not entry.readable:
+            return
+        if (event := decoded(entry, offset)) is None:
+            self.rejected += 1
+            return
+        is_new = offset >= self._known.get(event.job, 0)
+        if is_new or isinstance(event.body, ResultRegistered):
+            events.append(Placed(number, Recorded(offset, event, entry.at_ms)))
 
 
 class MemoryDecisions(MemoryTransactions):

@@ -15,7 +15,7 @@ from ...connectors.spark.report import JobReport, ResultReport
 from ...control.events import types as ev
 from ...control.inquiry.audit import Audit
 from ...control.inquiry.history import Made
-from ...control.inquiry.listing import ListedJob
+from ...control.inquiry.listing import ListedJob, written
 from ...control.log import Rejected
 from ...control.model.state import JobState, ResultState
 from ...storage.upkeep.fsck import Finding, Findings
@@ -46,7 +46,6 @@ def rejected_fields(record: Rejected) -> Fields:
 def job_fields(listed: ListedJob) -> Fields:
     """Return a job. `stored_bytes` are there now, `written_bytes` were consumable at any time."""
     state, registered = listed.state, listed.registered
-    written = sum(result.totals.written.stored_bytes for result in state.results.values())
     return {
         "job": listed.job,
         "state": listed.condition.value,
@@ -59,7 +58,7 @@ def job_fields(listed: ListedJob) -> Fields:
         "failed": state.failed,
         "exchanges": listed.exchanges,
         "stored_bytes": listed.stored_bytes,
-        "written_bytes": written + state.forgotten.written.stored_bytes,
+        "written_bytes": written(state).stored_bytes,
         "began_ms": listed.began_ms,
         "heard_ms": listed.heard_ms,
         "lease_ms": registered.lease_ms,

@@ -1,6 +1,6 @@
 """Commands that show and check what is in the log: jobs, events, states, attempts, decisions.
 
-None of them opens the store or writes to the log.
+None of them writes to the log, and only `headgate exporter --fsck-seconds` opens the store.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
 from ...control.inquiry.spans import spans
 from ..master_command import spare_collector
+from ..serving import ServerSettings, is_loopback
 from ..target import Target
 from ..traces import send
 from ..ui.log_reader import LogReader
-from ..ui.server import UiServer, UiSettings, is_loopback
+from ..ui.server import UiServer
 from . import fields, lives, views
-from .options import Job, JobOrAll, Json, Utc, out, show, targeted, zone_of
+from .options import Job, JobOrAll, Json, Utc, out, require, show, targeted, zone_of
 
 app = typer.Typer()
 audit_app = typer.Typer(help="Check that every decision follows from the facts in the log.")
@@ -183,8 +184,32 @@ def run_ui(
         token = secrets.token_urlsafe(18)
     spare_collector()
     with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
-        server = UiServer(reader, UiSettings(host, port, token))
+        server = UiServer(reader, ServerSettings(host, port, token))
         out.print(f"serving at {server.url}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
         server.end()
+
+
+@app.command("exporter")
+@targeted
+def run_exporter(
+    target: Target,
+    host: Annotated[str, typer.Option(help="Address to serve at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 9484,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADGATE_METRICS_TOKEN",
+            help="Word that Prometheus must know. Needed where others reach the address.",
+        ),
+    ] = "",
+    fsck_seconds: Annotated[
+        float, typer.Option(help="Interval of comparisons with the bucket; 0 for none.")
+    ] = 0.0,
+) -> None:
+    """Serve the numbers of all jobs for Prometheus, until SIGTERM. Only reads the log."""
+    require("the exporter", "metrics")
+    from ..metrics import exporter
+
+    exporter.run(target, ServerSettings(host, port, token), fsck_seconds, out.print)

@@ -23,6 +23,7 @@ _COLUMNS_MAX = 10_000
 _PACKAGES = {
     "spark": ("pyspark",),
     "embedded": ("moto", "flask", "flask_cors"),
+    "metrics": ("prometheus_client",),
     "stack": ("psutil", "filelock"),
 }
 """The packages of each extra that a command imports."""

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Lock
 
 from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ...control.errors import Invalid, Lost
-from ...control.events.types import Produced, Recorded
 from ...control.ids import JobId, job_id
+from ...control.inquiry.following import FollowedJobs, without_indexes
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, list_jobs
-from ...control.inquiry.neglected import follow_jobs
-from ...control.inquiry.reading import READ_S_MAX, known, read_news
+from ...control.inquiry.reading import READ_S_MAX, known
 from ...control.log import EventLog, Follower, read_to
-from ...control.model.replay import Snapshot
 from ...control.snapshots.resume import follow_all
 
 _EVENTS_MAX = 500
@@ -61,7 +59,7 @@ class LogReader:
         self._listing_lock = Lock()
         self._listing: JobListing | None = None
         self._listing_due_s = 0.0
-        self._snapshots: dict[JobId, Snapshot] = {}
+        self._followed = FollowedJobs(log, clock)
 
     def listing(self) -> JobListing:
         """Return all jobs, as they were at most a few seconds ago.
@@ -79,18 +77,12 @@ class LogReader:
             return self._listing
 
     def _listed(self) -> JobListing:
-        snapshots = self._snapshots or known(self._log, "")
-        beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
-        jobs = follow_jobs(read_news(self._log, "", snapshots), snapshots)
-        # A job that does not explain itself is read from its start again, and found broken again.
-        self._snapshots = snapshots | {
-            job: entry.replay.snapshot(entry.position)
-            for job, entry in jobs.items()
-            if not entry.broken
-        }
+        deadline = Deadline.after(READ_S_MAX)
+        self._followed.read_to_end(deadline)
+        beats = self._log.read_beats(None, deadline)
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([self.clock.now_ms(), *beats.values()])
-        return JobListing(tuple(list_jobs(jobs, beats, now_ms)), now_ms)
+        return JobListing(tuple(list_jobs(self._followed.jobs, beats, now_ms)), now_ms)
 
     @contextmanager
     def history(self, job: str) -> Iterator[JobHistory]:
@@ -121,6 +113,8 @@ class LogReader:
                 with watched.lock:
                     watched.close()
             self._watched.clear()
+        with self._listing_lock:
+            self._followed.close()
 
     def _of(self, job: JobId) -> _Watched:
         """Return a job, and forget the jobs at which nobody has looked for a while."""
@@ -144,7 +138,7 @@ class LogReader:
         follower, history = watched.follower, watched.history
         try:
             history.take(
-                map(_without_indexes, read_to(follower, follower.end(), _EVENTS_MAX, deadline))
+                map(without_indexes, read_to(follower, follower.end(), _EVENTS_MAX, deadline))
             )
         except Lost:  # nobody looked for longer than the log keeps events: start again
             watched.close()
@@ -153,13 +147,3 @@ class LogReader:
             watched.close()
             raise Invalid(f"the log has no events of job {job}")
         return history
-
-
-def _without_indexes(recorded: Recorded) -> Recorded:
-    """Drop the indexes of segments, which no page shows: those of a wide result have 100 MB."""
-    body = recorded.event.body
-    if not isinstance(body, Produced):
-        return recorded
-    segments = tuple(replace(segment, index=b"") for segment in body.segments)
-    event = replace(recorded.event, body=replace(body, segments=segments))
-    return replace(recorded, event=event)

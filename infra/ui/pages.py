@@ -20,7 +20,7 @@ from ...control.ids import AttemptId, PartitionId, ResultId
 from ...control.inquiry.audit import audit
 from ...control.inquiry.history import why
 from ...control.inquiry.job_history import JobHistory
-from ...control.inquiry.listing import ListedJob, condition_of
+from ...control.inquiry.listing import ListedJob, condition_of, phases
 from ...control.model.state import JobState, ResultState
 from ..cli import fields
 from ..cli.lives import Times, event_times
@@ -113,7 +113,7 @@ def job_page(moment: Moment, beat_ms: int) -> fields.Fields:
     exchanges = [
         {
             **reported[name],
-            **_counts(result, _phases(result)),
+            **_counts(result, phases(result)),
             "inputs": result.registered.inputs,
             "times": steps.get(name, {}),
         }
@@ -208,15 +208,15 @@ def exchange_page(moment: Moment, name: str) -> fields.Fields:
     registered = (it.event.time_ms for it in own if isinstance(it.event.body, ev.ResultRegistered))
     first_ms = next(registered, own[0].event.time_ms if own else 0)
     reported = fields.report_fields(job_report(moment.state))["exchanges"]
-    reads, times, phases = _reads(own, first_ms), event_times(own), _phases(result)
+    reads, times, reached = _reads(own, first_ms), event_times(own), phases(result)
     return {
         "moment": moment.fields(),
         "job": moment.history.job,
         "first_ms": first_ms,
         "exchange": next(entry for entry in reported if entry["result"] == name)
-        | _counts(result, phases)
+        | _counts(result, reached)
         | {"inputs": result.registered.inputs},
-        "phases": phases,
+        "phases": reached,
         "attempts": _attempts(own, times, result, first_ms),
         "reads": reads,
         "outliers": _outliers(times, result, moment.now_ms) + _uneven_reads(reads),
@@ -236,7 +236,7 @@ def _is_about(body: ev.Body, result: ResultId) -> bool:
     return about == result
 
 
-def _counts(result: ResultState, phases: Iterable[str]) -> fields.Fields:
+def _counts(result: ResultState, reached: Iterable[str]) -> fields.Fields:
     """Return the counts that `headgate state` shows, and those of partitions in each phase."""
     return {
         "complete": result.complete,
@@ -246,28 +246,8 @@ def _counts(result: ResultState, phases: Iterable[str]) -> fields.Fields:
         "expires_ms": result.fate.expires_ms,
         "tracked": result.fate.tracked,
         "again": len(result.reproduction.reproducing),
-        "reached": dict(Counter(phases)),
+        "reached": dict(Counter(reached)),
     }
-
-
-def _phases(result: ResultState) -> list[str]:
-    """Return how far each partition is, by the state alone."""
-    production, is_released = result.production, result.fate.released is not None
-    writing = {a for a, produced in production.attempts.items() if produced is None}
-    begun = {attempt.partition.index for attempt in writing - production.superseded}
-    written = {at for at, winner in production.winners.items() if production.attempts.get(winner)}
-    stored = {attempt.partition.index for attempt in production.attempts}
-
-    def phase(index: int) -> str:
-        if is_released:
-            return "released" if index in stored else "deleted"
-        if index in written:
-            return "consumable"
-        if index in result.reproduction.reproducing:
-            return "again"
-        return "writing" if index in begun else "pending"
-
-    return [phase(index) for index in range(result.registered.partitions)]
 
 
 def _attempts(

@@ -1,41 +1,27 @@
 """Serve the live page over HTTP: static files, values as JSON, and a stream of news.
 
-Guarantees: only GET and HEAD are answered, and nothing is written to the log. Whoever reaches the
-server through a name that is not this machine's, or lacks the token if there is one, gets nothing.
+Guarantees that nothing is written to the log.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import re
-import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from hmac import compare_digest
-from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from ipaddress import ip_address
 from threading import BoundedSemaphore, Event
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from ...control.clock import PACE, Deadline
 from ...control.errors import HeadgateError, Invalid
 from ..cli.fields import Fields
+from ..serving import PLAIN, GuardedHandler, GuardedServer, Query, ServerSettings
 from . import pages
 from .log_reader import LogReader
 
-_LOG = logging.getLogger(__name__)
-_PORT = re.compile(r":[0-9]{1,5}$")
-_HERE = ("localhost", "127.0.0.1", "[::1]")
-_EVERYWHERE = ("0.0.0.0", "::")
 _STREAMS_MAX = 64
 _SILENCE_S_MAX = 10.0  # a stream says something so often, to notice that nobody listens any more
 _AFTER_ERROR_S = 2.0
-_REQUEST_S_MAX = 30.0
 _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "/": ("index.html", "text/html; charset=utf-8"),
@@ -45,148 +31,44 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
         "/page.css": ("page.css", "text/css; charset=utf-8"),
     }
 )
-_HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "Cache-Control": "no-store",
-        "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-        "Referrer-Policy": "no-referrer",
-        "X-Content-Type-Options": "nosniff",
-    }
-)
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches a server at the address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class UiSettings:
-    host: str = "127.0.0.1"
-    port: int = 0
-    """The port; 0 for any that is free."""
-    token: str = field(default="", repr=False)
-    """The word that a viewer must know; empty if everybody on this machine may look.
-
-    Needed at an address that others reach.
-    """
-
-    def __post_init__(self) -> None:
-        if not self.token and not is_loopback(self.host):
-            raise Invalid(f"others reach {self.host}: viewers need a token there")
-
-
-class UiServer(ThreadingHTTPServer):
-    """Answers each request in a thread of its own."""
-
-    daemon_threads = True
-
-    def __init__(self, reader: LogReader, settings: UiSettings) -> None:
+class UiServer(GuardedServer):
+    def __init__(self, reader: LogReader, settings: ServerSettings) -> None:
         self.reader = reader
-        self.settings = settings
         self.ending = Event()
         self.streams = BoundedSemaphore(_STREAMS_MAX)
-        if ":" in settings.host:
-            self.address_family = socket.AF_INET6
-        try:
-            super().__init__((settings.host, settings.port), _Handler)
-        except OSError as exc:
-            raise Invalid(f"cannot serve at {settings.host}, port {settings.port}: {exc}") from exc
+        super().__init__(settings, _Handler)
 
     @property
     def url(self) -> str:
         """Return the address at which a viewer begins."""
-        host = self.settings.host
-        if host in _EVERYWHERE:
-            host = socket.gethostname()
-        elif ":" in host:
-            host = f"[{host}]"
         token = f"?token={self.settings.token}" if self.settings.token else ""
-        return f"http://{host}:{self.server_address[1]}/{token}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write no traceback for a viewer that is gone."""
-        _LOG.debug("a request of %s ended early", client_address, exc_info=True)
+        return f"{super().url}{token}"
 
     def end(self) -> None:
         """Stop to answer; streams end with their next look."""
         self.ending.set()
-        self.shutdown()
-        self.server_close()
+        super().end()
 
 
-@dataclass(frozen=True, slots=True)
-class _Query:
-    """The path and the parameters of a request, each given once."""
-
-    path: str
-    parameters: Mapping[str, str]
-
-    @classmethod
-    def of(cls, target: str) -> _Query:
-        split = urlsplit(target)
-        named = parse_qs(split.query, keep_blank_values=True)
-        return cls(split.path, {name: texts[-1] for name, texts in named.items()})
-
-    def text(self, name: str) -> str:
-        if not (text := self.parameters.get(name, "")):
-            raise Invalid(f"the parameter {name} is missing")
-        return text
-
-    def number(self, name: str) -> int | None:
-        text = self.parameters.get(name, "")
-        if text and not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise Invalid(f"the parameter {name} is not a number")
-        return int(text) if text else None
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(GuardedHandler):
     server: UiServer
-    protocol_version = "HTTP/1.1"
-    server_version = "headgate"
-    sys_version = ""
-    timeout = _REQUEST_S_MAX
 
-    def do_GET(self) -> None:
-        query = _Query.of(self.path)
-        if not self._is_welcome(query):
-            self._answer(403, "text/plain; charset=utf-8", b"headgate ui: the token is missing\n")
-        elif "token" in query.parameters and self.server.settings.token:
+    def respond(self, query: Query) -> None:
+        if "token" in query.parameters and self.server.settings.token:
             # The word leaves the address, so that it is neither bookmarked nor seen on a screen.
-            cookie = f"{self._cookie}={self.server.settings.token}; HttpOnly; SameSite=Lax; Path=/"
-            self._answer(303, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
+            cookie = f"{self.cookie}={self.server.settings.token}; HttpOnly; SameSite=Lax; Path=/"
+            self.answer(303, PLAIN, b"", {"Location": "/", "Set-Cookie": cookie})
         elif query.path in _STATIC:
             name, kind = _STATIC[query.path]
-            self._answer(200, kind, files(__package__).joinpath("static", name).read_bytes())
+            self.answer(200, kind, files(__package__).joinpath("static", name).read_bytes())
         elif query.path == "/api/news":
             self._stream(query)
         elif (page := _PAGES.get(query.path)) is not None:
             self._show(lambda: page(self.server.reader, query))
         else:
-            self._answer(404, "text/plain; charset=utf-8", b"there is no such page\n")
-
-    do_HEAD = do_GET
-
-    @property
-    def _cookie(self) -> str:
-        """Return the name of the cookie: browsers send cookies to all ports of a machine."""
-        return f"headgate-{self.server.server_address[1]}"
-
-    def _is_welcome(self, query: _Query) -> bool:
-        """Return True for a viewer who knows the token. Without a token, only names of this machine
-        are answered: a page of the internet whose name leads here cannot read the log."""
-        token = self.server.settings.token
-        if not token:
-            return _PORT.sub("", self.headers.get("Host", "")) in _HERE
-        try:
-            morsel = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
-        except CookieError:
-            morsel = None
-        words = (query.parameters.get("token", ""), "" if morsel is None else morsel.value)
-        return any(compare_digest(word.encode(), token.encode()) for word in words)
+            self.answer(404, PLAIN, b"there is no such page\n")
 
     def _show(self, page: Callable[[], Fields]) -> None:
         try:
@@ -196,31 +78,16 @@ class _Handler(BaseHTTPRequestHandler):
         except HeadgateError as exc:
             status, value = 503, {"error": str(exc)}
         body = json.dumps(value, separators=(",", ":")).encode()
-        self._answer(status, "application/json", body)
+        self.answer(status, "application/json", body)
 
-    def _answer(
-        self, status: int, kind: str, body: bytes, more: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
-        self.send_response(status)
-        headers = {"Content-Type": kind, "Content-Length": str(len(body))}
-        for name, text in {**_HEADERS, **headers, **more}.items():
-            self.send_header(name, text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _stream(self, query: _Query) -> None:
+    def _stream(self, query: Query) -> None:
         """Tell of news, until the viewer goes: of one job, or of the list of jobs."""
         if not self.server.streams.acquire(blocking=False):
-            self._answer(503, "text/plain; charset=utf-8", b"too many viewers\n")
+            self.answer(503, PLAIN, b"too many viewers\n")
             return
         try:
             self.close_connection = True
-            self.send_response(200)
-            headers = {"Content-Type": "text/event-stream", "Connection": "close"}
-            for name, text in {**_HEADERS, **headers}.items():
-                self.send_header(name, text)
-            self.end_headers()
+            self.head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
             if self.command != "HEAD":
                 self._send_news(query.parameters.get("job", ""))
         finally:
@@ -239,9 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 seen, silence = news, Deadline.after(_SILENCE_S_MAX)
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        _LOG.debug(format, *arguments)
-
 
 def _news(reader: LogReader, job: str) -> Mapping[str, Any]:
     """Return a value that changes when there is something new to show."""
@@ -252,31 +116,31 @@ def _news(reader: LogReader, job: str) -> Mapping[str, Any]:
     return {"jobs": hash(tuple((it.job, it.heard_ms, it.condition) for it in listing.jobs))}
 
 
-def _jobs(reader: LogReader, query: _Query) -> Fields:
+def _jobs(reader: LogReader, query: Query) -> Fields:
     return pages.jobs_page(reader.listing())
 
 
-def _job(reader: LogReader, query: _Query) -> Fields:
+def _job(reader: LogReader, query: Query) -> Fields:
     job = query.text("job")
     beat_ms = reader.beat_ms(job)
     return _at_moment(reader, query, lambda moment: pages.job_page(moment, beat_ms))
 
 
-def _exchange(reader: LogReader, query: _Query) -> Fields:
+def _exchange(reader: LogReader, query: Query) -> Fields:
     result = query.text("result")
     return _at_moment(reader, query, lambda moment: pages.exchange_page(moment, result))
 
 
-def _partition(reader: LogReader, query: _Query) -> Fields:
+def _partition(reader: LogReader, query: Query) -> Fields:
     result, index = query.text("result"), query.number("partition") or 0
     return _at_moment(reader, query, lambda moment: pages.partition_page(moment, result, index))
 
 
-def _audit(reader: LogReader, query: _Query) -> Fields:
+def _audit(reader: LogReader, query: Query) -> Fields:
     return _at_moment(reader, query, pages.audit_page)
 
 
-def _at_moment(reader: LogReader, query: _Query, page: Callable[[pages.Moment], Fields]) -> Fields:
+def _at_moment(reader: LogReader, query: Query, page: Callable[[pages.Moment], Fields]) -> Fields:
     """Return a page of a job at an offset (`at`), at its n-th event (`event`), or now."""
     with reader.history(query.text("job")) as history:
         at, event = query.number("at"), query.number("event")
@@ -285,7 +149,7 @@ def _at_moment(reader: LogReader, query: _Query, page: Callable[[pages.Moment], 
         return page(pages.Moment.of(history, at, reader.clock.now_ms()))
 
 
-_PAGES: Mapping[str, Callable[[LogReader, _Query], Fields]] = MappingProxyType(
+_PAGES: Mapping[str, Callable[[LogReader, Query], Fields]] = MappingProxyType(
     {
         "/api/jobs": _jobs,
         "/api/job": _job,

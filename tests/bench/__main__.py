@@ -15,6 +15,7 @@ from . import (
     core,
     elastic,
     exchange,
+    exporter,
     first,
     fixed,
     master,
@@ -37,6 +38,7 @@ _ALONE: dict[str, Callable[[argparse.Namespace], Iterable[RenderableType]]] = {
     "transfer": lambda chosen: [transfer.run(chosen.rounds, tuple(chosen.counts))],
     "recovery": lambda chosen: [recovery.run(chosen.events)],
     "scale": lambda chosen: scale.run(chosen.page),
+    "exporter": lambda chosen: [exporter.run(chosen.events)],
     "among": lambda chosen: [among.run(chosen.events)],
     "master": lambda chosen: [
         master.run(chosen.rounds, chosen.places),

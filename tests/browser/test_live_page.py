@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
+from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.log_reader import LogReader
-from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.infra.ui.server import UiServer
 
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, other_jobs
@@ -63,7 +64,7 @@ def log() -> TimedLog:
 
 
 @contextmanager
-def serving(log: TimedLog, settings: UiSettings) -> Iterator[UiServer]:
+def serving(log: TimedLog, settings: ServerSettings) -> Iterator[UiServer]:
     with closing(LogReader(log)) as reader:
         server = UiServer(reader, settings)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -75,7 +76,7 @@ def serving(log: TimedLog, settings: UiSettings) -> Iterator[UiServer]:
 
 @pytest.fixture
 def server(log: TimedLog) -> Iterator[UiServer]:
-    with serving(log, UiSettings()) as server:
+    with serving(log, ServerSettings()) as server:
         yield server
 
 
@@ -246,7 +247,7 @@ def test_a_lost_server_shows_and_comes_back(page: Page, server: UiServer, log: T
     port = server.server_address[1]
     server.end()
     expect(page.locator("#pulse")).to_have_text("not connected")
-    with serving(log, UiSettings(port=port)):
+    with serving(log, ServerSettings(port=port)):
         expect(page.locator("#pulse")).to_have_text("live")
 
 
@@ -272,7 +273,7 @@ def test_ten_thousand_partitions_are_drawn(page: Page, server: UiServer, log: Ti
 def test_a_token_is_asked_for_once(page: Page, log: TimedLog) -> None:
     """The address with the token opens the page, and is not seen again."""
     ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms())
-    with serving(log, UiSettings(token="secret")) as server:
+    with serving(log, ServerSettings(token="secret")) as server:
         plain = server.url.split("?")[0]
         page.goto(plain)
         expect(page.locator("body")).to_contain_text("the token is missing")

@@ -13,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Message, Producer, Top
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.errors import Fenced, Invalid, Unavailable
+from headgate.control.errors import Fenced, Invalid, Lost, Unavailable
 from headgate.control.ids import JobId
 from headgate.control.kafka import state as kafka_state
 from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
@@ -21,7 +21,14 @@ from headgate.control.log import EventLog, partition_of
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.devstack import stack
 from headgate.infra.embedded import EmbeddedStack, start_embedded
-from headgate.testing.event_log_basics import LIMIT_S, EventLogBasics, append, decision, fact
+from headgate.testing.event_log_basics import (
+    LIMIT_S,
+    EventLogBasics,
+    append,
+    decision,
+    fact,
+    tail_until,
+)
 from headgate.testing.event_log_suite import EventLogSuite
 
 
@@ -150,6 +157,21 @@ class TestKafkaEventLog(KafkaFaults, EventLogSuite):
     def written(admin: AdminClient, place: TopicPartition) -> int:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return int(admin.list_offsets({place: latest})[place].result(LIMIT_S).offset)
+
+    def test_a_tail_is_lost_with_its_events(
+        self, log: EventLog, job: JobId, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A tail whose next events the log has forgotten says so at each call."""
+        assert isinstance(log, KafkaEventLog)
+        at = append(log, fact(job, "gone"))
+        self.expire(log, job, at + 1)
+        clients, offsets = log._clients, log._clients.offsets
+        monkeypatch.setattr(clients, "offsets", lambda places: [range(at)] * len(places))
+        with closing(log.tail()) as tail:
+            monkeypatch.setattr(clients, "offsets", offsets)
+            for _ in range(2):
+                with pytest.raises(Lost, match="no longer holds offset 0"):
+                    tail_until(tail, JobId("never"))
 
     def test_a_topic_made_anew_is_another_log(self, settings: KafkaSettings) -> None:
         """A topic that was deleted and made again has another identity, so that old snapshots do

@@ -52,6 +52,7 @@ def exchange(
     close: bool,
     settings: MasterSettings | None = None,
     place: str = "",
+    result: ResultId = RESULT,
 ) -> None:
     """Run one exchange through the real master and writers; every partition becomes consumable."""
     store = MemoryBlobStore(objects)
@@ -64,12 +65,12 @@ def exchange(
     environment = ObjectStoreEnvironment(JOB, log, MemoryBlobStore(objects), "root", Limits())
     descriptor = master.register_partition_with_producer(
         JOB,
-        PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "repartition"),
+        PartitionDescriptor(result, PARTITIONS, SUBPARTITIONS, "", "repartition"),
         ProducerDescriptor(0, PARTITIONS),
     ).result(WAIT_S)
     batch = pa.record_batch({"a": pa.array(range(100))})
     for index in range(PARTITIONS):
-        attempt = AttemptId(PartitionId(RESULT, index), descriptor.epoch, index)
+        attempt = AttemptId(PartitionId(result, index), descriptor.epoch, index)
         deployment = ResultPartitionDeployment(attempt, SUBPARTITIONS, batch.schema, "lz4")
         writer = environment.create_result_partition_writer(deployment)
         writer.write(batch, np.arange(100) % SUBPARTITIONS)

@@ -24,6 +24,8 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, JobId, PartitionId, ResultId
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
+from headgate.control.snapshots import records
+from headgate.control.snapshots.records import Standing
 
 from .steps import StoppedClock
 
@@ -116,6 +118,13 @@ class ScriptedJob:
 
     def close(self) -> None:
         self.state(JobUnregistered("closed"), by="driver")
+
+    def keep_snapshot(self) -> int:
+        """Write a snapshot of the job as it is now, and return its position."""
+        position = self.log.written(self.job)
+        written, _ = records.write(self._replay.snapshot(position), Standing())
+        records.keep_all(self._decisions, written, position)
+        return position
 
     def _decide(self) -> None:
         due = tuple(self._replay.due)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from headgate.control.memory.log import MemoryEventLog
+from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.log_reader import LogReader
-from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.infra.ui.server import UiServer
 
 from .scripted_jobs import TimedLog
 
@@ -23,9 +24,9 @@ ANSWER_S_MAX = 10.0
 class Viewer:
     """Asks a server that runs in a thread."""
 
-    def __init__(self, log: MemoryEventLog, settings: UiSettings | None = None) -> None:
+    def __init__(self, log: MemoryEventLog, settings: ServerSettings | None = None) -> None:
         self.reader = LogReader(log)
-        self.server = UiServer(self.reader, settings or UiSettings())
+        self.server = UiServer(self.reader, settings or ServerSettings())
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()

@@ -104,4 +104,6 @@ def test_the_metadata_stand_alone(shipped: dict[str, bytes]) -> None:
         "Apache-2.0",
         ">=3.11",
     )
-    assert {"spark", "embedded", "stack", "testing"} == set(metadata.get_all("Provides-Extra", []))
+    assert {"spark", "embedded", "metrics", "stack", "testing"} == set(
+        metadata.get_all("Provides-Extra", [])
+    )

@@ -28,6 +28,7 @@ WITHOUT_EXTRAS = {
     "headgate doctor": (1, "pip install 'headgate[spark]'"),
     "headgate run application.py": (1, "pip install 'headgate[spark]'"),
     "headgate start-up-hook --remove": (0, " is gone"),
+    "headgate exporter": (2, "error: the exporter needs prometheus_client: pip install"),
     "headgate events": (2, "error: no broker is set: give --broker"),
     f"headgate events {NOWHERE}": (2, "error: looking for topic headgate.events, bootstrap"),
     f"headgate state --job j {NOWHERE}": (2, "error: looking for headgate.state: "),

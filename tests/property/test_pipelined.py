@@ -36,7 +36,7 @@ from headgate.control.events.types import (
 )
 from headgate.control.events.types import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
-from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt
+from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, Tail
 from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
@@ -242,6 +242,9 @@ class Watched:
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
         return self.world.log.read_all(deadline, known)
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
+        raise AssertionError("no executor follows all jobs")
 
     def read_state(
         self, job: JobId | None, deadline: Deadline, whole: bool = False

@@ -20,7 +20,15 @@ from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events.types import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
 from headgate.control.kafka.settings import KafkaSettings
-from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
+from headgate.control.log import (
+    Decisions,
+    Follower,
+    Holder,
+    Membership,
+    Receipt,
+    StateRecord,
+    Tail,
+)
 from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
 
@@ -265,6 +273,9 @@ class SimLog:
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})
     ) -> Iterator[Recorded]:
         return self.broker.memory.read_all(deadline, known)
+
+    def tail(self, known: Mapping[JobId, int] = MappingProxyType({})) -> Tail:
+        return self.broker.memory.tail(known)
 
     def close(self) -> None:
         """Do nothing: all processes share the broker."""

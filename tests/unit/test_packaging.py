@@ -77,7 +77,10 @@ def test_every_import_is_declared(project: dict[str, Any]) -> None:
     ]
     imported = {name for module in modules for name in imports(module)} - sys.stdlib_module_names
     homes = metadata.packages_distributions()
-    foreign = {name: set(homes.get(name, ())) for name in imported - {"headgate", "tests"}}
+    foreign = {
+        name: {home.lower().replace("_", "-") for home in homes.get(name, ())}
+        for name in imported - {"headgate", "tests"}
+    }
     undeclared = {name for name, packages in foreign.items() if not packages & declared(project)}
     assert undeclared - IMPLIED == set()
 

@@ -76,6 +76,7 @@ USES: dict[str, Callable[[FaultyEventLog], object]] = {
     "read_beats": lambda log: log.read_beats(None, LIMIT),
     "read_state": lambda log: log.read_state(None, LIMIT),
     "retention_ms": lambda log: log.retention_ms(LIMIT),
+    "tail": lambda log: log.tail(),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,11 +12,13 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid
-from headgate.control.events.types import ExecutorLost, Recorded
+from headgate.control.events.types import ExecutorLost
 from headgate.control.ids import JobId
-from headgate.control.memory.log import MemoryFollower
+from headgate.control.log import Placed
+from headgate.control.memory.log import MemoryFollower, MemoryTail
+from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.log_reader import LogReader
-from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.infra.ui.server import UiServer
 
 from ..doubles.commands import KeptLog, ran
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
@@ -77,17 +78,18 @@ def test_the_list_of_jobs_goes_on_from_what_it_knows(
     job.register("r", 1, 1, "x")
     ScriptedJob(timed, "k")
     assert 1 == len(reader.listing().jobs)
-    known_before: list[Mapping[JobId, int]] = []
-    read_all = timed.read_all
+    read: list[Placed] = []
+    poll = MemoryTail.poll
 
-    def watched(deadline: Deadline, known: Mapping[JobId, int]) -> Iterator[Recorded]:
-        known_before.append(known)
-        return read_all(deadline, known)
+    def watched(tail: MemoryTail, limit: int, timeout_s: float) -> list[Placed]:
+        events = poll(tail, limit, timeout_s)
+        read.extend(events)
+        return events
 
-    monkeypatch.setattr(timed, "read_all", watched)
+    monkeypatch.setattr(MemoryTail, "poll", watched)
     clock.at_ms += 3_000
     assert [(it.job, it.exchanges) for it in reader.listing().jobs] == [("j", 1), ("k", 0)]
-    assert [["j"]] == [list(known) for known in known_before]
+    assert [3, 2] == [sum(it.recorded.event.job == job for it in read) for job in ("j", "k")]
     reader.close()
 
 
@@ -210,7 +212,7 @@ def test_other_names_of_this_machine_are_refused(viewer: Viewer) -> None:
 
 def test_a_token_opens_the_page(timed: TimedLog) -> None:
     """Viewers give a token once: the address loses it, and a cookie has it from then on."""
-    viewer = Viewer(timed, UiSettings(token="secret"))
+    viewer = Viewer(timed, ServerSettings(token="secret"))
     try:
         for path in ("/", "/page.js", "/api/jobs", "/api/news", "/?token=wrong"):
             with viewer.ask(path) as answer:
@@ -231,7 +233,7 @@ def test_a_token_opens_the_page(timed: TimedLog) -> None:
 def test_a_wide_address_needs_a_token() -> None:
     """A server that others reach refuses to start without a token."""
     with pytest.raises(Invalid, match="need a token"):
-        UiSettings(host="0.0.0.0")
+        ServerSettings(host="0.0.0.0")
 
 
 class _Unwritable(TimedLog):

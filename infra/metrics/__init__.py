@@ -1,0 +1,1 @@
+"""The numbers of all jobs of a log, for Prometheus."""
