@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    MemberDescription,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -106,8 +107,8 @@ class KafkaClients:
         numbers = range(count) if job is None else (partition_of(job, count),)
         return [Place(topic, number) for number in numbers]
 
-    def consumer(self, group: str) -> Consumer:
-        return self._make(Consumer, self.settings.reading(group))
+    def consumer(self, group: str, **more: str) -> Consumer:
+        return self._make(Consumer, self.settings.reading(group) | more)
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
@@ -148,6 +149,16 @@ class KafkaClients:
     def written_offset(self, place: Place) -> int:
         """Return the offset after the newest record, even if an open step still hides it."""
         return self._offset(place, _LATEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def members(self, group: str, deadline: Deadline) -> list[MemberDescription]:
+        """Return the members of a consumer group; none if there is no such group."""
+        futures = self.admin().describe_consumer_groups([group], **self._limit(deadline))
+        try:
+            return list(self._ask(futures[group], deadline).members)
+        except KafkaException as exc:
+            if exc.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise translate(exc.args[0], f"asking for the members of {group}") from exc
 
     def prepare(self, deadline: Deadline) -> None:
         """Reach the broker, then create the topics or compare their settings.

@@ -5,7 +5,7 @@ Nothing is read unless somebody asks. Threads may share a reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -18,13 +18,15 @@ from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, list_jobs
 from ...control.inquiry.neglected import follow_jobs
 from ...control.inquiry.reading import READ_S_MAX, known, read_news
-from ...control.log import EventLog, Follower, read_to
+from ...control.log import EventLog, Follower, MasterGroup, read_to
 from ...control.model.replay import Snapshot
 from ...control.snapshots.resume import follow_all
+from .masters import Decider, DecisionCounts
 
 _EVENTS_MAX = 500
 _IDLE_S = 120.0  # a job at which nobody looks for so long is read from its start when it is wanted
 _LISTING_S_MIN = 2.0
+_GROUP_S_MAX = 10.0
 _LISTING_SHARE = 10  # to list the jobs takes at most this part of the time
 
 
@@ -33,6 +35,9 @@ class JobListing:
     jobs: tuple[ListedJob, ...]
     now_ms: int
     """The time for which the conditions and ages of the jobs hold."""
+    due: Mapping[JobId, int]
+    """The number of decisions that each job waits for, if it waits for any."""
+    deciders: tuple[Decider, ...]
 
 
 class _Watched:
@@ -61,6 +66,10 @@ class LogReader:
         self._listing_lock = Lock()
         self._listing: JobListing | None = None
         self._listing_due_s = 0.0
+        self._counts = DecisionCounts()
+        self._group_lock = Lock()
+        self._group: MasterGroup | None = None
+        self._group_due_s = 0.0
         self._snapshots: dict[JobId, Snapshot] = {}
 
     def listing(self) -> JobListing:
@@ -81,7 +90,8 @@ class LogReader:
     def _listed(self) -> JobListing:
         snapshots = self._snapshots or known(self._log, "")
         beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
-        jobs = follow_jobs(read_news(self._log, "", snapshots), snapshots)
+        records = self._counts.watch(read_news(self._log, "", snapshots))
+        jobs = follow_jobs(records, snapshots)
         # A job that does not explain itself is read from its start again, and found broken again.
         self._snapshots = snapshots | {
             job: entry.replay.snapshot(entry.position)
@@ -90,7 +100,24 @@ class LogReader:
         }
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([self.clock.now_ms(), *beats.values()])
-        return JobListing(tuple(list_jobs(jobs, beats, now_ms)), now_ms)
+        due = {job: len(entry.replay.due) for job, entry in jobs.items() if entry.replay.due}
+        deciders = self._counts.deciders(now_ms)
+        return JobListing(tuple(list_jobs(jobs, beats, now_ms)), now_ms, due, deciders)
+
+    def group(self) -> MasterGroup:
+        """Return the group of masters, as it was at most a few seconds ago.
+
+        Raises:
+            Unavailable: the log does not answer.
+        """
+        with self._group_lock:
+            if self._group is None or self.clock.monotonic_s() >= self._group_due_s:
+                self._group = self._log.group(Deadline.after(_GROUP_S_MAX))
+                self._group_due_s = self.clock.monotonic_s() + _LISTING_S_MIN
+            return self._group
+
+    def partition(self, job: JobId) -> int:
+        return self._log.partition(job)
 
     @contextmanager
     def history(self, job: str) -> Iterator[JobHistory]:

@@ -27,6 +27,7 @@ from ...control.errors import HeadgateError, Invalid
 from ..cli.fields import Fields
 from . import pages
 from .log_reader import LogReader
+from .masters import masters_page
 
 _LOG = logging.getLogger(__name__)
 _PORT = re.compile(r":[0-9]{1,5}$")
@@ -41,6 +42,7 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
         "/": ("index.html", "text/html; charset=utf-8"),
         "/page.js": ("page.js", "text/javascript; charset=utf-8"),
         "/exchange.js": ("exchange.js", "text/javascript; charset=utf-8"),
+        "/masters.js": ("masters.js", "text/javascript; charset=utf-8"),
         "/icon.svg": ("icon.svg", "image/svg+xml"),
         "/page.css": ("page.css", "text/css; charset=utf-8"),
     }
@@ -210,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _stream(self, query: _Query) -> None:
-        """Tell of news, until the viewer goes: of one job, or of the list of jobs."""
+        """Tell of news, until the viewer goes: of one job, of the masters, or of all jobs."""
         if not self.server.streams.acquire(blocking=False):
             self._answer(503, "text/plain; charset=utf-8", b"too many viewers\n")
             return
@@ -222,15 +224,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, text)
             self.end_headers()
             if self.command != "HEAD":
-                self._send_news(query.parameters.get("job", ""))
+                self._send_news(query)
         finally:
             self.server.streams.release()
 
-    def _send_news(self, job: str) -> None:
+    def _send_news(self, query: _Query) -> None:
         seen, silence, pause_s = None, Deadline.after(0), 0.0
         while not self.server.ending.wait(pause_s):
             try:
-                news, pause_s = _news(self.server.reader, job), PACE.poll_s
+                news, pause_s = _news(self.server.reader, query), PACE.poll_s
             except HeadgateError as exc:
                 news, pause_s = {"error": str(exc)}, _AFTER_ERROR_S
             if news != seen or silence.passed:
@@ -243,11 +245,13 @@ class _Handler(BaseHTTPRequestHandler):
         _LOG.debug(format, *arguments)
 
 
-def _news(reader: LogReader, job: str) -> Mapping[str, Any]:
+def _news(reader: LogReader, query: _Query) -> Mapping[str, Any]:
     """Return a value that changes when there is something new to show."""
-    if job:
+    if job := query.parameters.get("job", ""):
         with reader.history(job) as history:
             return {"events": len(history.records)}
+    if "masters" in query.parameters:
+        return {"masters": hash(json.dumps(_group(reader)))}
     listing = reader.listing()
     return {"jobs": hash(tuple((it.job, it.heard_ms, it.condition) for it in listing.jobs))}
 
@@ -260,6 +264,15 @@ def _job(reader: LogReader, query: _Query) -> Fields:
     job = query.text("job")
     beat_ms = reader.beat_ms(job)
     return _at_moment(reader, query, lambda moment: pages.job_page(moment, beat_ms))
+
+
+def _masters(reader: LogReader, query: _Query) -> Fields:
+    return {"now_ms": reader.listing().now_ms, **_group(reader)}
+
+
+def _group(reader: LogReader) -> Fields:
+    listing, group = reader.listing(), reader.group()
+    return masters_page(group, listing.deciders, listing.jobs, listing.due, reader.partition)
 
 
 def _exchange(reader: LogReader, query: _Query) -> Fields:
@@ -289,6 +302,7 @@ _PAGES: Mapping[str, Callable[[LogReader, _Query], Fields]] = MappingProxyType(
     {
         "/api/jobs": _jobs,
         "/api/job": _job,
+        "/api/masters": _masters,
         "/api/exchange": _exchange,
         "/api/partition": _partition,
         "/api/audit": _audit,

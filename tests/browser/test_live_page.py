@@ -20,8 +20,9 @@ from headgate.control.clock import SYSTEM_CLOCK
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer, UiSettings
 
+from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
-from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, other_jobs
+from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, joined_by, other_jobs
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-ui brings Playwright")
 Browser: TypeAlias = Any  # Playwright's: it is no dependency of the other tests
@@ -153,6 +154,31 @@ def test_jobs_appear_and_open(page: Page, server: UiServer, log: TimedLog, pictu
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_title(f"1-0003 · {ORDERS} · Headgate")
+
+
+def test_masters_come_and_go(page: Page, server: UiServer, log: TimedLog, pictures: Path) -> None:
+    """The page of the masters says that there are none, shows those that join, what they decide,
+    and that one of them is gone."""
+    log.clock.at_ms = SYSTEM_CLOCK.now_ms()
+    page.goto(server.url)
+    page.locator("#masters").click()
+    expect(page).to_have_title("Masters · Headgate")
+    expect(page.locator("#group")).to_contain_text("No master belongs to the group")
+    for job in JOBS:
+        state_facts(log, job, *OPENING, clock=log.clock)
+    expect(page.locator("#group")).to_contain_text("8 jobs of mode session, and no master")
+    masters = [joined_by(log, f"headgate-masters-{number}") for number in range(2)]
+    drive(log, Storage(), *masters)
+    rows = page.locator("tbody tr", has_text="member")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("job-")
+    expect(page.locator(".tile", has_text="partitions held")).to_contain_text("4 of 4")
+    shoot(page, pictures, "masters", "light")
+    log.evict("headgate-masters-1")
+    expect(page.locator("#group")).to_contain_text("2 partitions without a master")
+    expect(page.locator("tbody")).to_contain_text(["not in the group", "nobody"])
+    page.keyboard.press("Escape")
+    expect(page.locator("tbody tr")).to_have_count(8)
 
 
 def test_a_loss_and_its_repair_show(page: Page, orders: NightlyOrders, pictures: Path) -> None:

@@ -20,7 +20,15 @@ from headgate.control.errors import Fenced, OutcomeUnknown, Unavailable
 from headgate.control.events.types import Event, Fact, JobFailed, JobRegistered, Recorded, Tick
 from headgate.control.ids import JobId
 from headgate.control.kafka.settings import KafkaSettings
-from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, StateRecord
+from headgate.control.log import (
+    Decisions,
+    Follower,
+    Holder,
+    MasterGroup,
+    Membership,
+    Receipt,
+    StateRecord,
+)
 from headgate.control.memory.log import MemoryDecisions, MemoryEventLog
 from headgate.control.snapshots.resume import read_snapshots
 
@@ -238,6 +246,9 @@ class SimLog:
         membership = SimMembership(self.broker, slot, holder, self.process)
         self.broker.show()
         return membership
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        raise AssertionError("no process of a simulation asks for the group")
 
     def partition(self, job: JobId) -> int:
         return self.broker.memory.partition(job)

@@ -162,7 +162,7 @@ def test_a_stream_tells_why_it_has_no_news(viewer: Viewer) -> None:
 
 def test_pages_are_static_and_local(viewer: Viewer) -> None:
     """The page and all that it loads come from this server, and may load nothing from elsewhere."""
-    for path in ("/", "/page.js", "/exchange.js", "/page.css", "/icon.svg"):
+    for path in ("/", "/page.js", "/exchange.js", "/masters.js", "/page.css", "/icon.svg"):
         with viewer.ask(path) as answer:
             assert 200 == answer.status, path
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -268,7 +268,7 @@ def test_nothing_is_written(no_thread_stays: None) -> None:
     viewer = Viewer(log)
     address = "job=j&result=r&partition=0"
     try:
-        for page in ("jobs", "job", "exchange", "partition", "audit"):
+        for page in ("jobs", "job", "masters", "exchange", "partition", "audit"):
             with viewer.ask(f"/api/{page}?{address}") as answer:
                 assert 200 == answer.status, page
         for method in ("POST", "PUT", "DELETE", "PATCH"):

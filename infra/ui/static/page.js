@@ -101,12 +101,12 @@ function address(parts, parameters = {}) {
 
 function here() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const [page, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
   const given = new URLSearchParams(query || "");
-  return { job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
+  return { masters: page === "masters", job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
 }
 
-const partsOf = (route) => (route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
+const partsOf = (route) => (route.masters ? ["masters"] : route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
 
 function rewrite(changes) {
   Object.assign(now.route, changes);
@@ -116,19 +116,20 @@ function rewrite(changes) {
 }
 
 function showPath() {
-  const { job, result, at } = now.route;
+  const { masters, job, result, at } = now.route;
   const steps = [link([], {}, "Headgate")];
+  if (masters) steps.push(el("span", {}, "›"), link(["masters"], {}, "masters"));
   if (job) steps.push(el("span", {}, "›"), link(["job", job], { at }, job));
   if (result) steps.push(el("span", {}, "›"), link(["job", job, result], { at }, result));
   put($("path"), steps);
-  document.title = [result, job, "Headgate"].filter(Boolean).join(" · ");
+  document.title = [result, job, masters && "Masters", "Headgate"].filter(Boolean).join(" · ");
 }
 
 function enter() {
   now.route = here();
   now.values = null;
   now.text = "";
-  now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : jobsView();
+  now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : now.route.masters ? mastersView() : jobsView();
   put($("main"), el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
@@ -141,7 +142,8 @@ function enter() {
 // ---- values from the server ----
 
 function source(more) {
-  const { job, result, at } = now.route;
+  const { masters, job, result, at } = now.route;
+  if (masters) return "/api/masters";
   const given = new URLSearchParams(job ? { job } : {});
   if (result) given.set("result", result);
   if (more.event) given.set("event", more.event);
@@ -217,7 +219,8 @@ function connect() {
   if (stream) stream.close();
   connected = false;
   if (document.hidden) return;
-  const mine = new EventSource(`/api/news?${new URLSearchParams(now.route.job ? { job: now.route.job } : {})}`);
+  const { masters, job } = now.route;
+  const mine = new EventSource(`/api/news?${new URLSearchParams(masters ? { masters } : job ? { job } : {})}`);
   stream = mine;
   mine.onopen = () => { connected = true; pulse(); };
   mine.onmessage = (message) => {
