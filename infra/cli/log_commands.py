@@ -1,6 +1,6 @@
 """Commands that show and check what is in the log: jobs, events, states, attempts, decisions.
 
-None of them opens the store or writes to the log.
+None of them writes to the log. Only `ui` opens the store, for a viewer who asks for that.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_new
 from ...storage.stores.request_meter import RequestCounts
 from ..master_command import spare_collector
 from ..target import Target
+from ..ui.bucket_check import BucketCheck
 from ..ui.log_reader import LogReader
 from ..ui.server import UiServer, UiSettings, is_loopback
 from . import fields, lives, views
@@ -153,12 +154,15 @@ def run_ui(
         ),
     ] = "",
 ) -> None:
-    """Show jobs, exchanges and partitions on a live web page, until Ctrl-C. Only reads the log."""
+    """Show jobs, exchanges and partitions on a live web page, until Ctrl-C.
+
+    Only reads the log. The bucket is read when a viewer asks to compare a job with it."""
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(18)
     spare_collector()
     with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
-        server = UiServer(reader, UiSettings(host, port, token))
+        bucket = BucketCheck(log, target.store, target.open_bucket)
+        server = UiServer(reader, UiSettings(host, port, token), bucket)
         out.print(f"serving at {server.url}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()

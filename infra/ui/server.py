@@ -26,6 +26,7 @@ from ...control.clock import PACE, Deadline
 from ...control.errors import HeadgateError, Invalid
 from ..cli.fields import Fields
 from . import pages
+from .bucket_check import BucketCheck
 from .log_reader import LogReader
 from .masters import masters_page
 
@@ -86,8 +87,9 @@ class UiServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, reader: LogReader, settings: UiSettings) -> None:
+    def __init__(self, reader: LogReader, settings: UiSettings, bucket: BucketCheck) -> None:
         self.reader = reader
+        self.bucket = bucket
         self.settings = settings
         self.ending = Event()
         self.streams = BoundedSemaphore(_STREAMS_MAX)
@@ -154,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         query = _Query.of(self.path)
-        if not self._is_welcome(query):
+        if query.path.startswith("/api/") and self._is_from_elsewhere:
+            self._answer(403, "text/plain; charset=utf-8", b"headgate ui: asked by another page\n")
+        elif not self._is_welcome(query):
             self._answer(403, "text/plain; charset=utf-8", b"headgate ui: the token is missing\n")
         elif "token" in query.parameters and self.server.settings.token:
             # The word leaves the address, so that it is neither bookmarked nor seen on a screen.
@@ -163,6 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif query.path in _STATIC:
             name, kind = _STATIC[query.path]
             self._answer(200, kind, files(__package__).joinpath("static", name).read_bytes())
+        elif query.path == "/api/fsck":
+            self._show(lambda: _fsck(self.server, query))
         elif query.path == "/api/news":
             self._stream(query)
         elif (page := _PAGES.get(query.path)) is not None:
@@ -176,6 +182,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _cookie(self) -> str:
         """Return the name of the cookie: browsers send cookies to all ports of a machine."""
         return f"headgate-{self.server.server_address[1]}"
+
+    @property
+    def _is_from_elsewhere(self) -> bool:
+        """Return True if a page of another server makes the browser ask. That page would not see
+        the answer, but a comparison with the bucket costs requests."""
+        return self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
     def _is_welcome(self, query: _Query) -> bool:
         """Return True for a viewer who knows the token. Without a token, only names of this machine
@@ -287,6 +299,12 @@ def _partition(reader: LogReader, query: _Query) -> Fields:
 
 def _audit(reader: LogReader, query: _Query) -> Fields:
     return _at_moment(reader, query, pages.audit_page)
+
+
+def _fsck(server: UiServer, query: _Query) -> Fields:
+    with server.reader.history(query.text("job")) as history:
+        place = pages.Moment.of(history, None, 0).store
+    return server.bucket.page(query.text("job"), place)
 
 
 def _at_moment(reader: LogReader, query: _Query, page: Callable[[pages.Moment], Fields]) -> Fields:

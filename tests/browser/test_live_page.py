@@ -17,8 +17,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
+from headgate.infra.ui.bucket_check import BucketCheck
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer, UiSettings
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
 
 from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
@@ -33,6 +35,7 @@ expect.set_options(timeout=20_000)
 SCREENSHOT_BYTES_MAX = 200_000
 SIZE = {"width": 1280, "height": 860}
 MANY = 10_000
+STORE = "s3://b/r"
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +67,14 @@ def log() -> TimedLog:
 
 
 @contextmanager
-def serving(log: TimedLog, settings: UiSettings) -> Iterator[UiServer]:
+def serving(
+    log: TimedLog, settings: UiSettings, objects: Objects | None = None
+) -> Iterator[UiServer]:
+    """Serve the log, and the objects as the store of its jobs if they are given."""
     with closing(LogReader(log)) as reader:
-        server = UiServer(reader, settings)
+        store = "" if objects is None else STORE
+        bucket = BucketCheck(log, store, lambda: (MemoryBlobStore(objects or {}), "r"))
+        server = UiServer(reader, settings, bucket)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield server
@@ -245,6 +253,24 @@ def test_a_job_ends_before_our_eyes(page: Page, orders: NightlyOrders, pictures:
     page.locator("td").get_by_role("link", name="1-0003", exact=True).click()
     known(page, "24 deleted")
     assert "deleted" in colours(page)
+
+
+def test_a_job_is_compared_with_the_bucket(page: Page, log: TimedLog) -> None:
+    """A viewer has a job compared with its bucket, and sees what is wrong there; a page that has no
+    store says how it gets one."""
+    job = ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms())
+    job.register("1-0001", 6, 4, "repartition")
+    job.write_all("1-0001", range(4))
+    objects: Objects = {"r/j/x/left-behind": (b"orphan", "w")}
+    with serving(log, UiSettings(), objects) as server:
+        page.goto(f"{server.url}#/job/j")
+        page.locator("#fsck").click()
+        expect(page.locator("main pre")).to_contain_text("left-behind")
+        expect(page.locator("main")).to_contain_text("5 findings: nothing is stored, compared at")
+    with serving(log, UiSettings()) as server:
+        page.goto(f"{server.url}#/job/j")
+        page.locator("#fsck").click()
+        expect(page.locator("main")).to_contain_text("start `headgate ui` with --store")
 
 
 def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: TimedLog) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.control.memory.log import MemoryEventLog
+from headgate.infra.target import Target
+from headgate.infra.ui.bucket_check import BucketCheck
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer, UiSettings
 
@@ -23,9 +25,12 @@ ANSWER_S_MAX = 10.0
 class Viewer:
     """Asks a server that runs in a thread."""
 
-    def __init__(self, log: MemoryEventLog, settings: UiSettings | None = None) -> None:
+    def __init__(
+        self, log: MemoryEventLog, settings: UiSettings | None = None, store: str = ""
+    ) -> None:
         self.reader = LogReader(log)
-        self.server = UiServer(self.reader, settings or UiSettings())
+        bucket = BucketCheck(log, store, Target("", store, "").open_bucket)
+        self.server = UiServer(self.reader, settings or UiSettings(), bucket)
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()

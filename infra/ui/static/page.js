@@ -311,10 +311,11 @@ const keys = (...names) => el("p", { class: "dim" }, `Keys: ${names.join(" · ")
 // ---- one job ----
 
 function jobView() {
-  const [tiles, graph, list, notable, masters, audit] = Array.from({ length: 6 }, () => el("div"));
+  const [tiles, graph, list, notable, masters, audit, bucket] = Array.from({ length: 7 }, () => el("div"));
+  const fsck = el("button", { id: "fsck", onclick: () => showFsck(fsck, bucket) }, "Compare with the bucket now");
   const verify = el("button", { id: "verify", onclick: () => showAudit(audit) }, "Verify every decision now");
   return {
-    boxes: [tiles, graph, list, notable, masters, el("h2", {}, "Audit"), el("div", { class: "bar" }, verify, audit),
+    boxes: [tiles, graph, list, notable, masters, el("h2", {}, "Audit"), el("div", { class: "bar" }, verify, fsck), audit, bucket,
       keys("← → events", "Home first", "L live", "↑ ↓ rows", "Esc back")],
     show: (values) => {
       put(tiles, jobTiles(values));
@@ -421,7 +422,7 @@ const inputLinks = (inputs, job, known) => inputs.flatMap((input, n) =>
   [n ? ", " : "", known && !known.has(input) ? input : link(["job", job, input], { at: now.route.at }, input)]);
 
 function pill(each) {
-  const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing ? "writing" : "pending";
+  const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing || each.reached.consumable ? "writing" : "pending";
   return el("span", { class: `state ${word}`, title: each.released || (each.tracked ? null : "another owner looks after it") },
     { again: "lost, made again", pending: "not begun" }[word] || word);
 }
@@ -450,6 +451,19 @@ function notableList({ notable, job }) {
 function masterList({ authors }) {
   const rows = authors.map((each) => row(words(each.by), number(count(each.decisions)), number(count(each.first)), number(count(each.last)), moment(each.time_ms)));
   return [el("h2", {}, "Who has decided"), table([["master"], ["decisions", "n"], ["first", "n"], ["last", "n"], ["time of the last"]], rows, "Nobody yet.")];
+}
+
+async function showFsck(button, box) {
+  button.disabled = true;
+  put(box, el("p", { class: "dim" }, "reading the log and listing the objects of this job …"));
+  try {
+    const answer = await fetch(`/api/fsck?${new URLSearchParams({ job: now.route.job })}`);
+    const { clean, lines, error } = await answer.json();
+    if (error) { put(box, el("p", { class: "bad" }, error)); return; }
+    const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
+    put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
+      lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
+  } finally { button.disabled = false; }
 }
 
 async function showAudit(box) {
