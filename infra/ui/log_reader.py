@@ -58,8 +58,10 @@ class _Watched:
 
 
 class LogReader:
-    def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK, only: str = "") -> None:
+        """With `only`, nothing but the job of that name is read."""
         self.clock = clock
+        self._only = only
         self._log = log
         self._lock = Lock()
         self._watched: dict[JobId, _Watched] = {}
@@ -88,9 +90,10 @@ class LogReader:
             return self._listing
 
     def _listed(self) -> JobListing:
-        snapshots = self._snapshots or known(self._log, "")
-        beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
-        records = self._counts.watch(read_news(self._log, "", snapshots))
+        only = job_id(self._only) if self._only else None
+        snapshots = self._snapshots or known(self._log, self._only)
+        beats = self._log.read_beats(only, Deadline.after(READ_S_MAX))
+        records = self._counts.watch(read_news(self._log, self._only, snapshots))
         jobs = follow_jobs(records, snapshots)
         # A job that does not explain itself is read from its start again, and found broken again.
         self._snapshots = snapshots | {
@@ -108,8 +111,11 @@ class LogReader:
         """Return the group of masters, as it was at most a few seconds ago.
 
         Raises:
+            Invalid: the page is that of one job.
             Unavailable: the log does not answer.
         """
+        if self._only:
+            raise Invalid("a driver's page shows its own job: `headgate ui` shows the masters")
         with self._group_lock:
             if self._group is None or self.clock.monotonic_s() >= self._group_due_s:
                 self._group = self._log.group(Deadline.after(_GROUP_S_MAX))
@@ -142,24 +148,28 @@ class LogReader:
             return watched.beat_ms
 
     def close(self) -> None:
-        """Close the followers; the log stays open."""
-        with self._lock:
-            for watched in self._watched.values():
-                with watched.lock:
-                    watched.close()
-            self._watched.clear()
+        """Close the followers, except those that somebody still reads; the log stays open."""
+        self._forget(-1.0)
 
-    def _of(self, job: JobId) -> _Watched:
-        """Return a job, and forget the jobs at which nobody has looked for a while."""
+    def forget_idle(self) -> None:
+        """Drop the jobs at which nobody has looked for a while."""
+        self._forget(_IDLE_S)
+
+    def _forget(self, idle_s: float) -> None:
         now_s = self.clock.monotonic_s()
         with self._lock:
-            for name, other in list(self._watched.items()):
-                if name != job and now_s - other.used_s > _IDLE_S and other.lock.acquire(False):
-                    other.close()
-                    other.lock.release()
+            for name, watched in list(self._watched.items()):
+                if now_s - watched.used_s > idle_s and watched.lock.acquire(blocking=False):
+                    watched.close()
+                    watched.lock.release()
                     del self._watched[name]
+
+    def _of(self, job: JobId) -> _Watched:
+        if self._only not in ("", job):
+            raise Invalid(f"a driver's page shows its own job: `headgate ui` shows job {job}")
+        with self._lock:
             watched = self._watched.setdefault(job, _Watched())
-            watched.used_s = now_s
+            watched.used_s = self.clock.monotonic_s()
             return watched
 
     def _read(self, watched: _Watched, job: JobId) -> JobHistory:

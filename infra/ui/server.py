@@ -111,6 +111,10 @@ class UiServer(ThreadingHTTPServer):
         token = f"?token={self.settings.token}" if self.settings.token else ""
         return f"http://{host}:{self.server_address[1]}/{token}"
 
+    def service_actions(self) -> None:
+        """Drop the jobs at which nobody looks any more. The server calls this between requests."""
+        self.reader.forget_idle()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Write no traceback for a viewer that is gone."""
         _LOG.debug("a request of %s ended early", client_address, exc_info=True)

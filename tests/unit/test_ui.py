@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from http.client import HTTPResponse
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn
 
 import pytest
@@ -22,7 +23,7 @@ from headgate.infra.ui.server import UiServer, UiSettings
 from ..doubles.commands import KeptLog, ran
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 from ..doubles.steps import StoppedClock
-from ..doubles.viewers import Viewer
+from ..doubles.viewers import ANSWER_S_MAX, Viewer
 
 STATIC = Path(__file__).parents[2] / "infra/ui/static"
 
@@ -60,10 +61,31 @@ def test_a_job_is_forgotten_when_nobody_looks(timed: TimedLog) -> None:
         pass
     with reader.history("j") as second:
         assert first is second
+    reader.forget_idle()
+    with reader.history("j") as third:
+        assert first is third
     clock.at_ms += 300_000
-    with reader.history("k"), reader.history("j") as third:
-        assert first is not third
+    with reader.history("k"):
+        reader.forget_idle()
+    with reader.history("j") as fourth:
+        assert first is not fourth
     reader.close()
+
+
+def test_the_server_forgets_by_itself(
+    viewer: Viewer, timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to look for a job to be forgotten."""
+    ScriptedJob(timed, "j")
+    viewer.value("/api/job?job=j")
+    with viewer.reader.history("j") as first:
+        pass
+    monkeypatch.setattr(viewer.reader, "clock", StoppedClock(10**12))
+    forgotten = Event()
+    monkeypatch.setattr(MemoryFollower, "close", lambda _: forgotten.set())
+    assert forgotten.wait(ANSWER_S_MAX)
+    with viewer.reader.history("j") as second:
+        assert first is not second
 
 
 def test_the_list_of_jobs_goes_on_from_what_it_knows(
