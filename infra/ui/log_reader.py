@@ -93,8 +93,8 @@ class LogReader:
         only = job_id(self._only) if self._only else None
         snapshots = self._snapshots or known(self._log, self._only)
         beats = self._log.read_beats(only, Deadline.after(READ_S_MAX))
-        records = self._counts.watch(read_news(self._log, self._only, snapshots))
-        jobs = follow_jobs(records, snapshots)
+        records = map(_without_indexes, read_news(self._log, self._only, snapshots))
+        jobs = follow_jobs(self._counts.watch(records), snapshots)
         # A job that does not explain itself is read from its start again, and found broken again.
         self._snapshots = snapshots | {
             job: entry.replay.snapshot(entry.position)

@@ -15,7 +15,7 @@ import pytest
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid
 from headgate.control.events.types import ExecutorLost, Recorded
-from headgate.control.ids import JobId
+from headgate.control.ids import JobId, ResultId
 from headgate.control.memory.log import MemoryFollower
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer, UiSettings
@@ -110,6 +110,21 @@ def test_the_list_of_jobs_goes_on_from_what_it_knows(
     clock.at_ms += 3_000
     assert [(it.job, it.exchanges) for it in reader.listing().jobs] == [("j", 1), ("k", 0)]
     assert [["j"]] == [list(known) for known in known_before]
+    reader.close()
+
+
+def test_no_index_of_a_segment_is_kept(timed: TimedLog) -> None:
+    """Neither the list of jobs nor a job keeps the indexes of segments, which no page shows."""
+    job = ScriptedJob(timed, "j")
+    job.register("r", 1, 1, "x")
+    job.write_all("r", [0])
+    reader = LogReader(timed)
+    with reader.history("j") as history:
+        states = [reader.listing().jobs[0].state, history.state(None)]
+    for state in states:
+        ((_, produced),) = state.results[ResultId("r")].production.attempts.items()
+        assert produced is not None
+        assert [b""] == [segment.index for segment in produced.segments]
     reader.close()
 
 
