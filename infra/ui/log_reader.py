@@ -61,7 +61,7 @@ class LogReader:
     def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK, only: str = "") -> None:
         """With `only`, nothing but the job of that name is read."""
         self.clock = clock
-        self._only = only
+        self.only = only
         self._log = log
         self._lock = Lock()
         self._watched: dict[JobId, _Watched] = {}
@@ -90,10 +90,10 @@ class LogReader:
             return self._listing
 
     def _listed(self) -> JobListing:
-        only = job_id(self._only) if self._only else None
-        snapshots = self._snapshots or known(self._log, self._only)
+        only = job_id(self.only) if self.only else None
+        snapshots = self._snapshots or known(self._log, self.only)
         beats = self._log.read_beats(only, Deadline.after(READ_S_MAX))
-        records = map(_without_indexes, read_news(self._log, self._only, snapshots))
+        records = map(_without_indexes, read_news(self._log, self.only, snapshots))
         jobs = follow_jobs(self._counts.watch(records), snapshots)
         # A job that does not explain itself is read from its start again, and found broken again.
         self._snapshots = snapshots | {
@@ -114,7 +114,7 @@ class LogReader:
             Invalid: the page is that of one job.
             Unavailable: the log does not answer.
         """
-        if self._only:
+        if self.only:
             raise Invalid("a driver's page shows its own job: `headgate ui` shows the masters")
         with self._group_lock:
             if self._group is None or self.clock.monotonic_s() >= self._group_due_s:
@@ -165,7 +165,7 @@ class LogReader:
                     del self._watched[name]
 
     def _of(self, job: JobId) -> _Watched:
-        if self._only not in ("", job):
+        if self.only not in ("", job):
             raise Invalid(f"a driver's page shows its own job: `headgate ui` shows job {job}")
         with self._lock:
             watched = self._watched.setdefault(job, _Watched())

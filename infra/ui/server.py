@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 _PORT = re.compile(r":[0-9]{1,5}$")
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::")
+_MASTERS_LINK = b'<a id="masters" href="#/masters">Masters</a>'
 _STREAMS_MAX = 64
 _SILENCE_S_MAX = 10.0  # a stream says something so often, to notice that nobody listens any more
 _AFTER_ERROR_S = 2.0
@@ -170,7 +171,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(303, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
         elif query.path in _STATIC:
             name, kind = _STATIC[query.path]
-            self._answer(200, kind, files(__package__).joinpath("static", name).read_bytes())
+            content = files(__package__).joinpath("static", name).read_bytes()
+            if self.server.reader.only:
+                content = content.replace(_MASTERS_LINK, b"")
+            self._answer(200, kind, content)
         elif query.path == "/api/fsck":
             self._show(lambda: _fsck(self.server, query))
         elif query.path == "/api/news":

@@ -19,6 +19,7 @@ from headgate.infra.ui.log_reader import LogReader
 from headgate.storage.stores.memory import MemoryBlobStore
 
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
+from ..doubles.viewers import Viewer
 
 WORKER: Any = SimpleNamespace(job=JobId("j"))
 
@@ -59,6 +60,16 @@ def test_only_the_drivers_job_is_read(timed: TimedLog, monkeypatch: pytest.Monke
     with pytest.raises(Invalid, match="shows the masters"):
         reader.group()
     reader.close()
+
+
+def test_only_a_page_of_all_jobs_leads_to_the_masters(timed: TimedLog, viewer: Viewer) -> None:
+    """The page of a driver has no link to a page that it does not serve."""
+    for only, is_there in (("", True), ("j", False)):
+        viewer.server.reader = LogReader(timed, only=only)
+        with viewer.ask("/") as answer:
+            page = answer.read()
+        assert b"page.js" in page
+        assert is_there is (b"#/masters" in page)
 
 
 def test_a_page_begins_and_ends_with_its_job(capsys: pytest.CaptureFixture[str]) -> None:
