@@ -18,6 +18,7 @@ from ..cli.fields import Fields
 from ..master_command import slot_of
 
 _RECENT_S = 60
+_SEEN_S = 3_600  # for so long a master is named that has left the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,16 @@ class DecisionCounts:
             yield recorded
 
     def deciders(self, now_ms: int) -> tuple[Decider, ...]:
-        """Return all masters that were seen to decide, in the order of their slots."""
-        since_s = now_ms // 1000 - _RECENT_S
+        """Return all masters that have decided in the last hour, in the order of their slots."""
+        now_s = now_ms // 1000
+        since_s = now_s - _RECENT_S
         for slot, seconds in self._seconds.items():
             recent = {at_s: number for at_s, number in seconds.items() if at_s > since_s}
             self._seconds[slot] = Counter(recent)
         return tuple(
             Decider(slot, self._seconds[slot].total(), *self._last[slot])
             for slot in sorted(self._last)
+            if self._last[slot][0] // 1000 > now_s - _SEEN_S
         )
 
 

@@ -83,8 +83,8 @@ def test_masters_show_what_they_hold_and_decide() -> None:
 
 
 def test_a_master_that_is_gone_is_named() -> None:
-    """A master that has decided and does not belong to the group any more stays on the page, and
-    nobody holds its partitions until they are shared out again."""
+    """A master that has decided and does not belong to the group any more stays on the page for an
+    hour, and nobody holds its partitions until they are shared out again."""
     group = Group()
     masters = [joined_by(group.log, slot) for slot in ("a", "b")]
     drive(group.log, Storage(), *masters)
@@ -98,6 +98,8 @@ def test_a_master_that_is_gone_is_named() -> None:
     assert [] == page["masters"][1]["partitions"]
     drive(group.log, Storage(), masters[0])
     assert {"a"} == {each["slot"] for each in group.page()["partitions"]}
+    assert ["a", "b"] == [it["slot"] for it in group.page(50 * MINUTE_MS)["masters"]]
+    assert ["a"] == [it["slot"] for it in group.page(10 * MINUTE_MS)["masters"]]
 
 
 def test_decisions_of_drivers_count_for_no_master() -> None:

@@ -51,7 +51,7 @@ function memberList({ masters }) {
     each.host || "-", words(ranges(each.partitions) || "-"), number(count(each.jobs)), number(count(each.due)), number(rate(each.decisions_per_s)),
     number(each.last_ms === null ? "-" : span(serverNow() - each.last_ms), each.last_ms === null ? null : moment(each.last_ms)),
     each.last_job === null ? "" : link(["job", each.last_job], {}, each.last_job)));
-  return [el("h2", {}, "Masters ", el("small", {}, "those that belong to the group, and those that were seen to decide")),
+  return [el("h2", {}, "Masters ", el("small", {}, "those that belong to the group, and those that have decided in the last hour")),
     table([["slot"], ["state"], ["machine"], ["partitions"], ["jobs", "n"], ["decisions due", "n"], ["decisions a second", "n"], ["last decision before", "n"], ["for job"]], rows, "")];
 }
 
