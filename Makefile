@@ -18,7 +18,7 @@ export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 unexport SPARK_HOME PYTHONPATH
 
-.PHONY: help setup demo test lint types stack stack-down test-ui test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
+.PHONY: help setup demo test lint types stack stack-down test-ui bench-ui test-real dist package test-matrix test-iceberg bench trace bench-operators tpch tpcds unchanged queries fuzz simulate chaos soak scale lock java
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Ma
 
 stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 	@$(BIN)/headgate stack down
+
+bench-ui: $(UI_PYTHON) stack  ## the live page of a large log: time to the first picture, and memory
+	@$(UI_PYTHON) -m tests.browser.figures $(ARGS)
 
 test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
 	@$(BIN)/python -m pytest -m real -n 2 --dist loadfile $(ARGS)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 from zlib import crc32
@@ -247,6 +247,28 @@ class Tail(Protocol):
         """Stop reading."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A master that belongs to the group now."""
+
+    slot: str
+    host: str
+    """The address of its machine; empty if the log does not know it."""
+    partitions: tuple[int, ...]
+    """The partitions that the group has given to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterGroup:
+    """The group of masters as it is now, and how far it has come."""
+
+    members: tuple[GroupMember, ...] = ()
+    decided: Mapping[int, int] = field(default_factory=dict)
+    """For each partition, the position that the last committed step there was derived from."""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    """For each partition, the offset after its newest record."""
+
+
 class Holder(Protocol):
     """Decides for the partitions of a member. Its methods are called within `poll` and `close`."""
 
@@ -368,6 +390,14 @@ class EventLog(Protocol):
 
         Raises:
             Unavailable: the log cannot be reached, or did not end the earlier step in time.
+        """
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        """Return the members of the group of masters, in the order of their slots. The group is
+        empty if nobody has joined it. Nothing is written.
+
+        Raises:
+            Unavailable: the log does not answer.
         """
 
     def partition(self, job: JobId) -> int:

@@ -16,6 +16,7 @@ from .spelling import Spelling
 from .target import Target
 
 _SLOT = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_AUTHOR = re.compile(rf"master ({_SLOT.pattern}) [0-9a-f]{{8}}")
 STEP_EVENTS_MAX = 5_000
 _COLLECTED = 100_000, 20, 50  # thresholds of the collector's three generations
 
@@ -32,6 +33,12 @@ def log_to_stderr() -> None:
     handler.setFormatter(Spelling("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("headgate").addHandler(handler)
     logging.getLogger("headgate").setLevel(logging.INFO)
+
+
+def slot_of(author: str) -> str | None:
+    """Return the slot of the master that has written an event; None if no such master has."""
+    match = _AUTHOR.fullmatch(author)
+    return match[1] if match else None
 
 
 def run(target: Target, slot: str) -> None:

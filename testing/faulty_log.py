@@ -21,6 +21,7 @@ from ..control.log import (
     EventLog,
     Follower,
     Holder,
+    MasterGroup,
     Membership,
     Placed,
     Receipt,
@@ -105,6 +106,10 @@ class FaultyEventLog:
     def join(self, slot: str, holder: Holder) -> Membership:
         self.raise_before("join")
         return FaultyMembership(self.inner.join(slot, holder), self)
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        self.raise_before("group")
+        return self.inner.group(deadline)
 
     def partition(self, job: JobId) -> int:
         return self.inner.partition(job)

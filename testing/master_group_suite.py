@@ -241,6 +241,33 @@ class MasterGroupSuite:
         wait_for(holds(first, 0, 1), first)
         assert "still ours" in first.events
 
+    def test_the_group_is_seen_from_outside(
+        self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
+    ) -> None:
+        """A log tells the members, their partitions and how far they have come; who asks does
+        not become a member. A step that is open or dropped does not count."""
+        append(log, fact(jobs[0], "fact"))
+        before = log.group(Deadline.after(LIMIT_S))
+        assert ((), {}) == (before.members, before.decided)
+        members = [self.member(opened, log, slot) for slot in ("two", "one")]
+        wait_for(lambda: all(m.read and m.may_decide for m in members), *members)
+        deciding = next(member for member in members if 0 in member.read)
+        for end in (deciding.membership.abort, lambda: deciding.membership.commit({0: 1})):
+            deciding.membership.begin()
+            deciding.membership.write(decision(jobs[0], "decision"))
+            assert {} == log.group(Deadline.after(LIMIT_S)).decided
+            end()
+        deadline = Deadline.after(LIMIT_S)
+        while {0: 1} != (group := log.group(deadline)).decided:
+            assert not deadline.passed, "the committed position is not seen"
+        shares = {member.slot: member.partitions for member in group.members}
+        assert ["one", "two"] == list(shares)
+        assert {m.slot: tuple(sorted(m.read)) for m in members} == shares
+        assert (log.written(jobs[0]), 0) == (group.ends[0], group.ends[1])
+        for member in members:
+            member.poll()
+        assert shares == {member.slot: tuple(sorted(member.read)) for member in members}
+
     def test_a_paused_member_is_fenced(
         self, log: EventLog, jobs: tuple[JobId, JobId], opened: ExitStack
     ) -> None:

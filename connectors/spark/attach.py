@@ -32,7 +32,7 @@ from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .jvm.held_executors import hold_limits
 from .report import Hold
-from .services import JobServices, StartLocal, open_services
+from .services import JobServices, StartLocal, StartPage, open_services
 from .session import Headgate
 from .settings import ENCRYPTED, PREFIX, ExchangeSettings, Settings, is_true, read_settings
 from .tasks.exchange_tasks import WorkerSettings
@@ -43,7 +43,9 @@ _LOG = logging.getLogger("headgate")
 _SPARKS_BAR = "spark.ui.showConsoleProgress"
 
 
-def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
+def attach_session(
+    spark: SparkSession, local: StartLocal, page: StartPage | None = None
+) -> Headgate:
     """Check settings, executors and services, register the job, and return its headgate.
 
     Raises:
@@ -61,10 +63,13 @@ def attach_session(spark: SparkSession, local: StartLocal) -> Headgate:
     limits = _limits_of(context, settings.limits)
     services = open_services(replace(settings, limits=limits), job, local, str(context.master))
     try:
-        return _register(spark, settings, services)
+        headgate = _register(spark, settings, services)
     except BaseException:
         services.close()
         raise
+    if page is not None and settings.ui_port is not None:
+        services.show(page, settings.ui_port)
+    return headgate
 
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -36,9 +37,18 @@ class LocalServices(Protocol):
     def close(self) -> None: ...
 
 
+class JobPage(Protocol):
+    """The live page of the job, served by this process."""
+
+    url: str
+
+    def close(self) -> None: ...
+
+
 _LOG = logging.getLogger("headgate")
 
 StartLocal = Callable[[], LocalServices]
+StartPage = Callable[[WorkerSettings, int], JobPage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,16 @@ class JobServices:
         return StorageFactory(
             lambda: self.log, lambda: (self.store, root), self.worker.limits, self.worker.store
         )
+
+    def show(self, start: StartPage, port: int) -> None:
+        """Serve the job's page at a port. Without a page the job runs all the same."""
+        try:
+            page = start(self.worker, port)
+        except Exception as exc:
+            _LOG.warning("job %s has no live page: %s", self.worker.job, exc)
+        else:
+            self.opened.callback(page.close)
+            print(f"headgate: job {self.worker.job} is shown at {page.url}", file=sys.stderr)
 
     def close(self) -> None:
         self.opened.close()

@@ -214,6 +214,13 @@ OPTIONS = (
     ),
     Option("request.ms", 20_000, time_ms(1_000), "longest wait for one answer of the broker"),
     Option("attach.ms", 10_000, time_ms(1_000), "longest wait for broker and store when attaching"),
+    Option(
+        "ui.port",
+        None,
+        whole(0, 65_535),
+        "port at 127.0.0.1 where the driver serves the live page of its job; 0: any that is free; "
+        "empty: no page",
+    ),
 )
 
 
@@ -262,6 +269,8 @@ class Settings:
     exchanges: ExchangeSettings
     attach_ms: int
     """The longest wait for broker and store when attaching."""
+    ui_port: int | None
+    """The port of the job's live page; None for no page."""
 
 
 def is_true(text: str | None) -> bool:
@@ -311,6 +320,7 @@ def _grouped(values: Mapping[str, Any], kafka: dict[str, str], s3: dict[str, str
         _group(Limits, values),
         _group(ExchangeSettings, values),
         values["attach.ms"],
+        values["ui.port"],
     )
 
 

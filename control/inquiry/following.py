@@ -5,7 +5,7 @@ Guarantees that, at the end of the log, the jobs are those that a new reader of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -72,8 +72,10 @@ class FollowedJobs:
         """Replay an event that was read, and return its job."""
         return take(self.jobs, recorded)
 
-    def read_to_end(self, deadline: Deadline) -> None:
-        """Read the log up to its present end.
+    def read_to_end(
+        self, deadline: Deadline, see: Callable[[Recorded], None] = lambda recorded: None
+    ) -> None:
+        """Read the log up to its present end, and let `see` see each event.
 
         Raises:
             Unavailable: the log cannot be read, or not before the deadline.
@@ -86,6 +88,7 @@ class FollowedJobs:
                 raise Unavailable("the log was not read to its end in time")
             for placed in self.poll(deadline.poll_s):
                 self.take(placed.recorded)
+                see(placed.recorded)
         self.forget(ends)
 
     def offsets(self) -> Mapping[int, range]:

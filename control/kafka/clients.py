@@ -26,6 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
+    MemberDescription,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -106,8 +107,8 @@ class KafkaClients:
         numbers = range(count) if job is None else (partition_of(job, count),)
         return [Place(topic, number) for number in numbers]
 
-    def consumer(self, group: str) -> Consumer:
-        return self._make(Consumer, self.settings.reading(group))
+    def consumer(self, group: str, **more: str) -> Consumer:
+        return self._make(Consumer, self.settings.reading(group) | more)
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
@@ -153,6 +154,16 @@ class KafkaClients:
         """Return the offsets that each place holds for a reader of committed records."""
         first, end = self._offsets(places, _EARLIEST), self._offsets(places, _LATEST)
         return list(map(range, first, end))
+
+    def members(self, group: str, deadline: Deadline) -> list[MemberDescription]:
+        """Return the members of a consumer group; none if there is no such group."""
+        futures = self.admin().describe_consumer_groups([group], **self._limit(deadline))
+        try:
+            return list(self._ask(futures[group], deadline).members)
+        except KafkaException as exc:
+            if exc.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise translate(exc.args[0], f"asking for the members of {group}") from exc
 
     def prepare(self, deadline: Deadline) -> None:
         """Reach the broker, then create the topics or compare their settings.

@@ -19,9 +19,10 @@ from ..errors import Closed, Corrupt, HeadgateError, Lost, OutcomeUnknown
 from ..events import codec
 from ..events.types import Event, Recorded
 from ..ids import JobId
-from ..log import Holder, Rejected, read_to
+from ..log import Holder, MasterGroup, Rejected, read_to
 from .clients import KafkaClients
 from .errors import translate_delivery, translate_reading
+from .group import read_group
 from .membership import KafkaMembership
 from .records import Place, decoded, job_of, produce, taken_ms
 from .settings import KafkaSettings, TopicSettings
@@ -77,6 +78,9 @@ class KafkaEventLog:
     def join(self, slot: str, holder: Holder) -> KafkaMembership:
         self._open.producer()  # for later facts: its first request takes half a second
         return KafkaMembership(slot, holder, self._clients)
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        return read_group(self._open, deadline)
 
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})

@@ -25,6 +25,7 @@ from typing import ParamSpec, TypeVar
 from ..clock import Clock, Deadline
 from ..contract import SESSION, MasterSettings
 from ..errors import Fenced, Invalid, Unavailable
+from ..events.log_lines import write_line
 from ..events.types import Fact, JobRegistered, LeaseExpired, Recorded, Tick
 from ..ids import JobId
 from ..log import EventLog, Grant, Placed, StateRecord
@@ -217,6 +218,8 @@ class GroupSteps:
         if job.is_new(placed.recorded):
             job.observe(placed.recorded)
             partition.touched[event.job] = job
+            if partition.recovered:
+                write_line(placed.recorded)
 
     def _begins(self, partition: _Held, recorded: Recorded) -> bool:
         """Return True if a session job begins with the event. The name of a job of another mode is

@@ -15,6 +15,7 @@ from typing import Self
 
 from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
+from ..events.log_lines import write_line
 from ..events.types import JobRegistered, LeaseExpired, Recorded
 from ..log import Decisions, EventLog
 from ..model.ledger import Decided
@@ -152,6 +153,8 @@ class JobSteps:
         for recorded in self._follower.poll(self._step_events_max, timeout_s):
             self._check(recorded)
             self._decider.observe(recorded)
+            if self._recovered:
+                write_line(recorded)
         # 3. Stop while older events are read
         if not self._recovered and self._follower.position() < self._end:
             self._settle()

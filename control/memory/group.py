@@ -14,7 +14,7 @@ from threading import Condition
 
 from ..errors import Conflict, Fenced
 from ..events.types import Recorded
-from ..log import Grant, Holder, Placed, is_state_of
+from ..log import Grant, GroupMember, Holder, MasterGroup, Placed, is_state_of
 from .partitions import MemoryTransactions, Partition, decoded
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ class MemoryGroup:
         self.changed = changed
         self.members: dict[str, MemoryMembership] = {}
         self.holders: dict[int, MemoryMembership] = {}
+        self.decided: dict[int, int] = {}
 
     def join(self, slot: str, holder: Holder) -> MemoryMembership:
         with self.changed:
@@ -38,6 +39,17 @@ class MemoryGroup:
             member = MemoryMembership(slot, holder, self)
             self.enter(member)
             return member
+
+    def described(self) -> MasterGroup:
+        members = [
+            GroupMember(
+                slot, "", tuple(sorted(p for p, holder in self.holders.items() if holder is member))
+            )
+            for slot, member in sorted(self.members.items())
+            if not member.evicted
+        ]
+        ends = {partition.number: len(partition.entries) for partition in self.partitions}
+        return MasterGroup(tuple(members), dict(self.decided), ends)
 
     def evict(self, slot: str) -> None:
         with self.changed:
@@ -97,6 +109,7 @@ class MemoryMembership(MemoryTransactions):
         with self._changed:
             self.check_place()
             self._commit()
+            self._group.decided |= positions
 
     def check_place(self) -> None:
         """Check, before a step is committed, that the member belongs to the group.

@@ -16,7 +16,7 @@ from ..errors import Closed, Corrupt
 from ..events import codec
 from ..events.types import Event, Recorded, ResultRegistered
 from ..ids import JobId
-from ..log import Holder, Placed, Rejected, is_state_of, partition_of
+from ..log import Holder, MasterGroup, Placed, Rejected, is_state_of, partition_of
 from .group import MemoryGroup, MemoryMembership
 from .partitions import LogEntry, MemoryTransactions, Partition, decoded, event_of
 
@@ -84,6 +84,11 @@ class MemoryEventLog:
     def join(self, slot: str, holder: Holder) -> MemoryMembership:
         self._check_open()
         return self._group.join(slot, holder)
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        self._check_open()
+        with self._changed:
+            return self._group.described()
 
     def evict(self, slot: str) -> None:
         """Give a member's partitions to others, as a group does after missed heartbeats."""

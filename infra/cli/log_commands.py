@@ -1,6 +1,7 @@
 """Commands that show and check what is in the log: jobs, events, states, attempts, decisions.
 
-None of them writes to the log, and only `headgate exporter --fsck-seconds` opens the store.
+None of them writes to the log. Only two open the store: `ui` for a viewer who asks for that, and
+`exporter` with `--fsck-seconds`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ..master_command import spare_collector
 from ..serving import ServerSettings, is_loopback
 from ..target import Target
 from ..traces import send
+from ..ui.bucket_check import BucketCheck
 from ..ui.log_reader import LogReader
 from ..ui.server import UiServer
 from . import fields, lives, views
@@ -179,12 +181,15 @@ def run_ui(
         ),
     ] = "",
 ) -> None:
-    """Show jobs, exchanges and partitions on a live web page, until Ctrl-C. Only reads the log."""
+    """Show jobs, exchanges and partitions on a live web page, until Ctrl-C.
+
+    Only reads the log. The bucket is read when a viewer asks to compare a job with it."""
     if not token and not is_loopback(host):
         token = secrets.token_urlsafe(18)
     spare_collector()
     with closing(target.open_log()) as log, closing(LogReader(log)) as reader:
-        server = UiServer(reader, ServerSettings(host, port, token))
+        bucket = BucketCheck(log, target.store, target.open_bucket)
+        server = UiServer(reader, ServerSettings(host, port, token), bucket)
         out.print(f"serving at {server.url}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()

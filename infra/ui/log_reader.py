@@ -5,7 +5,7 @@ Nothing is read unless somebody asks. Threads may share a reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -16,13 +16,16 @@ from ...control.ids import JobId, job_id
 from ...control.inquiry.following import FollowedJobs, without_indexes
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, list_jobs
-from ...control.inquiry.reading import READ_S_MAX, known
-from ...control.log import EventLog, Follower, read_to
+from ...control.inquiry.neglected import JobLog, follow_jobs
+from ...control.inquiry.reading import READ_S_MAX, known, read_news
+from ...control.log import EventLog, Follower, MasterGroup, read_to
 from ...control.snapshots.resume import follow_all
+from .masters import Decider, DecisionCounts
 
 _EVENTS_MAX = 500
 _IDLE_S = 120.0  # a job at which nobody looks for so long is read from its start when it is wanted
 _LISTING_S_MIN = 2.0
+_GROUP_S_MAX = 10.0
 _LISTING_SHARE = 10  # to list the jobs takes at most this part of the time
 
 
@@ -31,6 +34,9 @@ class JobListing:
     jobs: tuple[ListedJob, ...]
     now_ms: int
     """The time for which the conditions and ages of the jobs hold."""
+    due: Mapping[JobId, int]
+    """The number of decisions that each job waits for, if it waits for any."""
+    deciders: tuple[Decider, ...]
 
 
 class _Watched:
@@ -51,8 +57,10 @@ class _Watched:
 
 
 class LogReader:
-    def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, log: EventLog, clock: Clock = SYSTEM_CLOCK, only: str = "") -> None:
+        """With `only`, nothing but the job of that name is read."""
         self.clock = clock
+        self.only = only
         self._log = log
         self._lock = Lock()
         self._watched: dict[JobId, _Watched] = {}
@@ -60,6 +68,10 @@ class LogReader:
         self._listing: JobListing | None = None
         self._listing_due_s = 0.0
         self._followed = FollowedJobs(log, clock)
+        self._counts = DecisionCounts()
+        self._group_lock = Lock()
+        self._group: MasterGroup | None = None
+        self._group_due_s = 0.0
 
     def listing(self) -> JobListing:
         """Return all jobs, as they were at most a few seconds ago.
@@ -78,11 +90,38 @@ class LogReader:
 
     def _listed(self) -> JobListing:
         deadline = Deadline.after(READ_S_MAX)
-        self._followed.read_to_end(deadline)
-        beats = self._log.read_beats(None, deadline)
+        jobs = self._jobs(deadline)
+        beats = self._log.read_beats(job_id(self.only) if self.only else None, deadline)
         # This machine's clock may be late. To ask the log for its time would write to it.
         now_ms = max([self.clock.now_ms(), *beats.values()])
-        return JobListing(tuple(list_jobs(self._followed.jobs, beats, now_ms)), now_ms)
+        due = {job: len(entry.replay.due) for job, entry in jobs.items() if entry.replay.due}
+        deciders = self._counts.deciders(now_ms)
+        return JobListing(tuple(list_jobs(jobs, beats, now_ms)), now_ms, due, deciders)
+
+    def _jobs(self, deadline: Deadline) -> Mapping[JobId, JobLog]:
+        if self.only:
+            snapshots = known(self._log, self.only)
+            return follow_jobs(read_news(self._log, self.only, snapshots), snapshots)
+        self._followed.read_to_end(deadline, self._counts.see)
+        return self._followed.jobs
+
+    def group(self) -> MasterGroup:
+        """Return the group of masters, as it was at most a few seconds ago.
+
+        Raises:
+            Invalid: the page is that of one job.
+            Unavailable: the log does not answer.
+        """
+        if self.only:
+            raise Invalid("a driver's page shows its own job: `headgate ui` shows the masters")
+        with self._group_lock:
+            if self._group is None or self.clock.monotonic_s() >= self._group_due_s:
+                self._group = self._log.group(Deadline.after(_GROUP_S_MAX))
+                self._group_due_s = self.clock.monotonic_s() + _LISTING_S_MIN
+            return self._group
+
+    def partition(self, job: JobId) -> int:
+        return self._log.partition(job)
 
     @contextmanager
     def history(self, job: str) -> Iterator[JobHistory]:
@@ -107,26 +146,30 @@ class LogReader:
             return watched.beat_ms
 
     def close(self) -> None:
-        """Close the followers; the log stays open."""
-        with self._lock:
-            for watched in self._watched.values():
-                with watched.lock:
-                    watched.close()
-            self._watched.clear()
+        """Close the followers, except those that somebody still reads; the log stays open."""
+        self._forget(-1.0)
         with self._listing_lock:
             self._followed.close()
 
-    def _of(self, job: JobId) -> _Watched:
-        """Return a job, and forget the jobs at which nobody has looked for a while."""
+    def forget_idle(self) -> None:
+        """Drop the jobs at which nobody has looked for a while."""
+        self._forget(_IDLE_S)
+
+    def _forget(self, idle_s: float) -> None:
         now_s = self.clock.monotonic_s()
         with self._lock:
-            for name, other in list(self._watched.items()):
-                if name != job and now_s - other.used_s > _IDLE_S and other.lock.acquire(False):
-                    other.close()
-                    other.lock.release()
+            for name, watched in list(self._watched.items()):
+                if now_s - watched.used_s > idle_s and watched.lock.acquire(blocking=False):
+                    watched.close()
+                    watched.lock.release()
                     del self._watched[name]
+
+    def _of(self, job: JobId) -> _Watched:
+        if self.only not in ("", job):
+            raise Invalid(f"a driver's page shows its own job: `headgate ui` shows job {job}")
+        with self._lock:
             watched = self._watched.setdefault(job, _Watched())
-            watched.used_s = now_s
+            watched.used_s = self.clock.monotonic_s()
             return watched
 
     def _read(self, watched: _Watched, job: JobId) -> JobHistory:

@@ -59,6 +59,18 @@ class Moment:
             now_ms = records[-1].event.time_ms if records else 0
         return cls(history, at, now_ms, records, history.state(at))
 
+    @property
+    def registrations(self) -> list[ev.JobRegistered]:
+        bodies = (recorded.event.body for recorded in self.records)
+        return [body for body in bodies if isinstance(body, ev.JobRegistered)]
+
+    @property
+    def store(self) -> str:
+        """The place of the job's objects; empty if no driver has said it."""
+        start = self.history.start
+        known = start.registered.store if start and start.registered else ""
+        return next((body.store for body in reversed(self.registrations)), known)
+
     def result(self, name: str) -> ResultState:
         """Return a result.
 
@@ -129,9 +141,7 @@ def job_page(moment: Moment, beat_ms: int) -> fields.Fields:
 
 
 def _listed(moment: Moment, beat_ms: int) -> ListedJob:
-    start, records = moment.history.start, moment.records
-    registrations = [it for it in records if isinstance(it.event.body, ev.JobRegistered)]
-    bodies = [it.event.body for it in registrations if isinstance(it.event.body, ev.JobRegistered)]
+    start, records, bodies = moment.history.start, moment.records, moment.registrations
     registered = bodies[-1] if bodies else start.registered if start else None
     mode = (start.mode if start else None) or (bodies[0].mode if bodies else PER_JOB)
     signs = (it for it in reversed(records) if not isinstance(it.event.body, ev.NO_SIGNS_OF_LIFE))

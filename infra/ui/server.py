@@ -17,8 +17,11 @@ from ...control.errors import HeadgateError, Invalid
 from ..cli.fields import Fields
 from ..serving import PLAIN, GuardedHandler, GuardedServer, Query, ServerSettings
 from . import pages
+from .bucket_check import BucketCheck
 from .log_reader import LogReader
+from .masters import masters_page
 
+_MASTERS_LINK = b'<a id="masters" href="#/masters">Masters</a>'
 _STREAMS_MAX = 64
 _SILENCE_S_MAX = 10.0  # a stream says something so often, to notice that nobody listens any more
 _AFTER_ERROR_S = 2.0
@@ -27,6 +30,7 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
         "/": ("index.html", "text/html; charset=utf-8"),
         "/page.js": ("page.js", "text/javascript; charset=utf-8"),
         "/exchange.js": ("exchange.js", "text/javascript; charset=utf-8"),
+        "/masters.js": ("masters.js", "text/javascript; charset=utf-8"),
         "/icon.svg": ("icon.svg", "image/svg+xml"),
         "/page.css": ("page.css", "text/css; charset=utf-8"),
     }
@@ -34,8 +38,9 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 class UiServer(GuardedServer):
-    def __init__(self, reader: LogReader, settings: ServerSettings) -> None:
+    def __init__(self, reader: LogReader, settings: ServerSettings, bucket: BucketCheck) -> None:
         self.reader = reader
+        self.bucket = bucket
         self.ending = Event()
         self.streams = BoundedSemaphore(_STREAMS_MAX)
         super().__init__(settings, _Handler)
@@ -45,6 +50,10 @@ class UiServer(GuardedServer):
         """Return the address at which a viewer begins."""
         token = f"?token={self.settings.token}" if self.settings.token else ""
         return f"{super().url}{token}"
+
+    def service_actions(self) -> None:
+        """Drop the jobs at which nobody looks any more. The server calls this between requests."""
+        self.reader.forget_idle()
 
     def end(self) -> None:
         """Stop to answer; streams end with their next look."""
@@ -56,19 +65,32 @@ class _Handler(GuardedHandler):
     server: UiServer
 
     def respond(self, query: Query) -> None:
-        if "token" in query.parameters and self.server.settings.token:
+        if query.path.startswith("/api/") and self._is_from_elsewhere:
+            self.answer(403, PLAIN, b"headgate ui: asked by another page\n")
+        elif "token" in query.parameters and self.server.settings.token:
             # The word leaves the address, so that it is neither bookmarked nor seen on a screen.
             cookie = f"{self.cookie}={self.server.settings.token}; HttpOnly; SameSite=Lax; Path=/"
             self.answer(303, PLAIN, b"", {"Location": "/", "Set-Cookie": cookie})
         elif query.path in _STATIC:
             name, kind = _STATIC[query.path]
-            self.answer(200, kind, files(__package__).joinpath("static", name).read_bytes())
+            content = files(__package__).joinpath("static", name).read_bytes()
+            if self.server.reader.only:
+                content = content.replace(_MASTERS_LINK, b"")
+            self.answer(200, kind, content)
+        elif query.path == "/api/fsck":
+            self._show(lambda: _fsck(self.server, query))
         elif query.path == "/api/news":
             self._stream(query)
         elif (page := _PAGES.get(query.path)) is not None:
             self._show(lambda: page(self.server.reader, query))
         else:
             self.answer(404, PLAIN, b"there is no such page\n")
+
+    @property
+    def _is_from_elsewhere(self) -> bool:
+        """Return True if a page of another server makes the browser ask. That page would not see
+        the answer, but a comparison with the bucket costs requests."""
+        return self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
     def _show(self, page: Callable[[], Fields]) -> None:
         try:
@@ -81,7 +103,7 @@ class _Handler(GuardedHandler):
         self.answer(status, "application/json", body)
 
     def _stream(self, query: Query) -> None:
-        """Tell of news, until the viewer goes: of one job, or of the list of jobs."""
+        """Tell of news, until the viewer goes: of one job, of the masters, or of all jobs."""
         if not self.server.streams.acquire(blocking=False):
             self.answer(503, PLAIN, b"too many viewers\n")
             return
@@ -89,15 +111,15 @@ class _Handler(GuardedHandler):
             self.close_connection = True
             self.head(200, {"Content-Type": "text/event-stream", "Connection": "close"})
             if self.command != "HEAD":
-                self._send_news(query.parameters.get("job", ""))
+                self._send_news(query)
         finally:
             self.server.streams.release()
 
-    def _send_news(self, job: str) -> None:
+    def _send_news(self, query: Query) -> None:
         seen, silence, pause_s = None, Deadline.after(0), 0.0
         while not self.server.ending.wait(pause_s):
             try:
-                news, pause_s = _news(self.server.reader, job), PACE.poll_s
+                news, pause_s = _news(self.server.reader, query), PACE.poll_s
             except HeadgateError as exc:
                 news, pause_s = {"error": str(exc)}, _AFTER_ERROR_S
             if news != seen or silence.passed:
@@ -107,11 +129,13 @@ class _Handler(GuardedHandler):
                 seen, silence = news, Deadline.after(_SILENCE_S_MAX)
 
 
-def _news(reader: LogReader, job: str) -> Mapping[str, Any]:
+def _news(reader: LogReader, query: Query) -> Mapping[str, Any]:
     """Return a value that changes when there is something new to show."""
-    if job:
+    if job := query.parameters.get("job", ""):
         with reader.history(job) as history:
             return {"events": len(history.records)}
+    if "masters" in query.parameters:
+        return {"masters": hash(json.dumps(_group(reader)))}
     listing = reader.listing()
     return {"jobs": hash(tuple((it.job, it.heard_ms, it.condition) for it in listing.jobs))}
 
@@ -124,6 +148,15 @@ def _job(reader: LogReader, query: Query) -> Fields:
     job = query.text("job")
     beat_ms = reader.beat_ms(job)
     return _at_moment(reader, query, lambda moment: pages.job_page(moment, beat_ms))
+
+
+def _masters(reader: LogReader, query: Query) -> Fields:
+    return {"now_ms": reader.listing().now_ms, **_group(reader)}
+
+
+def _group(reader: LogReader) -> Fields:
+    listing, group = reader.listing(), reader.group()
+    return masters_page(group, listing.deciders, listing.jobs, listing.due, reader.partition)
 
 
 def _exchange(reader: LogReader, query: Query) -> Fields:
@@ -140,6 +173,12 @@ def _audit(reader: LogReader, query: Query) -> Fields:
     return _at_moment(reader, query, pages.audit_page)
 
 
+def _fsck(server: UiServer, query: Query) -> Fields:
+    with server.reader.history(query.text("job")) as history:
+        place = pages.Moment.of(history, None, 0).store
+    return server.bucket.page(query.text("job"), place)
+
+
 def _at_moment(reader: LogReader, query: Query, page: Callable[[pages.Moment], Fields]) -> Fields:
     """Return a page of a job at an offset (`at`), at its n-th event (`event`), or now."""
     with reader.history(query.text("job")) as history:
@@ -153,6 +192,7 @@ _PAGES: Mapping[str, Callable[[LogReader, Query], Fields]] = MappingProxyType(
     {
         "/api/jobs": _jobs,
         "/api/job": _job,
+        "/api/masters": _masters,
         "/api/exchange": _exchange,
         "/api/partition": _partition,
         "/api/audit": _audit,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .connectors.spark.session import Headgate
+    from .connectors.spark.tasks.exchange_tasks import WorkerSettings
+    from .infra.ui.driver_page import DriverPage
 
 __all__ = [
     "Closed",
@@ -55,7 +57,13 @@ def attach(spark: SparkSession) -> Headgate:
     from .infra.start.session_hook import give_up
 
     give_up(spark)
-    return attach_session(spark, start_embedded)
+    return attach_session(spark, start_embedded, _serve_page)
+
+
+def _serve_page(worker: WorkerSettings, port: int) -> DriverPage:
+    from .infra.ui.driver_page import DriverPage
+
+    return DriverPage(worker, port)
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -18,11 +18,14 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.infra.serving import ServerSettings
+from headgate.infra.ui.bucket_check import BucketCheck
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer
+from headgate.storage.stores.memory import MemoryBlobStore, Objects
 
+from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
-from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, other_jobs
+from ..doubles.watched_jobs import LOST, ORDERS, STRAGGLER, NightlyOrders, joined_by, other_jobs
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-ui brings Playwright")
 Browser: TypeAlias = Any  # Playwright's: it is no dependency of the other tests
@@ -33,6 +36,7 @@ expect.set_options(timeout=20_000)
 SCREENSHOT_BYTES_MAX = 200_000
 SIZE = {"width": 1280, "height": 860}
 MANY = 10_000
+STORE = "s3://b/r"
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +68,14 @@ def log() -> TimedLog:
 
 
 @contextmanager
-def serving(log: TimedLog, settings: ServerSettings) -> Iterator[UiServer]:
+def serving(
+    log: TimedLog, settings: ServerSettings, objects: Objects | None = None
+) -> Iterator[UiServer]:
+    """Serve the log, and the objects as the store of its jobs if they are given."""
     with closing(LogReader(log)) as reader:
-        server = UiServer(reader, settings)
+        store = "" if objects is None else STORE
+        bucket = BucketCheck(log, store, lambda: (MemoryBlobStore(objects or {}), "r"))
+        server = UiServer(reader, settings, bucket)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
             yield server
@@ -156,6 +165,31 @@ def test_jobs_appear_and_open(page: Page, server: UiServer, log: TimedLog, pictu
     expect(page).to_have_title(f"1-0003 · {ORDERS} · Headgate")
 
 
+def test_masters_come_and_go(page: Page, server: UiServer, log: TimedLog, pictures: Path) -> None:
+    """The page of the masters says that there are none, shows those that join, what they decide,
+    and that one of them is gone."""
+    log.clock.at_ms = SYSTEM_CLOCK.now_ms()
+    page.goto(server.url)
+    page.locator("#masters").click()
+    expect(page).to_have_title("Masters · Headgate")
+    expect(page.locator("#group")).to_contain_text("No master belongs to the group")
+    for job in JOBS:
+        state_facts(log, job, *OPENING, clock=log.clock)
+    expect(page.locator("#group")).to_contain_text("8 jobs of mode session, and no master")
+    masters = [joined_by(log, f"headgate-masters-{number}") for number in range(2)]
+    drive(log, Storage(), *masters)
+    rows = page.locator("tbody tr", has_text="member")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("job-")
+    expect(page.locator(".tile", has_text="partitions held")).to_contain_text("4 of 4")
+    shoot(page, pictures, "masters", "light")
+    log.evict("headgate-masters-1")
+    expect(page.locator("#group")).to_contain_text("2 partitions without a master")
+    expect(page.locator("tbody")).to_contain_text(["not in the group", "nobody"])
+    page.keyboard.press("Escape")
+    expect(page.locator("tbody tr")).to_have_count(8)
+
+
 def test_a_loss_and_its_repair_show(page: Page, orders: NightlyOrders, pictures: Path) -> None:
     """A lost partition shows in the counts and in the picture at once, and so does its repair; the
     partition tells why it was made again."""
@@ -220,6 +254,24 @@ def test_a_job_ends_before_our_eyes(page: Page, orders: NightlyOrders, pictures:
     page.locator("td").get_by_role("link", name="1-0003", exact=True).click()
     known(page, "24 deleted")
     assert "deleted" in colours(page)
+
+
+def test_a_job_is_compared_with_the_bucket(page: Page, log: TimedLog) -> None:
+    """A viewer has a job compared with its bucket, and sees what is wrong there; a page that has no
+    store says how it gets one."""
+    job = ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms())
+    job.register("1-0001", 6, 4, "repartition")
+    job.write_all("1-0001", range(4))
+    objects: Objects = {"r/j/x/left-behind": (b"orphan", "w")}
+    with serving(log, ServerSettings(), objects) as server:
+        page.goto(f"{server.url}#/job/j")
+        page.locator("#fsck").click()
+        expect(page.locator("main pre")).to_contain_text("left-behind")
+        expect(page.locator("main")).to_contain_text("5 findings: nothing is stored, compared at")
+    with serving(log, ServerSettings()) as server:
+        page.goto(f"{server.url}#/job/j")
+        page.locator("#fsck").click()
+        expect(page.locator("main")).to_contain_text("start `headgate ui` with --store")
 
 
 def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: TimedLog) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.serving import ServerSettings
+from headgate.infra.target import Target
+from headgate.infra.ui.bucket_check import BucketCheck
 from headgate.infra.ui.log_reader import LogReader
 from headgate.infra.ui.server import UiServer
 
@@ -24,9 +26,12 @@ ANSWER_S_MAX = 10.0
 class Viewer:
     """Asks a server that runs in a thread."""
 
-    def __init__(self, log: MemoryEventLog, settings: ServerSettings | None = None) -> None:
+    def __init__(
+        self, log: MemoryEventLog, settings: ServerSettings | None = None, store: str = ""
+    ) -> None:
         self.reader = LogReader(log)
-        self.server = UiServer(self.reader, settings or ServerSettings())
+        bucket = BucketCheck(log, store, Target("", store, "").open_bucket)
+        self.server = UiServer(self.reader, settings or ServerSettings(), bucket)
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()

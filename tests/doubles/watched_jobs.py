@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from headgate.control.ids import AttemptId
+from headgate.control.master.group_steps import GroupSteps, MasterIdentity
 
+from .groups import SETTINGS
 from .scripted_jobs import ScriptedJob, TimedLog
 
 PARTITIONS, SUBPARTITIONS = 24, 32
@@ -106,6 +108,12 @@ class NightlyOrders:
             skew = 4 if first == 11 else 1
             read = int(rows * skew * (0.7 + 0.6 * next(self.numbers) / 100))
             self.job.read(name, first, read, read * 44)
+
+
+def joined_by(log: TimedLog, slot: str) -> GroupSteps:
+    """Let a master join that is named as `headgate master` names it."""
+    me = MasterIdentity(slot, f"master {slot} 0000000a", log.clock, "memory://here/")
+    return GroupSteps(log, me, SETTINGS)
 
 
 def other_jobs(log: TimedLog, now_ms: int) -> None:

@@ -33,6 +33,8 @@ from headgate.control.master.announcer import Announcer
 from headgate.control.master.driver_master import DriverIdentity, DriverMaster
 from headgate.control.model.replay import Replay
 from headgate.control.snapshots.resume import read_snapshots
+from headgate.infra.ui.log_reader import LogReader
+from headgate.infra.ui.masters import masters_page
 from headgate.storage.format.layout import Layout
 from headgate.storage.stores.files import FileBlobStore
 from headgate.storage.upkeep.object_deletion import ObjectDeleter
@@ -233,6 +235,15 @@ def test_a_killed_master_is_a_delay(
     run.produce(descriptor, 3)
     assert 4 == len(run.driver.await_complete(descriptor).production.winners)
     told(capsys, "a job whose master was killed waited for the other one", begun_s)
+    with closing(LogReader(log)) as reader:
+        listing, group = reader.listing(), reader.group()
+        page = masters_page(group, listing.deciders, listing.jobs, listing.due, reader.partition)
+    (master,) = (each for each in page["masters"] if each["is_member"])
+    assert ("b", [0, 1]) == (master["slot"], master["partitions"])
+    assert ["b", "b"] == [each["slot"] for each in page["partitions"]]
+    assert (1, [0, 0]) == (page["jobs"], [each["due"] for each in page["partitions"]])
+    assert master["decisions_per_s"] > 0
+    assert 0 < page["partitions"][partition]["lag"] < page["partitions"][partition]["end"]
     run.end()
 
 

@@ -36,7 +36,15 @@ from headgate.control.events.types import (
 )
 from headgate.control.events.types import Lost as LostFact
 from headgate.control.ids import AttemptId, JobId, PartitionId
-from headgate.control.log import Decisions, Follower, Holder, Membership, Receipt, Tail
+from headgate.control.log import (
+    Decisions,
+    Follower,
+    Holder,
+    MasterGroup,
+    Membership,
+    Receipt,
+    Tail,
+)
 from headgate.control.master.announcer import Announcer
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.model.replay import Replay
@@ -237,6 +245,9 @@ class Watched:
 
     def join(self, slot: str, holder: Holder) -> Membership:
         raise AssertionError("no executor decides")
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        raise AssertionError("no executor asks for the group")
 
     def read_all(
         self, deadline: Deadline, known: Mapping[JobId, int] = MappingProxyType({})

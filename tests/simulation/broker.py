@@ -24,6 +24,7 @@ from headgate.control.log import (
     Decisions,
     Follower,
     Holder,
+    MasterGroup,
     Membership,
     Receipt,
     StateRecord,
@@ -246,6 +247,9 @@ class SimLog:
         membership = SimMembership(self.broker, slot, holder, self.process)
         self.broker.show()
         return membership
+
+    def group(self, deadline: Deadline) -> MasterGroup:
+        raise AssertionError("no process of a simulation asks for the group")
 
     def partition(self, job: JobId) -> int:
         return self.broker.memory.partition(job)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -157,3 +162,36 @@ def test_services_not_as_configured(
     error."""
     conf[f"spark.headgate.{key}"] = value
     assert text in str(refused(spark, conf))
+
+
+def test_a_job_is_shown_by_its_driver(
+    spark: SparkSession, conf: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `spark.headgate.ui.port` the driver serves the page of its job, with the numbers of
+    `results`, until the headgate is closed."""
+    conf["spark.headgate.ui.port"] = "0"
+    spark.conf.set("spark.headgate.ui.port", "0")
+
+    def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+        with closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    with attach(spark) as hg:
+        job = re.escape(hg.job)
+        (port,) = re.findall(
+            rf"{job} is shown at http://127\.0\.0\.1:(\d+)/#/job/{job}\n", capsys.readouterr().err
+        )
+        hg.repartition(spark.range(100), 3, "id").collect()
+        page = ask(int(port), f"/api/job?job={hg.job}")[1]
+        (mine,), (shown,) = hg.results(), page["report"]["exchanges"]
+        assert (mine.rows, mine.stored_bytes, mine.gets) == tuple(
+            shown[name] for name in ("rows", "stored_bytes", "gets")
+        )
+        assert 100 == mine.rows
+        assert ask(int(port), f"/api/fsck?job={hg.job}")[1]["clean"]
+        assert [hg.job] == [it["job"] for it in ask(int(port), "/api/jobs")[1]["jobs"]]
+        assert 404 == ask(int(port), "/api/masters")[0]
+    with pytest.raises(ConnectionRefusedError):
+        ask(int(port), "/api/jobs")

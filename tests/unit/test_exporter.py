@@ -14,6 +14,7 @@ import pytest
 
 from headgate.control.errors import Invalid, Unavailable
 from headgate.infra.cli import options
+from headgate.infra.metrics import exporter
 from headgate.infra.metrics.exporter import MetricsServer
 from headgate.infra.metrics.families import FAMILIES
 from headgate.infra.metrics.log_numbers import LogNumbersReader
@@ -124,6 +125,7 @@ def test_the_command_serves_until_it_is_stopped(
 
     monkeypatch.setattr(LogNumbersReader, "run", stopped)
     monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(exporter, "log_to_stderr", lambda: None)  # that stays for other tests
     code, (line,), _ = ran("exporter", "--port", "0")
     assert 0 == code
     assert re.fullmatch(r"serving at http://127\.0\.0\.1:\d+/metrics", line)

@@ -6,6 +6,7 @@ import json
 import re
 from http.client import HTTPResponse
 from pathlib import Path
+from threading import Event
 from typing import Any, NoReturn
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from headgate.control.clock import Deadline
 from headgate.control.errors import Invalid
 from headgate.control.events.types import ExecutorLost
-from headgate.control.ids import JobId
+from headgate.control.ids import JobId, ResultId
 from headgate.control.log import Placed
 from headgate.control.memory.log import MemoryFollower, MemoryTail
 from headgate.infra.serving import ServerSettings
@@ -23,7 +24,7 @@ from headgate.infra.ui.server import UiServer
 from ..doubles.commands import KeptLog, ran
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 from ..doubles.steps import StoppedClock
-from ..doubles.viewers import Viewer
+from ..doubles.viewers import ANSWER_S_MAX, Viewer
 
 STATIC = Path(__file__).parents[2] / "infra/ui/static"
 
@@ -61,10 +62,31 @@ def test_a_job_is_forgotten_when_nobody_looks(timed: TimedLog) -> None:
         pass
     with reader.history("j") as second:
         assert first is second
+    reader.forget_idle()
+    with reader.history("j") as third:
+        assert first is third
     clock.at_ms += 300_000
-    with reader.history("k"), reader.history("j") as third:
-        assert first is not third
+    with reader.history("k"):
+        reader.forget_idle()
+    with reader.history("j") as fourth:
+        assert first is not fourth
     reader.close()
+
+
+def test_the_server_forgets_by_itself(
+    viewer: Viewer, timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to look for a job to be forgotten."""
+    ScriptedJob(timed, "j")
+    viewer.value("/api/job?job=j")
+    with viewer.reader.history("j") as first:
+        pass
+    monkeypatch.setattr(viewer.reader, "clock", StoppedClock(10**12))
+    forgotten = Event()
+    monkeypatch.setattr(MemoryFollower, "close", lambda _: forgotten.set())
+    assert forgotten.wait(ANSWER_S_MAX)
+    with viewer.reader.history("j") as second:
+        assert first is not second
 
 
 def test_the_list_of_jobs_goes_on_from_what_it_knows(
@@ -90,6 +112,21 @@ def test_the_list_of_jobs_goes_on_from_what_it_knows(
     clock.at_ms += 3_000
     assert [(it.job, it.exchanges) for it in reader.listing().jobs] == [("j", 1), ("k", 0)]
     assert [3, 2] == [sum(it.recorded.event.job == job for it in read) for job in ("j", "k")]
+    reader.close()
+
+
+def test_no_index_of_a_segment_is_kept(timed: TimedLog) -> None:
+    """Neither the list of jobs nor a job keeps the indexes of segments, which no page shows."""
+    job = ScriptedJob(timed, "j")
+    job.register("r", 1, 1, "x")
+    job.write_all("r", [0])
+    reader = LogReader(timed)
+    with reader.history("j") as history:
+        states = [reader.listing().jobs[0].state, history.state(None)]
+    for state in states:
+        ((_, produced),) = state.results[ResultId("r")].production.attempts.items()
+        assert produced is not None
+        assert [b""] == [segment.index for segment in produced.segments]
     reader.close()
 
 
@@ -164,7 +201,7 @@ def test_a_stream_tells_why_it_has_no_news(viewer: Viewer) -> None:
 
 def test_pages_are_static_and_local(viewer: Viewer) -> None:
     """The page and all that it loads come from this server, and may load nothing from elsewhere."""
-    for path in ("/", "/page.js", "/exchange.js", "/page.css", "/icon.svg"):
+    for path in ("/", "/page.js", "/exchange.js", "/masters.js", "/page.css", "/icon.svg"):
         with viewer.ask(path) as answer:
             assert 200 == answer.status, path
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -270,7 +307,7 @@ def test_nothing_is_written(no_thread_stays: None) -> None:
     viewer = Viewer(log)
     address = "job=j&result=r&partition=0"
     try:
-        for page in ("jobs", "job", "exchange", "partition", "audit"):
+        for page in ("jobs", "job", "masters", "exchange", "partition", "audit"):
             with viewer.ask(f"/api/{page}?{address}") as answer:
                 assert 200 == answer.status, page
         for method in ("POST", "PUT", "DELETE", "PATCH"):

@@ -349,5 +349,5 @@ addEventListener("hashchange", enter);
 addEventListener("resize", show);
 document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) want({}); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-setInterval(() => { if (now.route.at === null && !document.hidden) show(); }, 1000); // ages, and bars that grow
+setInterval(() => { if (now.route.at === null && !document.hidden && performance.now() > now.again_ms) show(); }, 1000); // ages, and bars that grow
 enter();

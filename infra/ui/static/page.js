@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const GRAPH_MAX = 60;
+const DRAWING_SHARE = 10; // to draw ages and bars again takes at most this part of the time
 const PHASES = ["consumable", "writing", "again", "released", "deleted", "pending"];
 const WORDS = {
   pending: "not begun", writing: "being written", consumable: "consumable",
@@ -13,9 +14,14 @@ const WORDS = {
 
 // ---- text ----
 
-const count = (n) => n.toLocaleString("en");
+// Made once: to make one takes as long as to format a hundred numbers with it.
+const NUMBERS = new Intl.NumberFormat("en");
+const DOLLARS = new Intl.NumberFormat("en", { maximumFractionDigits: 4 });
+const DAYS = new Intl.DateTimeFormat("sv");
+const TIMES = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const count = (n) => NUMBERS.format(n);
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const usd = (n) => (n === 0 ? "$0" : n < 0.01 ? `$${n.toFixed(6)}` : `$${n.toLocaleString("en", { maximumFractionDigits: 4 })}`);
+const usd = (n) => (n === 0 ? "$0" : n < 0.01 ? `$${n.toFixed(6)}` : `$${DOLLARS.format(n)}`);
 
 function bytes(n) {
   if (n < 1000) return `${n} B`;
@@ -35,8 +41,8 @@ function span(ms) {
 
 function moment(ms) {
   const at = new Date(ms);
-  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("sv")} `;
-  return `${day}${at.toLocaleTimeString("en-GB")}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${DAYS.format(at)} `;
+  return `${day}${TIMES.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")}`;
 }
 
 // ---- elements ----
@@ -90,7 +96,7 @@ function progress(reached, total, wide = false) {
 
 // ---- where we are ----
 
-const now = { route: null, values: null, text: "", ahead_ms: 0, busy: false, again: null, view: null };
+const now = { route: null, values: null, text: "", ahead_ms: 0, busy: false, again: null, view: null, again_ms: 0 };
 const serverNow = () => Date.now() + now.ahead_ms;
 
 function address(parts, parameters = {}) {
@@ -101,12 +107,12 @@ function address(parts, parameters = {}) {
 
 function here() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const [page, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
   const given = new URLSearchParams(query || "");
-  return { job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
+  return { masters: page === "masters", job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
 }
 
-const partsOf = (route) => (route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
+const partsOf = (route) => (route.masters ? ["masters"] : route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
 
 function rewrite(changes) {
   Object.assign(now.route, changes);
@@ -116,19 +122,20 @@ function rewrite(changes) {
 }
 
 function showPath() {
-  const { job, result, at } = now.route;
+  const { masters, job, result, at } = now.route;
   const steps = [link([], {}, "Headgate")];
+  if (masters) steps.push(el("span", {}, "›"), link(["masters"], {}, "masters"));
   if (job) steps.push(el("span", {}, "›"), link(["job", job], { at }, job));
   if (result) steps.push(el("span", {}, "›"), link(["job", job, result], { at }, result));
   put($("path"), steps);
-  document.title = [result, job, "Headgate"].filter(Boolean).join(" · ");
+  document.title = [result, job, masters && "Masters", "Headgate"].filter(Boolean).join(" · ");
 }
 
 function enter() {
   now.route = here();
   now.values = null;
   now.text = "";
-  now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : jobsView();
+  now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : now.route.masters ? mastersView() : jobsView();
   put($("main"), el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
@@ -141,7 +148,8 @@ function enter() {
 // ---- values from the server ----
 
 function source(more) {
-  const { job, result, at } = now.route;
+  const { masters, job, result, at } = now.route;
+  if (masters) return "/api/masters";
   const given = new URLSearchParams(job ? { job } : {});
   if (result) given.set("result", result);
   if (more.event) given.set("event", more.event);
@@ -191,9 +199,13 @@ function show() {
   if (!now.values) return;
   const chosen = getSelection();
   if (!chosen.isCollapsed && $("main").contains(chosen.anchorNode)) return; // somebody is copying
+  const began = performance.now();
   if (now.values.moment) showMoment(now.values.moment);
   if (!$("main").contains(now.view.boxes[0])) put($("main"), ...now.view.boxes);
   now.view.show(now.values);
+  void $("main").offsetHeight; // lay it out now: that is most of the time for a thousand jobs
+  const ended = performance.now();
+  now.again_ms = ended + DRAWING_SHARE * (ended - began);
 }
 
 function showMoment(at) {
@@ -217,7 +229,8 @@ function connect() {
   if (stream) stream.close();
   connected = false;
   if (document.hidden) return;
-  const mine = new EventSource(`/api/news?${new URLSearchParams(now.route.job ? { job: now.route.job } : {})}`);
+  const { masters, job } = now.route;
+  const mine = new EventSource(`/api/news?${new URLSearchParams(masters ? { masters } : job ? { job } : {})}`);
   stream = mine;
   mine.onopen = () => { connected = true; pulse(); };
   mine.onmessage = (message) => {
@@ -308,10 +321,11 @@ const keys = (...names) => el("p", { class: "dim" }, `Keys: ${names.join(" · ")
 // ---- one job ----
 
 function jobView() {
-  const [tiles, graph, list, notable, masters, audit] = Array.from({ length: 6 }, () => el("div"));
+  const [tiles, graph, list, notable, masters, audit, bucket] = Array.from({ length: 7 }, () => el("div"));
+  const fsck = el("button", { id: "fsck", onclick: () => showFsck(fsck, bucket) }, "Compare with the bucket now");
   const verify = el("button", { id: "verify", onclick: () => showAudit(audit) }, "Verify every decision now");
   return {
-    boxes: [tiles, graph, list, notable, masters, el("h2", {}, "Audit"), el("div", { class: "bar" }, verify, audit),
+    boxes: [tiles, graph, list, notable, masters, el("h2", {}, "Audit"), el("div", { class: "bar" }, verify, fsck), audit, bucket,
       keys("← → events", "Home first", "L live", "↑ ↓ rows", "Esc back")],
     show: (values) => {
       put(tiles, jobTiles(values));
@@ -418,7 +432,7 @@ const inputLinks = (inputs, job, known) => inputs.flatMap((input, n) =>
   [n ? ", " : "", known && !known.has(input) ? input : link(["job", job, input], { at: now.route.at }, input)]);
 
 function pill(each) {
-  const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing ? "writing" : "pending";
+  const word = each.released !== null ? "released" : each.again ? "again" : each.complete ? "complete" : each.writing || each.reached.consumable ? "writing" : "pending";
   return el("span", { class: `state ${word}`, title: each.released || (each.tracked ? null : "another owner looks after it") },
     { again: "lost, made again", pending: "not begun" }[word] || word);
 }
@@ -447,6 +461,19 @@ function notableList({ notable, job }) {
 function masterList({ authors }) {
   const rows = authors.map((each) => row(words(each.by), number(count(each.decisions)), number(count(each.first)), number(count(each.last)), moment(each.time_ms)));
   return [el("h2", {}, "Who has decided"), table([["master"], ["decisions", "n"], ["first", "n"], ["last", "n"], ["time of the last"]], rows, "Nobody yet.")];
+}
+
+async function showFsck(button, box) {
+  button.disabled = true;
+  put(box, el("p", { class: "dim" }, "reading the log and listing the objects of this job …"));
+  try {
+    const answer = await fetch(`/api/fsck?${new URLSearchParams({ job: now.route.job })}`);
+    const { clean, lines, error } = await answer.json();
+    if (error) { put(box, el("p", { class: "bad" }, error)); return; }
+    const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
+    put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
+      lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
+  } finally { button.disabled = false; }
 }
 
 async function showAudit(box) {

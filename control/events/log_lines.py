@@ -1,0 +1,54 @@
+"""A line in this process's own log for each event of the jobs that it follows or decides for.
+
+The logger is `headgate.events`. Events of importance are INFO: those of drivers, of whole results,
+and of losses, failures and repairs. All others are DEBUG. The names in an event are fields of the
+log record, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from ..ids import AttemptId
+from . import types as ev
+
+_LOG = logging.getLogger("headgate.events")
+_IMPORTANT = (
+    ev.JobRegistered, ev.JobAccepted, ev.JobUnregistered, ev.LeaseExpired, ev.JobFailed,
+    ev.ResultRegistered, ev.ResultComplete, ev.Promoted, ev.Released, ev.Deleted,
+    ev.Lost, ev.ExecutorLost, ev.AttemptFailed, ev.Superseded, ev.Reproduce,
+)  # fmt: skip
+_PARTITIONS_SHOWN = 10
+
+
+def write_line(recorded: ev.Recorded) -> None:
+    body = recorded.event.body
+    level = logging.INFO if isinstance(body, _IMPORTANT) else logging.DEBUG
+    if _LOG.isEnabledFor(level):
+        fields = _fields(recorded)
+        given = ((name, value) for name, value in fields.items() if value is not None)
+        _LOG.log(level, " ".join(f"{name}={value}" for name, value in given), extra=fields)
+
+
+def _fields(recorded: ev.Recorded) -> dict[str, Any]:
+    """Return all fields; those that the event does not have are None."""
+    event = recorded.event
+    body = event.body
+    attempt: AttemptId | None = getattr(body, "attempt", None)
+    partition: object = None if attempt is None else attempt.partition.index
+    if isinstance(body, ev.Reproduce):
+        partition = ",".join(map(str, body.partitions[:_PARTITIONS_SHOWN]))
+    reason = getattr(body, "evidence", None) or getattr(body, "reason", None)
+    return {
+        "event": event.kind,
+        "job": event.job,
+        "result": getattr(body, "result", None) if attempt is None else attempt.partition.result,
+        "partition": partition,
+        "attempt": None if attempt is None else f"{attempt.epoch}-{attempt.task}",
+        "host": getattr(body, "host", None),
+        "reason": None if reason is None else json.dumps(reason),
+        "offset": recorded.offset,
+        "by": json.dumps(event.by),
+    }

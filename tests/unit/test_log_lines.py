@@ -1,0 +1,76 @@
+"""Lines about events in the logs of drivers and masters."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from headgate.control.events.types import AttemptStarted, Lost
+from headgate.infra.spelling import Spelling
+from headgate.storage.stores.memory import Objects
+
+from ..doubles.commands import JOB, RESULT, KeptLog, exchange
+from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
+from ..doubles.jobs import attempt, produced
+from ..doubles.scripted_jobs import TimedLog
+from ..doubles.watched_jobs import joined_by
+
+EVENTS = "headgate.events"
+
+
+def kinds(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(record)["event"] for record in caplog.records if record.name == EVENTS]
+
+
+def test_a_driver_writes_a_line_for_each_event_of_importance(
+    log: KeptLog, objects: Objects, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver's log has the life of its job and results, if it is asked for, and each event of its
+    tasks on the level below."""
+    exchange(log, objects, close=True)
+    assert [] == kinds(caplog)
+    caplog.set_level(logging.INFO, EVENTS)
+    life = ["JobRegistered", "JobAccepted", "ResultRegistered", "ResultComplete"]
+    second = KeptLog()
+    exchange(second, {}, close=True)
+    assert [*life, "JobUnregistered", "Released", "Deleted"] == kinds(caplog)
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, EVENTS)
+    exchange(KeptLog(), {}, close=False)
+    by_kind = {vars(record)["event"]: vars(record) for record in caplog.records}
+    assert {*life, "AttemptStarted", "Produced", "Consumable"} < by_kind.keys()
+    begun = by_kind["AttemptStarted"]
+    assert (JOB, RESULT, "1") == (begun["job"], begun["result"], begun["attempt"].split("-")[0])
+    assert begun["partition"] in range(3)
+    assert f"event=AttemptStarted job={JOB} result={RESULT} partition=" in begun["message"]
+    assert by_kind["JobAccepted"]["attempt"] is None
+
+
+def test_masters_write_a_line_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The master that decides for a job writes its lines. The next one does not write those of the
+    events that it takes up."""
+    caplog.set_level(logging.INFO, EVENTS)
+    log, storage, job = TimedLog(), Storage(), JOBS[0]
+    first = joined_by(log, "a")
+    drive(log, storage, first)
+    state_facts(log, job, *OPENING)
+    drive(log, storage, first)
+    assert ["JobRegistered", "ResultRegistered", "JobAccepted"] == kinds(caplog)
+    first.close()
+    caplog.clear()
+    second = joined_by(log, "b")
+    drive(log, storage, second)
+    assert [] == kinds(caplog)
+    state_facts(log, job, AttemptStarted(attempt(1, 7), "worker-1"), produced(1, 7))
+    evidence = 'of "reader 3"\nmaster: \u202eall is well'
+    state_facts(log, job, Lost(attempt(1, 7), "r1/1/1-7", evidence))
+    drive(log, storage, second)
+    assert ["Lost", "Superseded", "Reproduce", "Deleted"] == kinds(caplog)
+    lost, _, again, _ = caplog.records
+    line = Spelling("%(job)s %(partition)s %(message)s").format(lost)
+    assert f"{job} 1 event=Lost job={job} result=r1 partition=1 attempt=1-7 reason=" in line
+    assert json.dumps(evidence) in line
+    assert "\n" not in line
+    assert ("1", "r1") == (vars(again)["partition"], vars(again)["result"])
