@@ -9,42 +9,29 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from urllib.error import HTTPError
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from headgate.control.clock import SYSTEM_CLOCK, Deadline
-from headgate.control.kafka.log import KafkaEventLog, KafkaSettings, TopicSettings
+from headgate.control.clock import Deadline
+from headgate.control.kafka.log import KafkaEventLog
 from headgate.infra.cli import app
-from headgate.infra.devstack import stack
+from headgate.infra.metrics.log_numbers import LogNumbersReader
 
 from ..doubles.commands import JOB, PARTITIONS, exchange
-from ..doubles.scrapes import Scraped, of_jobs, of_text
+from ..doubles.real_masters import LIMIT_S, wait_for
+from ..doubles.scrapes import Scraped, of_jobs, of_text, scraped
+from ..link import Link
 
 pytestmark = pytest.mark.real
 
-LIMIT_S = 30.0
+HERE = "127.0.0.3"
 COMMAND = "from headgate.infra.cli.app import main; main()"
-
-
-@pytest.fixture
-def log() -> Iterator[KafkaEventLog]:
-    """Return a log of this test on the real stack, whose topics are deleted at the end."""
-    state = stack.status()
-    assert state is not None, "`make stack` starts it"
-    topic = TopicSettings(4, 1, 3_600_000)
-    settings = KafkaSettings(state.bootstrap, f"test-{SYSTEM_CLOCK.now_ms()}", topic, LIMIT_S)
-    log = KafkaEventLog(settings)
-    log.prepare(Deadline.after(LIMIT_S))
-    yield log
-    log.close()
-    admin = AdminClient({"bootstrap.servers": state.bootstrap})
-    for deleted in admin.delete_topics([topic.name for topic in settings.topics]).values():
-        deleted.result(LIMIT_S)
 
 
 @contextmanager
@@ -100,7 +87,9 @@ def test_numbers_survive_a_restart(log: KafkaEventLog, tmp_path: Path) -> None:
     bucket = f"file://{tmp_path / 'bucket'}"
     with exporter(log, tmp_path, "--fsck-seconds", "3600", "--store", bucket) as url:
         again = scrape(url, 1, "headgate_fsck_timestamp_seconds")
-    assert of_jobs(seen) == of_jobs(again)
+    heard = ("headgate_driver_heard_timestamp_seconds", JOB)
+    # a heartbeat may have come meanwhile
+    assert {**of_jobs(seen), heard: again[heard]} == of_jobs(again)
     assert 0 == again["headgate_decision_latency_seconds_count", "per-job"]
     assert 0 == again["headgate_fsck_findings", "missing"]
     settings = log._settings
@@ -110,3 +99,32 @@ def test_numbers_survive_a_restart(log: KafkaEventLog, tmp_path: Path) -> None:
     assert report["stored_bytes"] == again["headgate_written_bytes_total", JOB] > 0
     assert 300 == again["headgate_written_rows_total", JOB]
     assert report["puts"] == again["headgate_estimated_put_requests", JOB]
+
+
+def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
+    """A reader that loses Kafka for a while keeps its numbers, and then reads what it has missed:
+    its numbers are those of a reader that comes later, and each event counts once."""
+    ending = Event()
+    with closing(Link(log._settings.bootstrap, HERE)) as link:
+        settings = replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0)
+        with (
+            closing(KafkaEventLog(settings)) as far,
+            closing(LogNumbersReader(far)) as reader,
+            closing(LogNumbersReader(log)) as later,
+        ):
+            thread = Thread(target=reader.run, args=(ending,), daemon=True)
+            thread.start()
+            wait_for(lambda: reader.numbers() is not None, "the log is not read")
+            link.cut()
+            exchange(KafkaEventLog(log._settings), {}, close=True)
+            assert {} == of_jobs(scraped(reader), JOB)
+            while later.numbers() is None:
+                later.step(0.1)
+            link.mend()
+            there = of_jobs(scraped(later))
+            wait_for(lambda: of_jobs(scraped(reader)) == there, "the numbers do not come")
+            events = {k: n for k, n in scraped(reader).items() if k[0] == "headgate_events_total"}
+            assert len(list(log.read_all(Deadline.after(LIMIT_S)))) == sum(events.values())
+            ending.set()
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
