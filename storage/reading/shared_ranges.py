@@ -81,19 +81,24 @@ class SharedRanges:
             os.close(file)
 
     def _wait(self, file: int, lock: str, path: Path) -> None:
-        deadline = Deadline.after(_PATIENCE_S, self._clock)
-        while lock not in self._stuck:
+        """Wait for the lock or for the file, and not for a holder for which it has waited before:
+        then only look if the lock is free again."""
+        deadline = Deadline.after(0.0 if lock in self._stuck else _PATIENCE_S, self._clock)
+        while True:
             try:
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if path.exists():
-                    return None
+                    return
             except OSError:  # a file system without locks
-                self._stuck.add(lock)
+                return
+            else:
+                self._stuck.discard(lock)
+                return
             if deadline.passed:
                 self._stuck.add(lock)
+                return
             self._clock.sleep_s(_POLL_S)
-        return None
 
     def _keep(self, path: Path, body: memoryview) -> None:
         new = path.with_name(f"{path.name}-{os.getpid()}-{threading.get_ident()}{_NEW_SUFFIX}")

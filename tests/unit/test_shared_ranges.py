@@ -29,11 +29,12 @@ class Store(MemoryBlobStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked = 0
-        self.may_answer = Event()
+        self.was_asked, self.may_answer = Event(), Event()
         self.may_answer.set()
         self.put(NAME, bytes(range(200)), "w")
 
     def get(self, name: str, span: ByteRange | None = None) -> memoryview:
+        self.was_asked.set()
         assert self.may_answer.wait(5.0)
         self.asked += 1
         return super().get(name, span)
@@ -154,6 +155,37 @@ def test_nobody_waits_for_a_process_that_is_stopped(store: Store, tmp_path: Path
     shared = SharedRanges(store, tmp_path, 20, clock)
     assert bytes(shared.get(NAME, ByteRange(1, 1))[0]) == b"\1"
     assert 0 < clock.monotonic_s() < 60
+
+
+def test_a_holder_that_was_only_slow_is_waited_for_again(
+    store: Store, tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    """A store that asks for fewer requests may keep the holder of a lock for long. Afterwards the
+    processes lock what they request again."""
+    shared, span = SharedRanges(store, tmp_path, 1_000, PatientClock()), ByteRange(1, 1)
+    for _ in range(2):
+        shared.get(NAME, span)
+        shared.forget(NAME, span)
+    holder.kill()
+    holder.wait(5.0)
+    store.was_asked.clear()
+    store.may_answer.clear()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(shared.get, NAME, span)
+        assert store.was_asked.wait(5.0)
+        locked = [path for path in tmp_path.glob("lock-*") if is_locked(path)]
+        store.may_answer.set()
+        assert asked.result(5.0)[1]
+    assert (1, 3) == (len(locked), store.asked)
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def test_a_file_system_without_locks_costs_requests_only(
