@@ -79,10 +79,10 @@ $(UI_PYTHON): requirements.lock pyproject.toml
 	@$(UI_PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-test-ui: $(UI_PYTHON)  ## the live page in Chromium, which must be installed (SCREENSHOTS=docs for new pictures)
+test-ui: $(UI_PYTHON) stack  ## the live page in Chromium, which must be installed (SCREENSHOTS=docs for new pictures)
 	@command -v "$${CHROMIUM:-chromium}" > /dev/null \
 	  || { echo "test-ui needs Chromium on PATH, or its path in CHROMIUM"; exit 1; }
-	@SCREENSHOTS=$(abspath $(SCREENSHOTS)) $(UI_PYTHON) -m pytest tests/browser $(ARGS)
+	@SCREENSHOTS=$(abspath $(SCREENSHOTS)) $(UI_PYTHON) -m pytest -m "" tests/browser $(ARGS)
 
 stack: $(INSTALLED) java  ## Kafka and MinIO on this machine (the first time: Maven, Go, 5 minutes)
 	@$(BIN)/headgate stack up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -14,9 +15,11 @@ from typer.testing import CliRunner
 from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK
 from headgate.infra.cli.app import app
+from headgate.infra.metrics.log_numbers import LogNumbersReader
 from headgate.infra.ui import pages
 from headgate.infra.ui.log_reader import LogReader
 
+from ..doubles.scrapes import scraped
 from .conftest import Place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
@@ -43,8 +46,8 @@ def job(spark: SparkSession) -> Iterator[Headgate]:
 
 
 def test_the_numbers_agree(place: Place, job: Headgate) -> None:
-    """`hg.report()`, `headgate report`, the live page and the bucket have the same numbers, for
-    each exchange and in total."""
+    """`hg.report()`, `headgate report`, the live page, metrics and the bucket have the same
+    numbers, for each exchange and in total."""
     report = job.report()
     assert 20 == len(report.results)
     conf = {name.removeprefix("spark.headgate."): value for name, value in place.conf.items()}
@@ -65,5 +68,19 @@ def test_the_numbers_agree(place: Place, job: Headgate) -> None:
         assert numbers == {name: drawn[name] for name in SAME}
         if result.released is None:
             assert stored[result.result] == result.stored_bytes
-    for total in ("stored_bytes", "read_bytes", "puts", "gets", "price_usd"):
-        assert getattr(report, total) == printed[total] == page["report"][total]
+    metrics = LogNumbersReader(job._services.log, SYSTEM_CLOCK)
+    with closing(metrics):
+        while metrics.numbers() is None:
+            metrics.step(0.5)
+        shown = scraped(metrics)
+    for name, total in (
+        ("written_bytes_total", report.stored_bytes),
+        ("written_rows_total", sum(result.rows for result in report.results)),
+        ("read_bytes_total", report.read_bytes),
+        ("get_requests_total", report.gets),
+        ("estimated_price_dollars", report.price_usd),
+        ("stored_bytes", stored.total()),
+    ):
+        assert total == shown[f"headgate_{name}", str(job.job)], name
+    for name in ("stored_bytes", "read_bytes", "puts", "gets", "price_usd"):
+        assert getattr(report, name) == printed[name] == page["report"][name]
