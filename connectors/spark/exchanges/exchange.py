@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -50,7 +50,15 @@ from .combining import (
 from .job_context import JobContext, StoredExchange
 from .placing import placed_now
 from .rerun import MapStage, Writing
-from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
+from .transport import (
+    Batches,
+    JvmTransport,
+    MapInArrowTransport,
+    PublicMapStage,
+    StoredReader,
+    Transport,
+    map_rows,
+)
 
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
@@ -94,7 +102,7 @@ class Exchanger:
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
-        with settings.carried(description(result, label, settings)):
+        with settings.carried(f"headgate: prepare {description(result, settings.hide(label))}"):
             if self.door is None:
                 transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
             else:
@@ -232,7 +240,7 @@ class Exchanger:
                 registered = context.master.register_partition_with_producer(
                     job, partition, ProducerDescriptor(0, partitions)
                 )
-                rows = writing.run()
+                rows = writing.run(description(result, output.label))
                 self._await_registered(registered, result)
                 state = context.master.await_complete(descriptor)
             check_rows(state, rows)
@@ -258,13 +266,15 @@ class Exchanger:
         label = f"combined {way.bundles} x {way.ranges}: {output.label}"[:_LABEL_CHARS]
         copy = replace(output, label=label, ordered=False)
 
-        def copied(descriptor: ShuffleDescriptor, state: ResultState) -> RDD[int]:
-            task = CombineTask(descriptor, self._map_task(name, copy))
-            shares = context.parallelize([share(part, state) for part in parts], len(parts))
-            return shares.mapPartitionsWithIndex(ship(task.write))
+        def copied(descriptor: ShuffleDescriptor, state: ResultState) -> MapStage:
+            task = ship(CombineTask(descriptor, self._map_task(name, copy)).write)
+            shares: Any = context.parallelize([share(part, state) for part in parts], len(parts))
+            if self.door is None:
+                return PublicMapStage(shares.mapPartitionsWithIndex(task))
+            return self.door.tasks.over(shares._jrdd.rdd(), task, shares._jrdd_deserializer)
 
         @contextmanager
-        def made_again() -> Iterator[RDD[int]]:
+        def made_again() -> Iterator[MapStage]:
             other = ResultId(f"{first.result}-again-{next(again)}")
             stage = transport.writes(self._map_task(other, output).write)
             source = self._write(other, stage, output)
@@ -371,9 +381,9 @@ class Exchanger:
         return StoredExchange(descriptor, read, ordered, *placed.totals())
 
 
-def description(result: ResultId, label: str, settings: TaskSettings) -> str:
-    """Return the description of the jobs that write a result."""
-    return f"headgate: write {result}, {settings.hide(label)[:_LABEL_CHARS]}"
+def description(result: ResultId, label: str) -> str:
+    """Return the words for an exchange in the descriptions of its jobs."""
+    return f"{result}, {label[:_LABEL_CHARS]}"
 
 
 def _public(column: str | Column) -> str:

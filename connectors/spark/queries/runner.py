@@ -215,8 +215,8 @@ class QueryRunner:
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         label, result = node.public_label, self._name()
-        described = description(result, label, self._settings)
-        with self._plans.active(), self._settings.carried(described):
+        described = description(result, self._settings.hide(label))
+        with self._plans.active(), self._settings.carried(f"headgate: prepare {described}"):
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
