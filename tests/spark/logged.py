@@ -29,6 +29,7 @@ def main(folder: Path) -> None:
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.compress": "false",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.headgate.sql.enabled": "true",
     }
@@ -38,9 +39,9 @@ def main(folder: Path) -> None:
         queries = {}
         for adaptive in ("true", "false"):
             spark.conf.set("spark.sql.adaptive.enabled", adaptive)
-            for name, act in ACTIONS.items():
+            for name in ACTIONS if adaptive == "true" else ["parquet"]:
                 before = len(hg.results())
-                act(_query(spark), str(folder / f"{name}-{adaptive}"))
+                ACTIONS[name](_query(spark), str(folder / f"{name}-{adaptive}"))
                 key = f"{name}, {adaptive}"
                 queries[key] = [each.result for each in hg.results()[before:]]
         before = len(hg.results())
@@ -50,7 +51,7 @@ def main(folder: Path) -> None:
         hg.offload(_query(spark)).collect()
         queries["offload"] = [each.result for each in hg.results()[before:]]
         before = len(hg.results())
-        hg.repartition(spark.table("orders"), 3, "k").count()
+        hg.repartition(spark.table("orders"), 3, "k").collect()
         queries["repartition"] = [each.result for each in hg.results()[before:]]
         report = hg.report()
         print(

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.timeout(180)
 
 _SERVER = "org.apache.spark.deploy.history.HistoryServer"
 _WROTE = re.compile(r"headgate: write (\S+),")
+READ_LATER = ("offload", "repartition")
 _WAIT_S, _ASKED_MAX = 0.2, 300
 
 
@@ -35,7 +37,9 @@ class History:
 
     report: Any
     stages: list[Any]
+    jobs: list[Any]
     executions: list[Any]
+    events: list[Any]
 
     def written(self) -> dict[str, tuple[int, int]]:
         """Return the rows and bytes of each exchange, as the stages that wrote them have them."""
@@ -77,7 +81,13 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             yield History(
                 report,
                 _answer(f"{api}/stages"),
+                _answer(f"{api}/jobs"),
                 _answer(f"{api}/sql?details=true&planDescription=true&length=1000"),
+                [
+                    json.loads(line)
+                    for file in sorted(folder.glob("eventlog_v2_*/events_*"))
+                    for line in file.read_text().splitlines()
+                ],
             )
         finally:
             server.kill()
@@ -102,6 +112,91 @@ def test_stages_show_the_bytes_and_rows(history: History) -> None:
     )
     read = sum(stage["shuffleReadBytes"] for stage in history.stages)
     assert sum(each["read_bytes"] for each in results) == read > 0
+
+
+def test_a_query_is_one_execution(history: History) -> None:
+    """Each query is one root execution with the map stages of all of its exchanges, and the action
+    below it. Both have the name of the user's method and line."""
+    jobs = {_WROTE.match(job.get("description") or ""): job["jobId"] for job in history.jobs}
+    job_of = {match[1]: job for match, job in jobs.items() if match}
+    for query, results in history.report["queries"].items():
+        named = {f"Headgate exchange {result}" for result in results}
+        (root,) = (
+            execution
+            for execution in history.executions
+            if named & {node["nodeName"] for node in execution["nodes"]}
+        )
+        assert results, query
+        assert named <= {node["nodeName"] for node in root["nodes"]}, query
+        assert {job_of[result] for result in results} <= set(root["successJobIds"]), query
+        assert (root["id"], "COMPLETED") == (root["rootExecutionId"], root["status"]), query
+        method = query.partition(",")[0]
+        assert re.fullmatch(rf"{method} at .*/tests/spark/logged\.py:\d+", root["description"])
+        below = [
+            execution["description"]
+            for execution in history.executions
+            if execution["rootExecutionId"] == root["id"] != execution["id"]
+        ]
+        assert set(below) == (set() if method in READ_LATER else {root["description"]}), query
+
+
+def test_nodes_have_the_volumes_of_the_report(history: History) -> None:
+    """The node of an exchange has the rows and bytes that `hg.report()` says, to the byte. A query
+    that has ended before its rows are read has no bytes read, not even 0."""
+    values: Counter[int] = Counter()
+    nodes: dict[str, dict[str, int]] = {}
+    for event in history.events:
+        if event["Event"].endswith("SparkListenerDriverAccumUpdates"):
+            for number, value in event["accumUpdates"]:
+                values[number] += value
+        if event["Event"].endswith("SparkListenerSQLAdaptiveExecutionUpdate"):
+            for node in _all(event["sparkPlanInfo"]):
+                if node["nodeName"].startswith("Headgate exchange "):
+                    metrics = {each["name"]: each["accumulatorId"] for each in node["metrics"]}
+                    nodes[node["nodeName"].rpartition(" ")[2]] = metrics
+    expected = {
+        each["result"]: (each["rows"], each["stored_bytes"], each["read_bytes"])
+        for each in history.report["results"]
+    }
+    names = "shuffle records written", "shuffle bytes written", "remote bytes read"
+    later = [history.report["queries"][query][-1] for query in READ_LATER]
+    for result in later:
+        assert nodes[result][names[-1]] not in values
+        values[nodes[result][names[-1]]] = expected[result][-1]
+    assert expected == {
+        result: tuple(values[metrics[name]] for name in names) for result, metrics in nodes.items()
+    }
+
+
+def test_operators_have_their_metrics(history: History) -> None:
+    """The operators of map stages have the metrics that Spark's tasks have measured."""
+    for query, results in history.report["queries"].items():
+        name = f"Headgate exchange {results[0]}"
+        (nodes,) = (
+            execution["nodes"]
+            for execution in history.executions
+            if name in {node["nodeName"] for node in execution["nodes"]}
+        )
+        rows = {
+            metric["value"]
+            for node in nodes
+            if node["nodeName"] == "Range"
+            for metric in node["metrics"]
+        }
+        assert rows == ({"20,000"} if query == "repartition" else {"20,000", "1,000"}), query
+
+
+def test_jobs_are_named_by_the_users_lines(history: History) -> None:
+    """No stage or query is named by a line of Headgate, or by one of Spark's gateway."""
+    names = [stage["name"] for stage in history.stages]
+    names += [job["name"] for job in history.jobs]
+    assert [name for name in names if "logged.py:" not in name] == []
+
+
+def _all(node: Any) -> Iterator[Any]:
+    yield node
+    for child in node["children"]:
+        yield from _all(child)
 
 
 def test_no_shuffle_is_taken_for_sparks(history: History) -> None:

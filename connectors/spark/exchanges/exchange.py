@@ -31,6 +31,7 @@ from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, Way, choose, predict, puts
 from ..jvm.catalyst import CatalystDoor
+from ..jvm.pages.query_page import QueryPage
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
 from ..tasks.combine_task import CombineTask, share
@@ -102,22 +103,29 @@ class Exchanger:
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
-        with settings.carried(f"headgate: prepare {description(result, settings.hide(label))}"):
-            if self.door is None:
-                transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
-            else:
-                plan = self.door.exchange_plan(df, n, columns)
-                batch_rows = self.job_context.settings.batch_rows
-                transport = JvmTransport(self.spark, self.door, plan, batch_rows)
-            written = self.write(
-                transport,
-                df.schema,
-                n,
-                label,
-                result,
-                settings,
-                estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
-            )
+        described = f"headgate: prepare {description(result, settings.hide(label))}"
+        with self.page() as page:
+            if self.door is not None:
+                page.begin(settings.hide)
+            with settings.carried(described):
+                if self.door is None:
+                    transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
+                else:
+                    plan = self.door.exchange_plan(df, n, columns)
+                    page.stage(result, label, plan.shown)
+                    batch_rows = self.job_context.settings.batch_rows
+                    transport = JvmTransport(self.spark, self.door, plan, batch_rows)
+                written = self.write(
+                    transport,
+                    df.schema,
+                    n,
+                    label,
+                    result,
+                    settings,
+                    estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
+                )
+            if self.door is not None:  # adaptive execution has changed the plan since
+                page.stage(result, label, self.door.shown(plan.executed))
         try:
             frame = transport.reads(written.read)
             self._note(frame, written)
@@ -125,6 +133,11 @@ class Exchanger:
             self.drop(written.descriptor)
             raise
         return frame, written
+
+    def page(self, is_read: bool = False) -> QueryPage:
+        """Return the place of a new query on Spark's SQL page; see `QueryPage` for `is_read`."""
+        master, job = self.job_context.master, self.job_context.worker.job
+        return QueryPage(self.spark, lambda: master.state(job).results, is_read)
 
     def write(
         self,

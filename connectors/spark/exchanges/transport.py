@@ -50,6 +50,7 @@ class JvmTransport:
         self._plan = plan
         self._batch_rows = batch_rows
         self.rows = plan.rows
+        self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
 
     @cached_property

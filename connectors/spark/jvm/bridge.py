@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -83,7 +84,7 @@ CLASSES = {
 
 
 class Jvm:
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | SparkContext) -> None:
         self._jvm: Any = spark._jvm
 
     def __getitem__(self, name: str) -> Any:
@@ -102,6 +103,10 @@ class Jvm:
     def only(self, name: str) -> Any:
         """Return the Scala object of this path."""
         return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
+
+    def static(self, name: str) -> Any:
+        """Return the class of this path."""
+        return _find(self._jvm, name)
 
     def nothing(self) -> Any:
         return self.only("scala.None")

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from ..tasks.exchange_tasks import VOLUME, Volume, VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
-from .task_metrics import TaskMetrics
+from .pages.task_metrics import TaskMetrics
 
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from ..tasks.exchange_tasks import VOLUME
-from .bridge import Jvm
+from ...tasks.exchange_tasks import VOLUME
+from ..bridge import Jvm
 
 _METRICS = "org.apache.spark.executor"
 _TASK = "org.apache.spark.TaskContext"
