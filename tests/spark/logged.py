@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate import attach
@@ -53,6 +55,9 @@ def main(folder: Path) -> None:
         before = len(hg.results())
         hg.repartition(spark.table("orders"), 3, "k").collect()
         queries["repartition"] = [each.result for each in hg.results()[before:]]
+        wrong = spark.range(9).selectExpr("if(id < 5, id, raise_error('wrong')) k")
+        with suppress(SparkRuntimeException):
+            wrong.groupBy("k").count().collect()
         report = hg.report()
         print(
             json.dumps(

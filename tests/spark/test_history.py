@@ -177,13 +177,28 @@ def test_operators_have_their_metrics(history: History) -> None:
             for execution in history.executions
             if name in {node["nodeName"] for node in execution["nodes"]}
         )
-        rows = {
-            metric["value"]
+        rows = [
+            (node["nodeName"], metric["value"])
             for node in nodes
-            if node["nodeName"] == "Range"
+            if node["nodeName"] in ("Range", "SortMergeJoin")
             for metric in node["metrics"]
-        }
-        assert rows == ({"20,000"} if query == "repartition" else {"20,000", "1,000"}), query
+            if metric["name"] == "number of output rows"
+        ]
+        joined = [] if query == "repartition" else [("Range", "1,000"), ("SortMergeJoin", "20,000")]
+        assert sorted([("Range", "20,000"), *joined]) == sorted(rows), query
+
+
+def test_a_query_that_fails(history: History) -> None:
+    """A query that fails has failed on the page too, with its error."""
+    (failed,) = [each for each in history.executions if each["status"] == "FAILED"]
+    assert re.fullmatch(r"collect at .*/logged\.py:\d+", failed["description"])
+    errors = [
+        event["errorMessage"]
+        for event in history.events
+        if event["Event"].endswith("SparkListenerSQLExecutionEnd")
+        and event["executionId"] == failed["id"]
+    ]
+    assert ["wrong" in error for error in errors] == [True]
 
 
 def test_jobs_are_named_by_the_users_lines(history: History) -> None:

@@ -122,7 +122,13 @@ def _metric(name: str, kind: str) -> Node:
     return {"name": name, "accumulatorId": next(_numbers), "metricType": kind}
 
 
+def metrics_of(node: Node) -> list[Node]:
+    """Return the metrics of a node and of all below it."""
+    return [*node["metrics"], *(each for child in node["children"] for each in metrics_of(child))]
+
+
 def lines(node: Node, depth: int = 0) -> list[str]:
+    """Return a plan as text."""
     if node["nodeName"] == _APART:
         return [line for child in node["children"] for line in lines(child, depth)]
     below = [line for child in node["children"] for line in lines(child, depth + 1)]

@@ -14,7 +14,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,10 +27,11 @@ from pyspark.sql import SparkSession
 from pyspark.traceback_utils import SCCallSiteSync
 
 from .....control.clock import SYSTEM_CLOCK
+from .....control.errors import HeadgateError
 from .....control.ids import ResultId
 from ..bridge import Jvm
 from ..task_settings import DESCRIPTION
-from .plan_tree import Node, PlanTree, States, lines
+from .plan_tree import Node, PlanTree, States, lines, metrics_of
 
 _LOG = logging.getLogger("headgate")
 _EVENTS = "org.apache.spark.sql.execution.ui.SparkListener"
@@ -60,6 +61,8 @@ class QueryPage:
         self._plan = PlanTree()
         self._lock = threading.Lock()
         self._number = -1
+        self._plans = 0
+        self._is_stale = False
         self._hide: Callable[[str], str] = str
         self._site = call_site()
         self._before: Any = None
@@ -82,25 +85,28 @@ class QueryPage:
             return
         failed = self._hide(f"{type(error).__name__}: {error}") if error else None
         ended = SYSTEM_CLOCK.now_ms(), failed
-        if self._is_read and not self._plan.is_read(self._results()):
-            self._spark.later(self._end_later, *ended)
-        else:
-            self._end(*ended)
+        with self._unshown("the end of a query"):
+            if self._is_read and not self._plan.is_read(self._results()):
+                self._spark.later(self._end_later, *ended)
+            else:
+                self._end(*ended)
 
     def _end_later(self, at_ms: int, failed: str | None) -> None:
         """End the query when all exchanges are read, but wait no longer than it may take the master
         to hear of the last readers: a query with a limit reads less."""
-        for _ in range(_LOOKS):
-            if self._plan.is_read(self._results()):
-                break
-            SYSTEM_CLOCK.sleep_s(_LOOK_S)
-        self._end(at_ms, failed)
+        with self._unshown("the end of a query"):
+            for _ in range(_LOOKS):
+                if self._plan.is_read(self._results()):
+                    break
+                SYSTEM_CLOCK.sleep_s(_LOOK_S)
+            self._end(at_ms, failed)
 
     def _end(self, at_ms: int, failed: str | None) -> None:
-        with contextlib.suppress(Py4JError, OSError):  # Spark may have stopped
-            values = self._plan.values(self._results())
-            self._post("DriverAccumUpdates", self._number, accumUpdates=values)
-            self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
+        if self._is_stale:
+            self._show_all()
+        values = self._plan.values(self._results())
+        self._post("DriverAccumUpdates", self._number, accumUpdates=values)
+        self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
 
     def leave(self) -> None:
         """Let this thread start jobs that do not belong to the query. Do nothing if it has left."""
@@ -109,7 +115,7 @@ class QueryPage:
         self._properties = None
         _within.pages = [page for page in _pages() if page is not self]
         SCCallSiteSync._spark_stack_depth -= 1
-        with contextlib.suppress(Py4JError, OSError):
+        with self._unshown("the end of a query"):
             self._spark.context.setLocalProperties(self._before)
 
     def begin(self, hide: Callable[[str], str]) -> None:
@@ -118,7 +124,7 @@ class QueryPage:
         if self._number >= 0 or self._properties is None:
             return
         self._hide = hide
-        try:
+        with self._unshown("a query"):
             number = self._spark.number()
             root = self._properties.getProperty(_ROOT)
             self._post(
@@ -136,34 +142,44 @@ class QueryPage:
             self._properties.setProperty(_NUMBER, str(number))
             self._properties.setProperty(_ROOT, str(root or number))
             self._number = number
-        except (Py4JError, LookupError) as exc:
-            _LOG.debug("Spark's SQL page does not show a query: %s", exc)
 
     def stage(self, result: ResultId, label: str, plan: Any) -> None:
         """Show the plan of a map stage, before the stage runs."""
-        self._show(lambda node: self._plan.stage(result, self._hide(label), node), plan)
+        self._show(plan, lambda node: self._plan.stage(result, self._hide(label), node))
 
     def last(self, plan: Any) -> None:
         """Show the plan of the last stage."""
-        self._show(self._plan.last, plan)
+        self._show(plan, self._plan.last, is_last=True)
 
-    def _show(self, add: Callable[[Node], None], plan: Any) -> None:
+    def _show(self, plan: Any, add: Callable[[Node], None], is_last: bool = False) -> None:
+        """Add a plan. Spark has to know its metrics before its tasks run. The whole plan of a query
+        is not shown anew for each of very many stages."""
         if self._number < 0:
             return
-        try:
+        with self._unshown("a plan"), self._lock:
             node = json.loads(self._spark.mapper.writeValueAsString(plan))
-            with self._lock:
-                add(node)
-                tree = self._plan.tree()
-                text = self._hide("\n".join(lines(tree)))
-                self._post(
-                    "SQLAdaptiveExecutionUpdate",
-                    self._number,
-                    physicalPlanDescription=text,
-                    sparkPlanInfo=tree,
-                )
-        except Py4JError as exc:
-            _LOG.debug("Spark's SQL page does not show a plan: %s", exc)
+            add(node)
+            self._plans += 1
+            self._is_stale = not is_last and self._plans & (self._plans - 1) != 0
+            if self._is_stale:
+                metrics = metrics_of(node)
+                self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
+            else:
+                self._show_all()
+
+    def _show_all(self) -> None:
+        tree = self._plan.tree()
+        text = self._hide("\n".join(lines(tree)))
+        plan = {"physicalPlanDescription": text, "sparkPlanInfo": tree}
+        self._post("SQLAdaptiveExecutionUpdate", self._number, **plan)
+
+    @contextlib.contextmanager
+    def _unshown(self, what: str) -> Iterator[None]:
+        """Go on after an error. Plans may be too deep for JSON, and Spark may have stopped."""
+        try:
+            yield
+        except (Py4JError, LookupError, OSError, RecursionError, HeadgateError) as exc:
+            _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
         event = {"Event": f"{_EVENTS}{name}", "executionId": number, **fields}
