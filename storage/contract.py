@@ -96,6 +96,9 @@ class InputGate(Protocol):
     def numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the same batches, each with the subpartition of its rows."""
 
+    def take_volume(self) -> tuple[int, int]:
+        """Return the rows and stored bytes that were fetched and checked since the last call."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShuffleEnvironmentContext:

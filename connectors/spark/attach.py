@@ -31,6 +31,7 @@ from .exchanges.progress import Progress, ProgressLine, progress_line
 from .exchanges.rerun import Reruns
 from .jvm.catalyst import open_door
 from .jvm.held_executors import hold_limits
+from .jvm.pages.query_page import QueryPage
 from .report import Hold
 from .services import JobServices, StartLocal, StartPage, open_services
 from .session import Headgate
@@ -58,7 +59,8 @@ def attach_session(
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_local_python(context)
-    _require_headgate(spark)
+    with QueryPage(spark, dict):
+        _require_headgate(spark)
     _hint_at_sockets(spark)
     limits = _limits_of(context, settings.limits)
     services = open_services(replace(settings, limits=limits), job, local, str(context.master))

@@ -18,6 +18,7 @@ from .exchanges.exchange import Exchanger
 from .exchanges.job_context import StoredExchange
 from .exchanges.transport import Batches
 from .grouped import Grouped
+from .jvm.pages.query_page import end_pages
 from .operations import Attempts, Operations
 from .queries.session_queries import SessionQueries
 from .report import Hold, JobReport, Results, job_report
@@ -215,6 +216,7 @@ class Headgate:
         if self._warm_up:
             self._warm_up.close()
         self._queries.close()
+        end_pages(self._exchanger.spark.sparkContext)
         self._exchanger.job_context.reruns.close()
         try:
             self._exchanger.job_context.master.unregister_job(self.job)

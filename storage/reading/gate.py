@@ -60,6 +60,7 @@ class SegmentGate:
         self._stated_rows = sum(int(source.rows[span].sum()) for source in manifest.sources)
         self._rows = 0
         self._read_bytes = 0
+        self._told_volume = 0, 0
         self._begun = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -71,6 +72,11 @@ class SegmentGate:
             raise Closed("a gate can be read only once: make another one")
         self._begun = True
         yield from self._read()
+
+    def take_volume(self) -> tuple[int, int]:
+        before, now = self._told_volume, (self._rows, self._read_bytes)
+        self._told_volume = now
+        return now[0] - before[0], now[1] - before[1]
 
     def _read(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Stream the batches. Announce `Consumed` when the last byte is here and checked, so that

@@ -315,9 +315,9 @@ def test_twins(spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatc
     df = orders(spark)
     run = Writing.run
 
-    def twice(stage: Writing) -> list[int]:
+    def twice(stage: Writing, described: str) -> list[int]:
         with ThreadPoolExecutor(2) as both:
-            first, second = both.submit(run, stage), both.submit(run, stage)
+            first, second = (both.submit(run, stage, described) for _ in range(2))
             assert first.result() == second.result()
         return first.result()
 

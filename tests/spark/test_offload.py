@@ -14,7 +14,8 @@ from zipfile import ZipFile
 import pandas as pd
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import JavaObject
+from py4j.protocol import GATEWAY_SERVER_OBJECT_ID, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
@@ -484,9 +485,11 @@ def test_the_jvm_forgets_what_python_has_dropped(spark: SparkSession, hg: Headga
     bound = gateway.java_gateway_server.getGateway().getBindings()
     objects = [gateway.jvm.java.lang.Object() for _ in range(50)]
     used, dropped = objects[:5], {each._target_id for each in objects[5:]}
+    objects.append(JavaObject(GATEWAY_SERVER_OBJECT_ID, gateway._gateway_client))  # as foreachBatch
     objects.clear()
     deadline = Deadline.after(10.0)
     while any(map(bound.containsKey, dropped)) and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(0.1)
     assert not any(map(bound.containsKey, dropped))
     assert all(bound.containsKey(each._target_id) for each in used)
+    assert bound.containsKey(GATEWAY_SERVER_OBJECT_ID)

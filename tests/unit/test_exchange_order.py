@@ -59,7 +59,7 @@ def written(register: Register) -> tuple[list[str], HeadgateError]:
         schema=pa.schema([]), lineage=lambda: Lineage(True, True), writes=lambda task: stage
     )
     exchanger = Exchanger(cast(SparkSession, None), cast(JobContext, context), None)
-    settings: Any = SimpleNamespace(hide=str)
+    settings: Any = SimpleNamespace(hide=str, describe=lambda described: None)
     with pytest.raises(HeadgateError) as caught:
         exchanger.write(cast(Transport, transport), StructType(), 1, "", RESULT, settings)
     return seen, caught.value

@@ -95,14 +95,14 @@ schema = pa.schema([("a", a.type), ("b", b.type)])
 carried = schema.append(pa.field("to", to.type))
 parts = []
 writer = SimpleNamespace(
-    write=lambda *part: parts.append(part), finish=lambda: SimpleNamespace(rows=2)
+    write=lambda *part: parts.append(part), finish=lambda: SimpleNamespace(rows=2, size_bytes=9)
 )
 shuffle = SimpleNamespace(create_result_partition_writer=lambda *_: writer)
 worker.environment = lambda settings: shuffle
 context = TaskContext._taskContext = TaskContext()
 context._partitionId = context._taskAttemptId = 0
 task = MapTask(None, ResultId("r"), 0, 2, schema, "lz4", False)
-assert [2] == list(task.write(0, [pa.RecordBatch.from_arrays([a, b, to], schema=carried)]))
+assert [(2, 9)] == list(task.write(0, [pa.RecordBatch.from_arrays([a, b, to], schema=carried)]))
 [(rows, targets)] = parts
 run = sort([rows], [targets], 2)
 hashed = Fingerprint(2)

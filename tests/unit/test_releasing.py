@@ -27,7 +27,10 @@ def refuse(*_: object) -> None:
     raise RuntimeError("no frame")
 
 
-DOOR: Any = SimpleNamespace(exchange_plan=lambda *_: None, rows_behind=refuse, weakly=refuse)
+PLAN = SimpleNamespace(executed=None, shown=None)
+DOOR: Any = SimpleNamespace(
+    exchange_plan=lambda *_: PLAN, shown=lambda _: None, rows_behind=refuse, weakly=refuse
+)
 
 
 class Frame:
@@ -119,6 +122,8 @@ def test_an_exchange_without_a_frame_is_released(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(exchange, "JvmTransport", lambda *_: SimpleNamespace(reads=refuse))
     written = SimpleNamespace(descriptor=FIRST, read=None)
     monkeypatch.setattr(Exchanger, "write", lambda *_, **__: written)
+    page = SimpleNamespace(begin=lambda *_: None, stage=lambda *_: None)
+    monkeypatch.setattr(Exchanger, "page", lambda _: nullcontext(page))
     df: Any = SimpleNamespace(schema=StructType().add("k", "long"))
     with pytest.raises(RuntimeError, match="no frame"):
         exchanger.run(df, 2, ["k"], FIRST.result)

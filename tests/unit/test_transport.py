@@ -56,8 +56,8 @@ def test_messages_are_bounded_by_their_bytes() -> None:
     """Wide rows behind narrow ones in a batch go to the JVM in several messages."""
     texts = ["x"] * 100_000 + ["y" * (1 << 20)] * 10
     rows = pa.record_batch([pa.array(texts)], ["c"])
-    tasks: Any = SimpleNamespace(batches_of=lambda number: [rows])
-    sent = list(ReaderTask.frames(tasks, 0, []))
+    tasks: Any = SimpleNamespace(batches_of=lambda number, meter: [rows])
+    sent = [message for message, _ in ReaderTask.frames(tasks, 0, [])]
     batches = [pa.ipc.read_record_batch(message, rows.schema) for message in sent]
     assert rows == pa.concat_batches(batches)
     assert max(message.size for message in sent) < 5 << 20

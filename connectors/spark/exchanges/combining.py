@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import ceil
 
-from pyspark import RDD
-
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Corrupt
 from ....control.ids import ResultId
@@ -22,7 +20,7 @@ from ....storage.format.manifest import announced_segments
 from ....storage.limits import Limits
 from ....storage.reading.ways import ExchangeSize, Way
 from ..tasks.exchange_tasks import Part
-from .transport import PublicMapStage
+from .rerun import MapStage
 
 
 def combined_name(result: ResultId) -> ResultId:
@@ -99,12 +97,20 @@ def cut_evenly(count: int, pieces: int) -> list[range]:
 
 
 @dataclass(frozen=True, slots=True)
-class CombineStage(PublicMapStage):
+class CombineStage:
     """A map stage that combines the rows of a result."""
 
-    again: Callable[[], AbstractContextManager[RDD[int]]]
+    stage: MapStage
+    again: Callable[[], AbstractContextManager[MapStage]]
     """Makes the result again that is combined, and drops it at the end."""
 
+    @property
+    def count(self) -> int:
+        return self.stage.count
+
+    def run(self) -> list[int]:
+        return self.stage.run()
+
     def run_again(self, partitions: list[int]) -> None:
-        with self.again() as rows:
-            PublicMapStage(rows).run_again(partitions)
+        with self.again() as stage:
+            stage.run_again(partitions)

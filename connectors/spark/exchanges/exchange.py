@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from math import inf
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
@@ -32,6 +32,7 @@ from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
 from ..jvm.catalyst import CatalystDoor
+from ..jvm.pages.query_page import QueryPage
 from ..jvm.task_settings import TaskSettings
 from ..report import job_report
 from ..tasks.combine_task import CombineTask, share
@@ -51,7 +52,15 @@ from .combining import (
 from .job_context import JobContext, StoredExchange
 from .placing import placed_now
 from .rerun import MapStage, Writing
-from .transport import Batches, JvmTransport, MapInArrowTransport, StoredReader, Transport, map_rows
+from .transport import (
+    Batches,
+    JvmTransport,
+    MapInArrowTransport,
+    PublicMapStage,
+    StoredReader,
+    Transport,
+    map_rows,
+)
 
 _LOG = logging.getLogger("headgate")
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
@@ -95,22 +104,29 @@ class Exchanger:
         check(df.schema)
         label = f"repartition({n}, {', '.join(map(_public, columns))})"
         settings = TaskSettings(self.spark)
-        with settings.carried(description(result, label, settings)):
-            if self.door is None:
-                transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
-            else:
-                plan = self.door.exchange_plan(df, n, columns)
-                batch_rows = self.job_context.settings.batch_rows
-                transport = JvmTransport(self.spark, self.door, plan, batch_rows)
-            written = self.write(
-                transport,
-                df.schema,
-                n,
-                label,
-                result,
-                settings,
-                estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
-            )
+        described = f"headgate: prepare {description(result, settings.hide(label))}"
+        with self.page() as page:
+            if self.door is not None:
+                page.begin(settings.hide)
+            with settings.carried(described):
+                if self.door is None:
+                    transport: Transport = MapInArrowTransport(self.spark, df, n, columns)
+                else:
+                    plan = self.door.exchange_plan(df, n, columns)
+                    page.stage(result, label, plan.shown)
+                    batch_rows = self.job_context.settings.batch_rows
+                    transport = JvmTransport(self.spark, self.door, plan, batch_rows)
+                written = self.write(
+                    transport,
+                    df.schema,
+                    n,
+                    label,
+                    result,
+                    settings,
+                    estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
+                )
+            if self.door is not None:  # adaptive execution has changed the plan since
+                page.stage(result, label, self.door.shown(plan.executed))
         try:
             frame = transport.reads(written.read)
             self._note(frame, written)
@@ -118,6 +134,11 @@ class Exchanger:
             self.drop(written.descriptor)
             raise
         return frame, written
+
+    def page(self, is_read: bool = False) -> QueryPage:
+        """Return the place of a new query on Spark's SQL page; see `QueryPage` for `is_read`."""
+        master, job = self.job_context.master, self.job_context.worker.job
+        return QueryPage(self.spark, lambda: master.state(job).results, is_read)
 
     def write(
         self,
@@ -237,7 +258,7 @@ class Exchanger:
                 registered = context.master.register_partition_with_producer(
                     job, partition, ProducerDescriptor(0, partitions)
                 )
-                rows = writing.run()
+                rows = writing.run(description(result, output.label))
                 self._await_registered(registered, result)
                 state = context.master.await_complete(descriptor)
             check_rows(state, rows)
@@ -263,13 +284,15 @@ class Exchanger:
         label = f"{prediction.way}: {output.label}"[:_LABEL_CHARS]
         copy = replace(output, label=label, ordered=False)
 
-        def copied(descriptor: ShuffleDescriptor, state: ResultState) -> RDD[int]:
-            task = CombineTask(descriptor, self._map_task(name, copy))
-            shares = context.parallelize([share(part, state) for part in parts], len(parts))
-            return shares.mapPartitionsWithIndex(ship(task.write))
+        def copied(descriptor: ShuffleDescriptor, state: ResultState) -> MapStage:
+            task = ship(CombineTask(descriptor, self._map_task(name, copy)).write)
+            shares: Any = context.parallelize([share(part, state) for part in parts], len(parts))
+            if self.door is None:
+                return PublicMapStage(shares.mapPartitionsWithIndex(task))
+            return self.door.tasks.over(shares._jrdd.rdd(), task, shares._jrdd_deserializer)
 
         @contextmanager
-        def made_again() -> Iterator[RDD[int]]:
+        def made_again() -> Iterator[MapStage]:
             other = ResultId(f"{first.result}-again-{next(again)}")
             stage = transport.writes(self._map_task(other, output).write)
             source = self._write(other, stage, output)
@@ -379,9 +402,9 @@ class Exchanger:
         return StoredExchange(descriptor, read, ordered, *placed.totals())
 
 
-def description(result: ResultId, label: str, settings: TaskSettings) -> str:
-    """Return the description of the jobs that write a result."""
-    return f"headgate: write {result}, {settings.hide(label)[:_LABEL_CHARS]}"
+def description(result: ResultId, label: str) -> str:
+    """Return the words for an exchange in the descriptions of its jobs."""
+    return f"{result}, {label[:_LABEL_CHARS]}"
 
 
 def _public(column: str | Column) -> str:

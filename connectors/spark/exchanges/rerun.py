@@ -21,7 +21,7 @@ from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
 from ..jvm.scheduler import kill_task, put_first
-from ..jvm.task_settings import TaskSettings
+from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
 
 _LOG = logging.getLogger("headgate")
@@ -31,7 +31,6 @@ _PATIENCE_TURNS = 10
 
 _GROUP = "spark.jobGroup.id"
 _POOL = "spark.scheduler.pool"
-_DESCRIPTION = "spark.job.description"
 
 StateOf = Callable[[ResultId], ResultState | None]
 
@@ -58,13 +57,14 @@ class Writing:
     settings: TaskSettings
     """The settings of the session when the stage was planned."""
 
-    def run(self) -> list[int]:
+    def run(self, described: str) -> list[int]:
         """Run the stage, and return the rows that the successful attempt at each partition
         wrote. The caller carries the settings to the tasks.
 
         Raises:
             HeadgateError: a task has raised it.
         """
+        self.settings.describe(f"{WRITES} {described}")
         try:
             return self.stage.run()
         except PySparkException as exc:
@@ -172,7 +172,7 @@ class Reruns:
         context = self.context
         context.setLocalProperty(_GROUP, group)
         context.setLocalProperty(_POOL, group)
-        context.setLocalProperty(_DESCRIPTION, f"headgate: write {result} again, {missing}")
+        context.setLocalProperty(DESCRIPTION, f"{WRITES} {result} again, {missing}")
         stage.again(missing)
 
     def _make_room(

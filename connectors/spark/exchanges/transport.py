@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
-from ..tasks.exchange_tasks import SUBPARTITION, Frames, ReaderTask
+from ..tasks.exchange_tasks import SUBPARTITION, Frames, ReaderTask, Volume
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-Write = Callable[[int, Iterable[pa.RecordBatch]], Iterator[int]]  # yields the number of rows
+Write = Callable[[int, Iterable[pa.RecordBatch]], Iterator[Volume]]
 
 
 class Transport(Protocol):
@@ -50,6 +50,7 @@ class JvmTransport:
         self._plan = plan
         self._batch_rows = batch_rows
         self.rows = plan.rows
+        self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
 
     @cached_property
@@ -94,10 +95,11 @@ class MapInArrowTransport:
         shipped = ship(write)
 
         def rows_written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield pa.RecordBatch.from_pydict({"rows": list(shipped(0, batches))})
+            yield pa.RecordBatch.from_pydict(
+                {"rows": [volume.rows for volume in shipped(0, batches)]}
+            )
 
-        rows = self._carried.mapInArrow(rows_written, "rows long").rdd.map(lambda row: row.rows)
-        return PublicMapStage(rows)
+        return PublicMapStage(self._carried.mapInArrow(rows_written, "rows long").rdd)
 
     def reads(self, task: ReaderTask) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
@@ -107,17 +109,17 @@ class MapInArrowTransport:
 class PublicMapStage:
     """A map stage that calls public PySpark only."""
 
-    rows: RDD[int]
+    volumes: RDD[Any]
 
     @property
     def count(self) -> int:
-        return self.rows.getNumPartitions()
+        return self.volumes.getNumPartitions()
 
     def run(self) -> list[int]:
-        return self.rows.collect()
+        return [volume.rows for volume in self.volumes.collect()]
 
     def run_again(self, partitions: list[int]) -> None:
-        self.rows.context.runJob(self.rows, lambda rows: rows, partitions)
+        self.volumes.context.runJob(self.volumes, lambda volumes: volumes, partitions)
 
 
 class StoredReader:

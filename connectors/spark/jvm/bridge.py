@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -27,11 +28,15 @@ CLASSES = {
     "function": "org.apache.spark.api.python.SimplePythonFunction",
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "loader": "org.apache.spark.sql.api.r.SQLUtils",
+    "evaluate": "org.apache.spark.sql.catalyst.encoders.ExpressionEncoder$Deserializer",
     "alias": "org.apache.spark.sql.catalyst.expressions.Alias",
     "column": "org.apache.spark.sql.catalyst.expressions.AttributeReference",
     "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
     "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
     "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
+    "if": "org.apache.spark.sql.catalyst.expressions.If",
+    "is not null": "org.apache.spark.sql.catalyst.expressions.IsNotNull",
+    "length": "org.apache.spark.sql.catalyst.expressions.Length",
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "decimal": "org.apache.spark.sql.catalyst.expressions.MakeDecimal",
     "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
@@ -40,6 +45,8 @@ CLASSES = {
     "order": "org.apache.spark.sql.catalyst.expressions.SortOrder",
     "unscaled": "org.apache.spark.sql.catalyst.expressions.UnscaledValue",
     "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
+    "bean": "org.apache.spark.sql.catalyst.expressions.objects.InitializeJavaBean",
+    "call on": "org.apache.spark.sql.catalyst.expressions.objects.Invoke",
     "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
     "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
     "local limit": "org.apache.spark.sql.catalyst.plans.logical.LocalLimit",
@@ -71,12 +78,13 @@ CLASSES = {
     "option": "scala.Option",
     "array": "scala.collection.immutable.ArraySeq",
     "map of one": "scala.collection.immutable.Map$Map1",
+    "map of two": "scala.collection.immutable.Map$Map2",
     "scala": "scala.jdk.javaapi.CollectionConverters",
 }
 
 
 class Jvm:
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | SparkContext) -> None:
         self._jvm: Any = spark._jvm
 
     def __getitem__(self, name: str) -> Any:
@@ -95,6 +103,10 @@ class Jvm:
     def only(self, name: str) -> Any:
         """Return the Scala object of this path."""
         return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
+
+    def static(self, name: str) -> Any:
+        """Return the class of this path."""
+        return _find(self._jvm, name)
 
     def nothing(self) -> Any:
         return self.only("scala.None")

@@ -27,6 +27,7 @@ from .bridge import CLASSES, Jvm, name_of
 from .dropped_objects import release_together
 from .task_rdds import TaskRdds
 
+_INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
@@ -52,6 +53,8 @@ class ExchangePlan:
 
     executed: Any
     """The physical plan of the rows that go in, each with the number of its partition."""
+    shown: Any
+    """The same plan as Spark's SQL page shows it."""
     rows: StructType
     """The schema in which the rows are stored."""
     origin: Any
@@ -94,7 +97,13 @@ class CatalystDoor:
         executed = rows._jdf.queryExecution().executedPlan()
         origin = rows._jdf.queryExecution().withCachedData()
         stored = stored_schema(df.schema)
-        return ExchangePlan(executed, stored, origin, child.output(), df.schema, partitioning)
+        shown, output = self.shown(executed), child.output()
+        return ExchangePlan(executed, shown, stored, origin, output, df.schema, partitioning)
+
+    def shown(self, executed: Any) -> Any:
+        """Return a plan as Spark's SQL page shows it. This makes the plan's metrics, which tasks
+        cannot make."""
+        return self.jvm.only(_INFO).fromSparkPlan(executed)
 
     def carried(self, output: Any, schema: StructType, number: Any) -> Any:
         """Return columns in the form in which they are stored, then the number of a row's

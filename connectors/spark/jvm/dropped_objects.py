@@ -11,12 +11,13 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError
 from pyspark.sql import SparkSession
 
 from ....control.clock import SYSTEM_CLOCK
 
 _WAIT_S = 0.2
+_KEPT = (ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID)  # Python can get them by name again
 
 
 class DroppedObjects:
@@ -36,7 +37,8 @@ class DroppedObjects:
         """Take a client and the name of an object. Everything else is for py4j. The collector of
         garbage may call this at any place, so it waits for nothing."""
         if isinstance(entry, tuple) and self._thread.is_alive():
-            self._dropped.append(entry[1])
+            if entry[1] not in _KEPT:
+                self._dropped.append(entry[1])
         else:
             self._queue.appendleft(entry)
 

@@ -11,6 +11,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from .task_settings import WRITES
+
 
 @dataclass(frozen=True, slots=True)
 class NativeJob:
@@ -48,10 +50,11 @@ def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJo
     for job in ended_jobs(spark):
         if job.jobId() in known:
             continue
-        stages = _stages(store, job)
-        shuffles = {
-            stage.stageId(): stage.name() for stage in stages if stage.shuffleWriteRecords()
-        }
+        stages = {stage.stageId(): stage for stage in _stages(store, job)}
+        described = job.description()
+        if stages and described.isDefined() and described.get().startswith(WRITES):
+            del stages[max(stages)]  # its rows are in no shuffle of Spark's
+        shuffles = {at: stages[at].name() for at in stages if stages[at].shuffleWriteRecords()}
         query = store.jobWithAssociatedSql(job.jobId())._2()
         run = queries.execution(query.get()) if shuffles and query.isDefined() else query
         description = plan = ""

@@ -4,6 +4,7 @@ JVM, because it passes the environment of the workers anew each time."""
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -11,16 +12,17 @@ from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from ..tasks.exchange_tasks import Counts
+from ..tasks.exchange_tasks import VOLUME, Volume, VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
+from .pages.task_metrics import TaskMetrics
 
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
 
 class JvmMapStage:
-    """A JavaRDD each of whose tasks gives a number, as `Counts` writes it."""
+    """A JavaRDD each of whose tasks gives a volume, as `Volumes` writes it."""
 
     def __init__(self, rdd: Any, jvm: Jvm, gateway: Any) -> None:
         self._rdd = rdd
@@ -32,8 +34,9 @@ class JvmMapStage:
         return int(self._rdd.getNumPartitions())
 
     def run(self) -> list[int]:
-        numbers = self._jvm["arrays"].deepToString(self._rdd.collect().toArray())
-        return [int(bytes(digits)) for digits in json.loads(numbers)]
+        sent = json.loads(self._jvm["arrays"].deepToString(self._rdd.collect().toArray()))
+        signed = [struct.pack(f"{VOLUME.size}b", *each) for each in sent]
+        return [Volume(*VOLUME.unpack(each)).rows for each in signed]
 
     def run_again(self, partitions: list[int]) -> None:
         chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
@@ -47,18 +50,23 @@ class TaskRdds:
         self._context: Any = spark.sparkContext
         self._jvm = jvm
         self._nothing = jvm["list"]()
+        self._metrics = TaskMetrics(jvm)
+        self._any = jvm.only("scala.reflect.ClassTag").Any()
         self._passed: tuple[object, Any, Any] = (), None, None
 
     def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
-        """Return the numbers that a task gives, one for each partition of an RDD. `given` is the
+        """Return the volumes that a task gives, one for each partition of an RDD. `given` is the
         serializer that reads its elements."""
-        made = self._made(parent, task, given, Counts())
-        return JvmMapStage(made, self._jvm, self._context._gateway)
+        made = self._made(parent, task, given, Volumes())
+        noted = made.map(self._metrics.written, self._any).toJavaRDD()
+        return JvmMapStage(noted, self._jvm, self._context._gateway)
 
     def without_input(self, count: int, task: Task) -> Any:
-        """Return a JavaRDD of the bytes that `count` tasks give. They are given nothing."""
+        """Return a JavaRDD of the messages that `count` tasks give, each with the volume that was
+        read for it. The tasks are given nothing."""
         empty = self._context._jsc.parallelize(self._nothing, count).rdd()
-        return self._made(empty, task, NoOpSerializer(), NoOpSerializer())
+        made = self._made(empty, task, NoOpSerializer(), VolumeFrames())
+        return made.map(self._metrics.read, self._any).toJavaRDD()
 
     def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context
@@ -66,7 +74,7 @@ class TaskRdds:
         if len(command) > _COMMAND_BYTES_MAX or list(context._pickled_broadcast_vars):
             made = RDD(parent.toJavaRDD(), context, given).mapPartitionsWithIndex(task)
             made._jrdd_deserializer = returned
-            return made._jrdd
+            return made._jrdd.rdd()
         function = self._jvm["function"](
             bytearray(command),
             *self._environment(),
@@ -75,7 +83,7 @@ class TaskRdds:
             self._nothing,
             context._javaAccumulator,
         )
-        return self._jvm["python"](parent, function, False, False).asJavaRDD()
+        return self._jvm["python"](parent, function, False, False)
 
     def _environment(self) -> tuple[Any, Any]:
         """Return the environment of the workers and their files of code, as the JVM's objects."""

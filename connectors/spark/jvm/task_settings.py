@@ -18,7 +18,9 @@ from pyspark.sql.conf import RuntimeConfig
 
 from .bridge import Jvm
 
-_DESCRIPTION = "spark.job.description"
+DESCRIPTION = "spark.job.description"
+WRITES = "headgate: write"
+"""The first words of the description of each job whose last stage writes a result."""
 _TAGS = "spark.job.tags"
 _REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
 _JAVAS = ("&&", "[[")
@@ -49,12 +51,16 @@ class TaskSettings:
         tags = [tag for tag in (properties.getProperty(_TAGS), *self._tags) if tag]
         properties.setProperty(_TAGS, ",".join(tags))
         if description:
-            properties.setProperty(_DESCRIPTION, description)
+            properties.setProperty(DESCRIPTION, description)
         self._context.setLocalProperties(properties)
         try:
             yield
         finally:
             self._context.setLocalProperties(before)
+
+    def describe(self, description: str) -> None:
+        """Describe the jobs that this thread starts from now on."""
+        self._context.setLocalProperty(DESCRIPTION, description)
 
 
 def _session_tags(spark: SparkSession) -> list[str]:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as Classic
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ..jvm.pages.query_page import leave_page
 from ..jvm.scheduler import session_name
 from .batches import foreach_batch
 from .commands import run_sql
@@ -106,14 +107,15 @@ def _replacement(
     """Return a method that calls `action` where a session is entered, else the original. Actions
     that an action runs inside are left to Spark."""
 
-    @wraps(original)
     def method(self: Any, *args: Any, **more: Any) -> Any:
         if (runs := _runs_of(session_of(self))) is None:
             return original(self, *args, **more)
         with _alone():
             return action(runs, original, self, *args, **more)
 
-    return method
+    # Spark's pages and tracebacks show a call by this name
+    method.__code__ = method.__code__.replace(co_name=original.__name__)
+    return wraps(original)(method)
 
 
 def _whole(
@@ -159,7 +161,13 @@ def _iterate(_: Runs, original: Original, df: DataFrame, *args: Any, **more: Any
         if (runs := _runs_of(df.sparkSession)) is not None:
             with _alone():
                 df = running.enter_context(runs.again(df, False, ""))
-        yield from original(df, *args, **more)
+        rows = original(df, *args, **more)
+        if runs is not None:
+            leave_page()
+        yield from rows
+
+
+_iterate.__code__ = _iterate.__code__.replace(co_name="toLocalIterator")
 
 
 def _rdd(runs: Runs, original: Original, df: DataFrame) -> Any:

@@ -50,7 +50,6 @@ _ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
 _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
-_INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SEED = 42
 _COALESCE = "spark.sql.adaptive.coalescePartitions."
 _SKEW = "spark.sql.adaptive.skewJoin."
@@ -166,9 +165,11 @@ class Planner:
                 child = self._jvm["made"](distinct, child)
             number = self._number(shuffle, child)
             carried = self._door.carried(child.output(), exchange.rows, number)
-            executed = self._executed(self._jvm["made"](carried, child))
+            executed, shown = self._executed(self._jvm["made"](carried, child))
             stored, partitioning = stored_schema(exchange.rows), exchange.partitioning
-            return ExchangePlan(executed, stored, origin, output, exchange.given, partitioning)
+            return ExchangePlan(
+                executed, shown, stored, origin, output, exchange.given, partitioning
+            )
 
     @cached_property
     def adapting(self) -> AdaptiveSettings:
@@ -250,9 +251,11 @@ class Planner:
             ways = {merging_of(self._jvm, shuffle) for shuffle in places}
         return ways.pop() if len(ways) == 1 else None
 
-    def scan(self, shuffle: Shuffle, batches: Any, stored: StructType) -> tuple[Scan, int]:
+    def scan(
+        self, shuffle: Shuffle, batches: Any, stored: StructType, results: str
+    ) -> tuple[Scan, int]:
         """Return the scan that takes the place of an exchange and reads its parts, and the id of
-        the scan's RDD, by which a `Lineage` names the scan.
+        the scan's RDD, by which a `Lineage` names the scan. Plans show the names of its results.
 
         Raises:
             Corrupt: the RDD has another number of partitions, or the scan has other columns.
@@ -272,7 +275,7 @@ class Planner:
                 stored = schema_of(node)
                 partitioning = self._jvm["unknown"](read)
             rows = self._door.rows_of(batches, read, stored)
-            leaf = self._leaf(columns, rows, partitioning)
+            leaf = self._leaf(columns, rows, partitioning, f"Headgate {results}")
             if columns is output:
                 return Scan(leaf, node), rows.id()
             leaf = self._jvm["made"](back, leaf) if back else leaf
@@ -286,17 +289,18 @@ class Planner:
             return output
         return self._jvm.seq([output.apply(at) for at in exchange.firsts])
 
-    def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str]:
-        """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as
-        text."""
+    def finish(self, plan: Plan, scans: Mapping[Shuffle, Scan]) -> tuple[DataFrame, str, Any]:
+        """Return the DataFrame of a plan whose exchanges are done, and the rest of the plan as text
+        and as Spark's SQL page shows it."""
         with self.active():
             root = self._fill(plan.root, scans)
-            rows, partitioning = self._executed(root).execute(), root.outputPartitioning()
+            executed, shown = self._executed(root)
+            rows, partitioning = executed.execute(), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
         stated = OutputColumns(self._jvm, self._asked, plan.top)
         columns = stated.columns(root)
         logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
-        return self._door.frame(stated.limited(logical)), str(root.toString())
+        return self._door.frame(stated.limited(logical)), str(root.toString()), shown
 
     def _bytes(self, text: str | None) -> int:
         if text is None or text.startswith("-"):
@@ -306,17 +310,17 @@ class Planner:
     def _query(self, logical: Any) -> Any:
         return self._jvm["dataset"].ofRows(self._session, logical).queryExecution()
 
-    def _executed(self, plan: Any) -> Any:
-        """Return a stage as Spark executes it. Only the last two rules run again: the others could
-        add exchanges. The last one merges equal exchanges and subqueries, those of earlier stages
-        too, so that a query broadcasts the same rows once."""
+    def _executed(self, plan: Any) -> tuple[Any, Any]:
+        """Return a stage as Spark executes it, and as Spark's SQL page shows it. Only the last two
+        rules run again: the others could add exchanges. The last one merges equal exchanges and
+        subqueries, those of earlier stages too, so that a query broadcasts the same rows once."""
         fuse, merge = self._rules[1]
         with self._lock:
             together = self._jvm["union"](self._stages.appended(fuse.apply(plan)))
             executed = merge.apply(together).children().last()
-            self._jvm.only(_INFO).fromSparkPlan(executed)  # makes metrics, which tasks cannot make
+            shown = self._door.shown(executed)
             self._stages = self._stages.appended(executed)
-        return executed
+        return executed, shown
 
     @cached_property
     def _rules(self) -> tuple[Any, list[Any]]:
@@ -418,7 +422,7 @@ class Planner:
     def _executing(self, rows: Any) -> Any:
         """Return a leaf that executes a plan. Spark, which plans what reads the leaf, does not plan
         the rows again: it could add exchanges."""
-        executed = self._executed(rows).execute()
+        executed = self._executed(rows)[0].execute()
         return self._leaf(
             rows.output(), executed, self._jvm["unknown"](executed.getNumPartitions())
         )
@@ -444,9 +448,9 @@ class Planner:
             return self._jvm["coalesced"](exchange.partitioning, bounds)
         return self._jvm["unknown"](len(parts))
 
-    def _leaf(self, output: Any, rows: Any, partitioning: Any) -> Any:
+    def _leaf(self, output: Any, rows: Any, partitioning: Any, name: str = "Headgate") -> Any:
         nothing, unordered = self._jvm.nothing(), self._jvm.seq()
-        return self._jvm["leaf"](output, rows, "Headgate", partitioning, unordered, nothing)
+        return self._jvm["leaf"](output, rows, name, partitioning, unordered, nothing)
 
     def _fill(self, plan: Any, scans: Mapping[Shuffle, Scan]) -> Any:
         places = [(shuffle.place, scan) for shuffle, scan in scans.items()]

@@ -21,6 +21,7 @@ from ..exchanges.job_context import StoredExchange
 from ..exchanges.transport import JvmTransport, read_frames
 from ..jvm.caches import Cache
 from ..jvm.commands import OptimizedQuery
+from ..jvm.pages.query_page import QueryPage
 from ..jvm.scheduler import end_jobs
 from ..jvm.spark_shuffles import accounted
 from ..jvm.task_settings import TaskSettings
@@ -73,7 +74,14 @@ class FinishedQuery:
 class QueryRunner:
     """Runs the exchanges of one query; each query needs a runner of its own."""
 
-    def __init__(self, exchanger: Exchanger, plans: Planner, name: Callable[[], ResultId]) -> None:
+    def __init__(
+        self,
+        exchanger: Exchanger,
+        plans: Planner,
+        name: Callable[[], ResultId],
+        page: QueryPage,
+    ) -> None:
+        self.page = page
         self._exchanger = exchanger
         self._plans = plans
         self._name = name
@@ -111,6 +119,8 @@ class QueryRunner:
     def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         """Run all exchanges of a query, and return its rows and a report."""
         first = self._plan or self.plan(asked)
+        if first.shuffles:
+            self.page.begin(self._settings.hide)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
         try:
@@ -120,7 +130,9 @@ class QueryRunner:
                 try:
                     plan = self._run_all(first, pool)
                     if self._runs or isinstance(asked, Cache | OptimizedQuery):
-                        frame, left = self._plans.finish(plan, self._scans(plan.inputs))
+                        frame, left, last = self._plans.finish(plan, self._scans(plan.inputs))
+                        if not isinstance(asked, Cache):
+                            self.page.last(last)
                     else:
                         frame, left = asked.select("*"), str(plan.root.toString())
                 except BaseException:
@@ -215,13 +227,14 @@ class QueryRunner:
     def _exchange(self, shuffle: Shuffle) -> FinishedExchange:
         begun_s, node = SYSTEM_CLOCK.monotonic_s(), shuffle.node
         label, result = node.public_label, self._name()
-        described = description(result, label, self._settings)
-        with self._plans.active(), self._settings.carried(described):
+        described = description(result, self._settings.hide(label))
+        with self._plans.active(), self._settings.carried(f"headgate: prepare {described}"):
             scans = self._scans(shuffle.inputs)
             transport = self._transport(shuffle, scans)
             known = self._exchanger.job_context.known
             if node.kind == ROUND_ROBIN and not known.inputs(transport.lineage())[1]:
                 transport = self._transport(shuffle, scans, in_order=True)
+            self.page.stage(result, label, transport.shown)
             counted = any(refused(shuffle.inputs))
             with accounted(self._exchanger.spark.sparkContext) if counted else nullcontext():
                 alone = node.wanted or not self._plans.adapting.coalesce
@@ -306,7 +319,8 @@ class QueryRunner:
         task = self._task(places, reads, done[first].written)
         assert self._exchanger.door is not None
         batches = read_frames(self._exchanger.door, task)
-        scan, rows = self._plans.scan(first, batches, done[first].transport.rows)
+        results = " ".join(done[each].written.descriptor.result for each in shuffles)
+        scan, rows = self._plans.scan(first, batches, done[first].transport.rows, results)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])
         return scan
 

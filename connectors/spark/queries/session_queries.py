@@ -31,6 +31,7 @@ from ..jvm.bridge import is_sparks
 from ..jvm.caches import Cache, Reader
 from ..jvm.catalyst import CatalystDoor, open_door
 from ..jvm.held_executors import holds
+from ..jvm.pages.query_page import QueryPage
 from ..jvm.spark_shuffles import SparkShuffleCounter, accounted
 from ..patches import actions
 from ..patches.runs import Runs
@@ -116,8 +117,8 @@ class SessionQueries:
 
     def offload(self, df: DataFrame) -> DataFrame:
         """Run the exchanges of a query now, and keep their rows until nothing can read them."""
-        query = self.query()
-        with self.in_use.query():
+        with self.in_use.query(), self._exchanger.page() as page:
+            query = self.query(page)
             self.fill(query, df)
             out = self.offload_by(query, df)
             self.keep(out, self.finished[out].results)
@@ -189,7 +190,7 @@ class SessionQueries:
     def fillings(self, query: QueryRunner, asked: Query) -> Iterator[tuple[QueryRunner, Cache]]:
         """Yield the caches that a query has to fill, each after the caches that it reads."""
         for cache in query.empty_caches(asked):
-            filling = self.query()
+            filling = self.query(query.page)
             yield from self.fillings(filling, cache)
             yield filling, cache
 
@@ -213,7 +214,8 @@ class SessionQueries:
         read = [descriptor.result for descriptor in done.results] if done else []
         with self.in_use.query(read):
             if answer is not None and answer in self.finished and self._can_be_read(read):
-                yield answer
+                with self._exchanger.page():
+                    yield answer
                 return
         with self._instead(df, collected, refusal) as out:
             try:
@@ -254,20 +256,20 @@ class SessionQueries:
         self, df: DataFrame, collected: bool, refusal: str, is_new: bool = False
     ) -> Iterator[DataFrame]:
         """Yield the DataFrame to run for a query: the query itself where Spark has to run it."""
-        with self.in_use.query():
-            out, reasons = self._try_offload(df, collected, refusal, is_new)
+        with self.in_use.query(), self._exchanger.page(is_read=True) as page:
+            out, reasons = self._try_offload(df, page, collected, refusal, is_new)
             with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
                 yield out
 
     def _try_offload(
-        self, df: DataFrame, collected: bool, refusal: str, is_new: bool
+        self, df: DataFrame, page: QueryPage, collected: bool, refusal: str, is_new: bool
     ) -> tuple[DataFrame, list[str]]:
         """Return the DataFrame to run for a query, and why Spark runs all or some of it."""
         if df.isStreaming:
             return df, []
         filled: list[str] = []
         try:
-            query = self.query()
+            query = self.query(page)
             filled = self.fill(query, df)
             refusals = query.refusals(df, collected)
             if not all(refusals) and not refusal:
@@ -285,9 +287,11 @@ class SessionQueries:
         tally(self.native, reasons)
         return df, filled + reasons
 
-    def query(self) -> QueryRunner:
+    def query(self, page: QueryPage | None = None) -> QueryRunner:
         planner = Planner(self._exchanger.spark, self._door())
-        return QueryRunner(self._exchanger, planner, self.in_use.name)
+        return QueryRunner(
+            self._exchanger, planner, self.in_use.name, page or self._exchanger.page()
+        )
 
     def _door(self) -> CatalystDoor:
         self.require_open()

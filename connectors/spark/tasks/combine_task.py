@@ -17,7 +17,7 @@ from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.format.segment import SegmentIndex
 from ....storage.reading.ways import combined_bytes
-from .exchange_tasks import MapTask, Part, environment_of
+from .exchange_tasks import MapTask, Part, Volume, environment_of
 
 if TYPE_CHECKING:
     from ....storage.environment import ObjectStoreEnvironment
@@ -87,8 +87,8 @@ class CombineTask:
     read: ShuffleDescriptor
     written: MapTask
 
-    def write(self, index: int, shares: Iterable[Share]) -> Iterator[int]:
-        """Write one share, and yield the number of its rows."""
+    def write(self, index: int, shares: Iterable[Share]) -> Iterator[Volume]:
+        """Write one share, and yield its volume."""
         task = TaskContext.get()
         assert task is not None, "runs inside a task"
         (share,) = shares
@@ -99,5 +99,5 @@ class CombineTask:
                 shuffle, self.read, share, self.written.schema, task.taskAttemptId()
             )
             copy_rows(reader, writer, combined_bytes(limits))
-            rows_written = writer.finish().rows
-        yield rows_written
+            produced = writer.finish()
+        yield Volume(produced.rows, produced.size_bytes)

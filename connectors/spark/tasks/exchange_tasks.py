@@ -8,17 +8,18 @@ name, so every worker runs the code that is installed there.
 from __future__ import annotations
 
 import socket
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark import TaskContext
-from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int
+from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int, write_int
 
 from ....control.ids import AttemptId, JobId, PartitionId, ResultId
 from ....control.kafka.settings import KafkaSettings
@@ -33,6 +34,32 @@ if TYPE_CHECKING:
     from ....storage.writing.writer import SegmentWriter
 
 SUBPARTITION = "headgate_subpartition"
+VOLUME = struct.Struct(">qq")
+"""A volume as the JVM reads it."""
+
+
+class Volume(NamedTuple):
+    """Stored rows that were written or read."""
+
+    rows: int
+    stored_bytes: int
+
+
+class Meter:
+    """Counts the stored rows that a task reads."""
+
+    def __init__(self) -> None:
+        self._rows = self._stored_bytes = 0
+
+    def add(self, rows: int, stored_bytes: int) -> None:
+        self._rows += rows
+        self._stored_bytes += stored_bytes
+
+    def take(self) -> Volume:
+        """Return the volume since the last call."""
+        volume = Volume(self._rows, self._stored_bytes)
+        self._rows = self._stored_bytes = 0
+        return volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +102,8 @@ class MapTask:
     ordered: bool
     """True if another attempt would give the rows in the same order."""
 
-    def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-        """Write batches whose last column is the subpartition, and yield the number of rows."""
+    def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Volume]:
+        """Write batches whose last column is the subpartition, and yield the volume."""
         with self.writing() as writer:
             for batch in batches:
                 *columns, subpartitions = batch.columns
@@ -84,8 +111,8 @@ class MapTask:
                 # Arrow's own conversion to numpy imports pandas, which takes a second
                 numbers: np.ndarray = np.from_dlpack(subpartitions)
                 writer.write(rows, numbers)
-            rows_written = writer.finish().rows
-        yield rows_written
+            produced = writer.finish()
+        yield Volume(produced.rows, produced.size_bytes)
 
     @contextmanager
     def writing(self) -> Iterator[SegmentWriter]:
@@ -130,11 +157,22 @@ class Frames(NoOpSerializer):
             yield ipc.read_record_batch(messages.read_next_message(), self._schema)
 
 
-class Counts(NoOpSerializer):
-    """Writes whole numbers, so that the JVM can pass them on without Python."""
+class Volumes(NoOpSerializer):
+    """Writes volumes, so that the JVM can pass them on without Python."""
 
-    def dumps(self, obj: int) -> bytes:
-        return b"%d" % obj
+    def dumps(self, obj: Volume) -> bytes:
+        return VOLUME.pack(*obj)
+
+
+class VolumeFrames(NoOpSerializer):
+    """Writes messages, each with the volume behind it that was read for it. The JVM's loader reads
+    the message and no further."""
+
+    def _write_with_length(self, obj: tuple[pa.Buffer, Volume], stream: Any) -> None:
+        message, volume = obj
+        write_int(message.size + VOLUME.size, stream)  # type: ignore[no-untyped-call]
+        stream.write(message)
+        stream.write(VOLUME.pack(*volume))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +195,26 @@ class ReaderTask(ABC):
         """Return the number of tasks."""
 
     @abstractmethod
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one task."""
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task. The meter counts the stored rows that were read for
+        them."""
 
-    def frames(self, index: int, nothing: Iterable[object]) -> Iterator[pa.Buffer]:
-        """Yield the batches of one task as messages for the JVM, cut into small pieces because the
-        JVM holds each message as a whole. `nothing` is the empty input of the task."""
+    def frames(self, index: int, nothing: Iterable[object]) -> Iterator[tuple[pa.Buffer, Volume]]:
+        """Yield the batches of one task as messages for the JVM, each with the volume that was read
+        for it. They are cut into small pieces because the JVM holds each message as a whole.
+        `nothing` is the empty input of the task."""
         for _ in nothing:
             raise AssertionError("a reader task has no input")
-        for batch in self.batches_of(index):
+        meter = Meter()
+        for batch in self.batches_of(index, meter):
             for piece in cut(batch):
-                yield piece.serialize()
+                yield piece.serialize(), meter.take()
 
     def batches(self, index: int, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the tasks whose numbers come in as rows."""
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self.batches_of(number)
+                yield from self.batches_of(number, Meter())
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +232,7 @@ class ReadTask(ReaderTask):
     def count(self) -> int:
         return len(self.parts) or self.manifest.count
 
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
         part = self.parts[number] if self.parts else Part(range(number, number + 1))
         task = TaskContext.get()
         assert task is not None, "runs inside a task"
@@ -202,5 +243,8 @@ class ReadTask(ReaderTask):
             count = min(len(left), manifest.first + manifest.count - left.start)
             selected = manifest if part.partitions is None else manifest.of(part.partitions)
             deployment = InputGateDeployment(selected, self.schema, left.start, count, consumer)
-            yield from shuffle.create_input_gate(deployment)
+            gate = shuffle.create_input_gate(deployment)
+            for batch in gate:
+                meter.add(*gate.take_volume())
+                yield batch
             left = left[count:]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .exchange_tasks import ReaderTask, ReadTask
+from .exchange_tasks import Meter, ReaderTask, ReadTask
 
 _ROWS_AT_ONCE, _HELD_BYTES_MAX = 1 << 18, 64 << 20
 _LEAST_GAIN, _LEAST_PARTITIONS = 1.5, 3
@@ -49,8 +49,8 @@ class MergeTask(ReaderTask):
     def count(self) -> int:
         return self.read.count
 
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
-        return merged(self.read.batches_of(number), self.merging)
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
+        return merged(self.read.batches_of(number, meter), self.merging)
 
 
 def merged(batches: Iterable[pa.RecordBatch], merging: Merging) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from .exchange_tasks import ReaderTask, WorkerSettings
+from .exchange_tasks import Meter, ReaderTask, Volume, WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class WarmUpTask(ReaderTask):
     def count(self) -> int:
         return self.slots
 
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
         self._prepare()
         yield pa.RecordBatch.from_pydict({self.schema.names[0]: [number]}, self.schema)
 
-    def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Volume]:
         """Drop all rows, and yield their number."""
         self._prepare()
-        yield sum(batch.num_rows for batch in batches)
+        yield Volume(sum(batch.num_rows for batch in batches), 0)
 
     def _prepare(self) -> None:
         from .worker import environment

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..exchange_tasks import ReaderTask, ReadTask
+from ..exchange_tasks import Meter, ReaderTask, ReadTask
 from .external_groups import Groups, Side, Sorted, gathered
 from .function import Call, load_function
 from .key_order import as_one
@@ -29,11 +29,11 @@ class GroupTask(ReaderTask):
     def count(self) -> int:
         return self.reads[0].count
 
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
         """Yield the function's results for the groups of one task."""
         call, limits = self.call, self.reads[0].settings.limits
         sides = [
-            Side(read.schema, columns[: call.keys], read.batches_of(number))
+            Side(read.schema, columns[: call.keys], read.batches_of(number, meter))
             for read, columns in zip(self.reads, call.columns, strict=True)
         ]
         groups = map(_Given(call).groups, gathered(sides, limits.group_bytes, call.by_batch))

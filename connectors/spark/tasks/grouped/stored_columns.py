@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..exchange_tasks import ReaderTask, ReadTask
+from ..exchange_tasks import Meter, ReaderTask, ReadTask
 from .key_order import numbers
 
 
@@ -23,8 +23,8 @@ class GivenTask(ReaderTask):
     def count(self) -> int:
         return self.read.count
 
-    def batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
-        for batch in self.read.batches_of(number):
+    def batches_of(self, number: int, meter: Meter) -> Iterator[pa.RecordBatch]:
+        for batch in self.read.batches_of(number, meter):
             columns = given(batch.columns, self.schema)
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

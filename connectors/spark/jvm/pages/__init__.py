@@ -1,0 +1,1 @@
+"""Spark's own pages: the queries and the tasks that they show."""

@@ -1,0 +1,266 @@
+"""Queries on Spark's SQL page: one execution for a query of the user's, with all of its map stages.
+
+Spark makes an execution of its own for an action, which here only reads what is stored. So another
+one stands above it, as the root. Its events are those that Spark posts for a query. They are made
+from JSON, by the reader of Spark's event log: that takes few calls of the JVM.
+
+Guarantees that an error of all this changes nothing but the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.traceback_utils import SCCallSiteSync
+
+from .....control.clock import SYSTEM_CLOCK
+from .....control.errors import HeadgateError
+from .....control.ids import ResultId
+from ..bridge import Jvm
+from ..task_settings import DESCRIPTION
+from .plan_tree import Node, PlanTree, States, lines, metrics_of
+
+_LOG = logging.getLogger("headgate")
+_EVENTS = "org.apache.spark.sql.execution.ui.SparkListener"
+_JSON = "org.apache.spark.util.JsonProtocol"
+_METHODS = "org.apache.commons.lang3.reflect.MethodUtils"
+_NUMBERS = "org.apache.spark.sql.execution.SQLExecution"
+_NUMBER, _ROOT = "spark.sql.execution.id", "spark.sql.execution.root.id"
+_SHORT, _LONG = "callSite.short", "callSite.long"
+_FRAMES_MAX = 20
+_LOOKS, _LOOK_S = 20, 0.01
+_LIBRARIES = (str(Path(__file__).parents[4]), str(Path(pyspark.__file__).parent))
+_within = threading.local()
+"""Its `pages` are those of the queries that the thread runs, the innermost last."""
+
+
+class QueryPage:
+    """A query on Spark's SQL page. It is not shown before `begin`. Inside of its context, the jobs
+    of the thread have the user's line as their call site."""
+
+    def __init__(
+        self, spark: SparkSession, results: Callable[[], States], is_read: bool = False
+    ) -> None:
+        """Take `is_read` if the rows of the query are read inside of its context."""
+        self._spark = _core(spark.sparkContext)
+        self._results = results
+        self._is_read = is_read
+        self._plan = PlanTree()
+        self._lock = threading.Lock()
+        self._number = -1
+        self._plans = 0
+        self._is_stale = False
+        self._hide: Callable[[str], str] = str
+        self._site = call_site()
+        self._before: Any = None
+        self._properties: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = self._spark.context.getLocalProperties()
+        self._properties = self._before.clone()
+        self._properties.setProperty(_SHORT, self._site[0])
+        self._properties.setProperty(_LONG, self._site[1])
+        self._spark.context.setLocalProperties(self._properties)
+        SCCallSiteSync._spark_stack_depth += 1  # else PySpark names a line of ours
+        _within.pages = [*_pages(), self]
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        """End the query on the page, with the volumes of its exchanges so far."""
+        self.leave()
+        if self._number < 0:
+            return
+        failed = self._hide(f"{type(error).__name__}: {error}") if error else None
+        ended = SYSTEM_CLOCK.now_ms(), failed
+        with self._unshown("the end of a query"):
+            if self._is_read and not self._plan.is_read(self._results()):
+                self._spark.later(self._end_later, *ended)
+            else:
+                self._end(*ended)
+
+    def _end_later(self, at_ms: int, failed: str | None) -> None:
+        """End the query when all exchanges are read, but wait no longer than it may take the master
+        to hear of the last readers: a query with a limit reads less."""
+        with self._unshown("the end of a query"):
+            for _ in range(_LOOKS):
+                if self._plan.is_read(self._results()):
+                    break
+                SYSTEM_CLOCK.sleep_s(_LOOK_S)
+            self._end(at_ms, failed)
+
+    def _end(self, at_ms: int, failed: str | None) -> None:
+        if self._is_stale:
+            self._show_all()
+        values = self._plan.values(self._results())
+        self._post("DriverAccumUpdates", self._number, accumUpdates=values)
+        self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
+
+    def leave(self) -> None:
+        """Let this thread start jobs that do not belong to the query. Do nothing if it has left."""
+        if self._properties is None:
+            return
+        self._properties = None
+        _within.pages = [page for page in _pages() if page is not self]
+        SCCallSiteSync._spark_stack_depth -= 1
+        with self._unshown("the end of a query"):
+            self._spark.context.setLocalProperties(self._before)
+
+    def begin(self, hide: Callable[[str], str]) -> None:
+        """Show the query. Jobs that this thread starts from now on belong to it. `hide` redacts
+        texts."""
+        if self._number >= 0 or self._properties is None:
+            return
+        self._hide = hide
+        with self._unshown("a query"):
+            number = self._spark.number()
+            root = self._properties.getProperty(_ROOT)
+            self._post(
+                "SQLExecutionStart",
+                number,
+                rootExecutionId=int(root or number),
+                description=self._properties.getProperty(DESCRIPTION) or self._site[0],
+                details=self._site[1],
+                physicalPlanDescription="",
+                sparkPlanInfo=self._plan.tree(),
+                time=SYSTEM_CLOCK.now_ms(),
+                modifiedConfigs={},
+                jobTags=[],
+            )
+            self._properties.setProperty(_NUMBER, str(number))
+            self._properties.setProperty(_ROOT, str(root or number))
+            self._number = number
+
+    def stage(self, result: ResultId, label: str, plan: Any) -> None:
+        """Show the plan of a map stage, before the stage runs."""
+        self._show(plan, lambda node: self._plan.stage(result, self._hide(label), node))
+
+    def last(self, plan: Any) -> None:
+        """Show the plan of the last stage."""
+        self._show(plan, self._plan.last, is_last=True)
+
+    def _show(self, plan: Any, add: Callable[[Node], None], is_last: bool = False) -> None:
+        """Add a plan. Spark has to know its metrics before its tasks run. The whole plan of a query
+        is not shown anew for each of very many stages."""
+        if self._number < 0:
+            return
+        with self._unshown("a plan"), self._lock:
+            node = json.loads(self._spark.mapper.writeValueAsString(plan))
+            add(node)
+            self._plans += 1
+            self._is_stale = not is_last and self._plans & (self._plans - 1) != 0
+            if self._is_stale:
+                metrics = metrics_of(node)
+                self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
+            else:
+                self._show_all()
+
+    def _show_all(self) -> None:
+        tree = self._plan.tree()
+        text = self._hide("\n".join(lines(tree)))
+        plan = {"physicalPlanDescription": text, "sparkPlanInfo": tree}
+        self._post("SQLAdaptiveExecutionUpdate", self._number, **plan)
+
+    @contextlib.contextmanager
+    def _unshown(self, what: str) -> Iterator[None]:
+        """Go on after an error. Plans may be too deep for JSON, and Spark may have stopped."""
+        try:
+            yield
+        except (Py4JError, LookupError, OSError, RecursionError, HeadgateError) as exc:
+            _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
+
+    def _post(self, name: str, number: int, **fields: Any) -> None:
+        event = {"Event": f"{_EVENTS}{name}", "executionId": number, **fields}
+        self._spark.bus.post(self._spark.protocol.sparkEventFromJson(json.dumps(event)))
+
+
+def end_pages(context: SparkContext) -> None:
+    """Wait until all queries that have ended have ended on the page."""
+    if context._jsc is not None:  # else Spark has stopped
+        _core(context).wait()
+
+
+def leave_page() -> None:
+    """Let this thread start jobs that do not belong to the query that it runs."""
+    for page in _pages()[-1:]:
+        page.leave()
+
+
+def _pages() -> list[QueryPage]:
+    pages: list[QueryPage] = getattr(_within, "pages", [])
+    return pages
+
+
+def call_site() -> tuple[str, str]:
+    """Return the user's call of Headgate or PySpark with its line, and the lines that led to it."""
+    called, frame = "Headgate", sys._getframe()
+    while frame.f_back and frame.f_code.co_filename.startswith((*_LIBRARIES, contextlib.__file__)):
+        if frame.f_code.co_filename.startswith(_LIBRARIES):
+            called = frame.f_code.co_name
+        frame = frame.f_back
+    lines = [f"{frame.f_code.co_filename}:{frame.f_lineno}"]
+    while frame.f_back and len(lines) < _FRAMES_MAX:
+        frame = frame.f_back
+        lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+    return f"{called} at {lines[0]}", "\n".join(lines)
+
+
+class _Core:
+    """Objects of a Spark context that are looked up once, because each look-up calls the JVM."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.context: Any = context._jsc.sc()
+        self._jvm = Jvm(context)
+        self._later: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def later(self, end: Callable[[int, str | None], None], *ended: Any) -> None:
+        """Call a function in a thread of its own."""
+        with self._lock:
+            self._later = self._later or ThreadPoolExecutor(1, "headgate-pages")
+            self._later.submit(end, *ended)
+
+    def wait(self) -> None:
+        """Wait until all functions have been called, and end the thread."""
+        with self._lock:
+            if self._later is not None:
+                self._later.shutdown()
+            self._later = None
+
+    @cached_property
+    def bus(self) -> Any:
+        return self.context.listenerBus()
+
+    @cached_property
+    def protocol(self) -> Any:
+        return self._jvm.only(_JSON)
+
+    @cached_property
+    def mapper(self) -> Any:
+        return self.protocol.mapper()
+
+    def number(self) -> int:
+        """Return the next number of an execution. Spark's own method is private.
+
+        Raises:
+            LookupError, Py4JError: this Spark has no such method.
+        """
+        numbers = self._jvm.only(_NUMBERS)
+        return int(self._jvm.static(_METHODS).invokeMethod(numbers, True, "nextExecutionId"))
+
+
+@lru_cache(maxsize=4)
+def _core(context: SparkContext) -> _Core:
+    return _Core(context)
