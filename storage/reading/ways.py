@@ -6,6 +6,7 @@ the store.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, sqrt
@@ -121,11 +122,10 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1
     together = min(shards.step, max(1, most_bytes * count // max(1, stored_bytes)))
     cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
     groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
-    # each executor requests a window once, for all of its tasks
-    sharing = (
-        min(limits.executors, ceil(together * tasks / count)) if together > 1 and shared else 1
-    )
     windows = overlapping * (groups + pieces - 1)  # no window goes on beyond the end of an object
+    wide = min(together, ceil(count / pieces))
+    # each executor requests a window once, for all of its tasks
+    sharing = min(limits.executors, ceil(wide * tasks / count)) if together > 1 and shared else 1
     gets = _filled(windows, size.rows) * sharing
     gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
@@ -188,17 +188,21 @@ def most_requests(size: ExchangeSize) -> float:
 
 def choose(size: ExchangeSize, limits: Limits, costs: StoreCosts) -> Prediction:
     """Return the cheapest way, with the price of the processors, among those that do not send too
-    many requests."""
-    ways = [DIRECT]
+    many requests. If all do, return the one that sends the fewest."""
+    most, slots = most_requests(size), min(limits.readers, size.tasks)
+    for steps in (4, 32):  # look closer where no way of the first look is within the limit
+        predictions = [predict(size, way, limits, costs) for way in _ways(size, limits, steps)]
+        if bounded := [each for each in predictions if each.requests <= most]:
+            return min(bounded, key=lambda each: each.usd + each.seconds * slots * _SLOT_SECOND_USD)
+    return min(predictions, key=lambda each: each.requests)
+
+
+def _ways(size: ExchangeSize, limits: Limits, steps: int) -> Iterator[Way]:
+    """Yield ways with more and more bundles, each time by one part of `steps`."""
+    yield DIRECT
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
         shares = ceil(size.stored_bytes / bundles / (_FULL * limits.fetch_bytes))
         shares = min(shares, ceil(size.partitions / bundles), size.subpartitions)
-        ways.append(Way(bundles, max(1, shares)))
-        bundles = max(bundles + 1, bundles * 5 // 4)
-    most, slots = most_requests(size), min(limits.readers, size.tasks)
-    predictions = [predict(size, way, limits, costs) for way in ways]
-    bounded = [each for each in predictions if each.requests <= most]
-    return min(
-        bounded or predictions, key=lambda each: each.usd + each.seconds * slots * _SLOT_SECOND_USD
-    )
+        yield Way(bundles, max(1, shares))
+        bundles = max(bundles + 1, bundles * (steps + 1) // steps)
