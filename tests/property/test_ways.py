@@ -7,6 +7,7 @@ from math import ceil, sqrt
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from headgate.storage.format.manifest import Manifest, Source
 from headgate.storage.format.manifest_shards import firsts
 from headgate.storage.limits import Limits
 from headgate.storage.reading.read_plan import plan
-from headgate.storage.reading.ways import DIRECT, ExchangeSize, Way, choose, predict
+from headgate.storage.reading.ways import DIRECT, ExchangeSize, Way, choose, most_requests, predict
 from headgate.storage.stores.costs import COSTS
 
 RESULT = ResultId("r")
@@ -200,6 +201,19 @@ def test_requests_grow_with_the_square_root(
     size = ExchangeSize(partitions, partitions, subpartitions, rows, stored_bytes, subpartitions)
     wide = max(partitions, subpartitions)
     assert choose(size, limits, COSTS[store]).requests <= 2 * wide * sqrt(wide)
+
+
+@pytest.mark.parametrize(
+    ("wide", "executors", "store", "beyond"),
+    [(2_215, 6, "s3-standard", 1.0), (2_719, 1_962, "own", 1.05)],
+)
+def test_large_partitions_are_looked_at_closely(
+    wide: int, executors: int, store: str, beyond: float
+) -> None:
+    """Near the limit there may be one way within it. Beyond it, the fewest requests are sent."""
+    limits = replace(Limits(), readers=2 * executors, executors=executors)
+    size = ExchangeSize(wide, wide, wide, wide * MIB, wide * 32 * MIB, wide)
+    assert choose(size, limits, COSTS[store]).requests <= beyond * most_requests(size)
 
 
 @given(

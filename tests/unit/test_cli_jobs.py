@@ -142,6 +142,9 @@ def test_a_report_has_the_exchanges_of_the_log(log: KeptLog, objects: Objects) -
     code, lines, _ = ran("report", "--job", JOB)
     assert (code, lines[0]) == (0, f"job {JOB}")
     assert lines[3].split()[:6] == [RESULT, "repartition", "direct", "3", "x", "4"]
+    exchange(log, objects, close=True)
+    ((ended,),) = (report["exchanges"] for report in objects_of("report", "--job", JOB))
+    assert (ended["released"], ended["way"], ended["predicted_gets"]) == ("closed", "direct", 6)
     assert lines[-1].startswith("1 exchange: ")
     assert "read by 5 gets, 0.000017 USD" in lines[-1]
     assert ran("report", "--job", "nobody")[0] == 2
