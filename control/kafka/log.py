@@ -24,7 +24,7 @@ from .clients import KafkaClients
 from .errors import translate_delivery, translate_reading
 from .group import read_group
 from .membership import KafkaMembership
-from .records import Place, decoded, job_of, produce, taken_ms
+from .records import Place, decoded, job_of, next_messages, produce, taken_ms
 from .settings import KafkaSettings, TopicSettings
 from .state import Beats, read_state
 from .tail import KafkaTail
@@ -225,7 +225,8 @@ class KafkaFollower:
         start, events = self._position, list[Recorded]()
         while True:
             self._raise_failure()
-            for message in self._batch(limit, deadline.left_s):
+            reader = f"the follower of {self._place}"
+            for message in next_messages(self._consumer, limit, deadline.left_s, reader):
                 self._take(message, events)
             passed = self._at_end and self._position > start
             if events or passed or deadline.passed:
@@ -242,16 +243,6 @@ class KafkaFollower:
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _batch(self, limit: int, timeout_s: float) -> list[Message]:
-        """Wait for one message, and return it with the others that have already arrived."""
-        try:
-            first = self._consumer.poll(timeout_s)
-            if first is None or limit == 1:
-                return [] if first is None else [first]
-            return [first, *self._consumer.consume(limit - 1, 0)]
-        except RuntimeError as exc:
-            raise Closed(f"the follower of {self._place} is closed") from exc
 
     def _take(self, message: Message, events: list[Recorded]) -> None:
         if (error := message.error()) is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Message, Producer
 
-from ..errors import Corrupt, Unavailable
+from ..errors import Closed, Corrupt, Unavailable
 from ..events import codec
 from ..events.codec import KIND_HEADER
 from ..events.types import Event
@@ -48,6 +48,21 @@ def produce(
     except BufferError as exc:
         raise Unavailable(f"too many records wait for {place} to confirm them") from exc
     producer.poll(0)
+
+
+def next_messages(consumer: Consumer, limit: int, timeout_s: float, reader: str) -> list[Message]:
+    """Wait for one message, and return it with the others that have already arrived.
+
+    Raises:
+        Closed: the consumer is closed. The error names its reader.
+    """
+    try:
+        first = consumer.poll(timeout_s)
+        if first is None or limit == 1:
+            return [] if first is None else [first]
+        return [first, *consumer.consume(limit - 1, 0)]
+    except RuntimeError as exc:
+        raise Closed(f"{reader} is closed") from exc
 
 
 def job_of(message: Message) -> bytes | None:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from ..clock import Deadline
-from ..errors import Closed, Corrupt, HeadgateError, Lost
+from ..errors import Corrupt, HeadgateError, Lost
 from ..events.types import Recorded, ResultRegistered
 from ..ids import JobId
 from ..log import Placed
 from .clients import KafkaClients
 from .errors import translate_reading
-from .records import Place, decoded, is_of_kind, job_of, taken_ms
+from .records import Place, decoded, is_of_kind, job_of, next_messages, taken_ms
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ class KafkaTail:
         deadline, events, passed = Deadline.after(timeout_s), list[Placed](), self._positions.copy()
         while not events and self._positions == passed:
             self._raise_failure()
-            for message in self._batch(limit, deadline.left_s):
+            reader = "the tail of the log"
+            for message in next_messages(self._consumer, limit, deadline.left_s, reader):
                 self._take(message, events)
             if deadline.passed:
                 break
@@ -57,16 +58,6 @@ class KafkaTail:
 
     def close(self) -> None:
         self._consumer.close()
-
-    def _batch(self, limit: int, timeout_s: float) -> list[Message]:
-        """Wait for one message, and return it with the others that have already arrived."""
-        try:
-            first = self._consumer.poll(timeout_s)
-            if first is None or limit == 1:
-                return [] if first is None else [first]
-            return [first, *self._consumer.consume(limit - 1, 0)]
-        except RuntimeError as exc:
-            raise Closed("the tail of the log is closed") from exc
 
     def _take(self, message: Message, events: list[Placed]) -> None:
         number, offset = message.partition() or 0, message.offset() or 0
