@@ -79,8 +79,8 @@ class ObjectStoreEnvironment:
             self._channels.add(channels)
         return StreamGate(channels, self._clients, self._range_cache, self._view)
 
-    def create_stretch_reader(self, deployment: InputGateDeployment) -> StretchReader:
-        return StretchReader(deployment, self._clients, self._range_cache, self.create_input_gate)
+    def create_stretch_reader(self, deployments: Iterable[InputGateDeployment]) -> StretchReader:
+        return StretchReader(deployments, self._clients, self._range_cache, self.create_input_gate)
 
     def manifest_of_segments(
         self, descriptor: ShuffleDescriptor, segments: tuple[AnnouncedSegment, ...], task: int

@@ -17,7 +17,7 @@ class Limits:
     through."""
     fetch_parallel: int = 8
     """The requests that a job's gates in one process send at the same time."""
-    join_bytes: int = 4 << 20
+    join_bytes: int = 8 << 20
     """The bytes of neighbouring slices that one request reads together."""
     cache_bytes: int = 64 << 20
     """The bytes of neighbours that a process read along and holds for its next readers."""
@@ -37,9 +37,9 @@ class Limits:
 
     @property
     def window_bytes(self) -> int:
-        """Return the bytes of neighbours that one request reads. Even if each request reads twice
-        as many, all requests of a gate together fit into `fetch_bytes`."""
-        return min(self.join_bytes, self.fetch_bytes // (2 * self.fetch_parallel))
+        """Return the bytes of neighbours that one request reads. As many requests as a process
+        sends at the same time fit into `fetch_bytes`; of wider ones a gate sends fewer."""
+        return min(self.join_bytes, self.fetch_bytes // self.fetch_parallel)
 
     def task_bytes(self, inputs: int, outputs: int) -> int:
         """Return the bytes that a task may hold which reads `inputs` gates at once and writes

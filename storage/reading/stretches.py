@@ -7,7 +7,7 @@ that cannot be read is read through a gate, which waits until its partition is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import groupby
@@ -32,38 +32,41 @@ _Window: TypeAlias = tuple[ByteRange, Future[memoryview]]
 
 
 class StretchReader:
-    """Reads the neighbouring subpartitions of a deployment. The bytes that are requested or wait
-    stay under `Limits.fetch_bytes`, except that one slice is always let through."""
+    """Reads the same neighbouring subpartitions of one deployment after the other. The bytes that
+    are requested or wait stay under `Limits.fetch_bytes`, except that one slice is always let
+    through."""
 
     def __init__(
         self,
-        deployment: InputGateDeployment,
+        deployments: Iterable[InputGateDeployment],
         clients: JobClients,
         range_cache: RangeCache,
         gate: Callable[[InputGateDeployment], InputGate],
     ) -> None:
-        self._deployment = deployment
+        self._deployments = deployments
         self._clients = clients
         self._range_cache = range_cache
         self._gate = gate
-        self._schema = deployment.schema.serialize().to_pybytes()
         self._rows = self._gate_rows = self._bytes = 0
 
     def groups(self, group_bytes: int) -> Iterator[Iterator[_Rows]]:
-        """Yield groups of neighbouring subpartitions in their order. A group is an iterator of
-        batches, each with the subpartition of every row. It has at most `group_bytes`, unless it is
-        a single subpartition. Each group must be read to its end before the next one.
+        """Yield groups of neighbouring subpartitions, those of a deployment in their order. A group
+        is an iterator of batches, each with the subpartition of every row. It has at most
+        `group_bytes`, unless it is a single subpartition. Each group must be read to its end before
+        the next one.
 
         Raises:
             Corrupt: fewer or more rows were read than are stated.
         """
-        it = self._deployment
-        for block, is_whole in self._blocks():
-            windows = {source.name: self._fetch(source) for source in block.sources}
-            for group in _cut(block, group_bytes):
-                yield self._read_group(group, windows, is_whole)
-            self._forget(windows)
-        stated_rows = int(it.manifest.part(it.first, it.count).rows.sum())
+        stated_rows = 0
+        for it in self._deployments:
+            stated_rows += int(it.manifest.part(it.first, it.count).rows.sum())
+            for block, is_whole in self._blocks(it):
+                windows = {source.name: self._fetch(source) for source in block.sources}
+                for group in _cut(block, group_bytes):
+                    part = replace(it, manifest=group, first=group.first, count=group.count)
+                    yield self._read_group(part, windows, is_whole)
+                self._forget(windows)
         if self._rows != stated_rows:
             raise Corrupt(f"{self._rows} rows were read, {stated_rows} were announced")
         result, requests = it.manifest.result, self._range_cache.take_requests()
@@ -76,10 +79,10 @@ class StretchReader:
         receipt = self._clients.log.append(announcer.fact(consumed))
         receipt.offset(self._clients.runtime.deadline())
 
-    def _blocks(self) -> Iterator[tuple[Manifest, bool]]:
+    def _blocks(self, it: InputGateDeployment) -> Iterator[tuple[Manifest, bool]]:
         """Yield neighbouring subpartitions that fit into `Limits.fetch_bytes`, or some objects of a
         single subpartition that does not. Yield also whether a block has whole partitions."""
-        it, bytes_max = self._deployment, self._clients.limits.fetch_bytes
+        bytes_max = self._clients.limits.fetch_bytes
         for block in _cut(it.manifest.part(it.first, it.count), bytes_max):
             ends = np.cumsum([int(source.sizes.sum()) for source in block.sources])
             some = list(cut(ends, range(len(ends)), bytes_max))
@@ -95,33 +98,32 @@ class StretchReader:
             self._range_cache.forget(name, window)
 
     def _read_group(
-        self, group: Manifest, windows: dict[str, _Window], is_whole: bool
+        self, it: InputGateDeployment, windows: dict[str, _Window], is_whole: bool
     ) -> Iterator[_Rows]:
         """Yield the rows of a group. Decode one object at a time, after all of a stretch are
         checked: a gate may read a stretch instead while none of its rows was handed out."""
-        numbers = np.arange(group.first, group.first + group.count)
-        for _, sources in groupby(group.sources, _partition):
-            stretch = replace(group, sources=tuple(sources))
+        schema = it.schema.serialize().to_pybytes()
+        numbers = np.arange(it.first, it.first + it.count)
+        for _, sources in groupby(it.manifest.sources, _partition):
+            stretch = replace(it.manifest, sources=tuple(sources))
             try:
                 bodies = [_checked(source, *windows[source.name]) for source in stretch.sources]
             except (Lost, Corrupt):  # the gate, or another try of the task, requests them anew
                 self._forget(windows)
                 if not is_whole:
                     raise
-                yield from self._from_gate(stretch)
+                yield from self._from_gate(replace(it, manifest=stretch))
                 continue
             for source, body in zip(stretch.sources, bodies, strict=True):
                 targets = np.repeat(numbers, source.rows)
-                for rows in decode_joined(body, self._schema, len(targets)):
+                for rows in decode_joined(body, schema, len(targets)):
                     yield rows, targets[: rows.num_rows]
                     targets = targets[rows.num_rows :]
                     self._rows += rows.num_rows
                 self._bytes += int(source.sizes.sum())
 
-    def _from_gate(self, stretch: Manifest) -> Iterator[_Rows]:
-        it = self._deployment
-        deployment = InputGateDeployment(stretch, it.schema, stretch.first, stretch.count, it.task)
-        for subpartition, rows in self._gate(deployment).numbered():
+    def _from_gate(self, it: InputGateDeployment) -> Iterator[_Rows]:
+        for subpartition, rows in self._gate(it).numbered():
             yield rows, np.full(rows.num_rows, subpartition)
             self._rows += rows.num_rows
             self._gate_rows += rows.num_rows

@@ -27,6 +27,7 @@ _TASK_S = 0.007
 _INDEX_ENTRY_BYTES = 11  # compressed
 _SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
+_SPILLED_BYTES = 1 << 30  # of a share whose task writes files
 _WIDE = 500
 _PARTS = MultipartSettings()
 
@@ -101,11 +102,26 @@ def combined_bytes(limits: Limits) -> int:
     return limits.segment_bytes // 2
 
 
-def _pieces_of_share(size: ExchangeSize, way: Way, bytes_max: int) -> int:
-    """Return the pieces of at most so many bytes into which a task that combines cuts its share."""
-    row_bytes = max(1, size.stored_bytes // (way.bundles * size.subpartitions))
+def _pieces(size: ExchangeSize, way: Way, parts: int, bytes_max: int) -> int:
+    """Return the pieces of at most so many bytes, of neighbouring subpartitions, into which a task
+    that combines cuts one of so many parts of the rows."""
+    row_bytes = max(1, size.stored_bytes // (parts * size.subpartitions))
     together = max(1, bytes_max // row_bytes)
     return ceil(size.subpartitions / way.ranges / together)
+
+
+def _combining(size: ExchangeSize, way: Way, limits: Limits) -> tuple[Requests, int]:
+    """Return the requests of the tasks that combine, and the ranges of subpartitions that their
+    objects have. Tasks that write files read one object after the other. Others read the same
+    subpartitions of all objects, and store them before the next ones."""
+    groups, parts = way.ranges, size.objects
+    if not limits.files:
+        groups *= _pieces(size, way, way.bundles, combined_bytes(limits))
+        parts = way.bundles
+    blocks = way.ranges * _pieces(size, way, parts, limits.fetch_bytes)
+    objects = _filled(way.bundles * groups, size.rows)
+    gets = _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size)
+    return Requests(puts(objects, size.stored_bytes), gets), groups
 
 
 def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1) -> Requests:
@@ -150,15 +166,7 @@ def predict(size: ExchangeSize, way: Way, limits: Limits, costs: StoreCosts) -> 
     reading = _reads(size, overlapping, limits)
     if way != DIRECT:
         overlapping = way.bundles
-        groups = way.ranges
-        if not limits.files:
-            groups *= _pieces_of_share(size, way, combined_bytes(limits))
-        blocks = way.ranges * _pieces_of_share(size, way, limits.fetch_bytes)
-        objects = _filled(overlapping * groups, size.rows)
-        combining = Requests(
-            puts(objects, stored_bytes),
-            _filled(size.objects * blocks, size.rows) + way.ranges * _without_index(size),
-        )
+        combining, groups = _combining(size, way, limits)
         reading = _reads(size, overlapping, limits, groups)
         copying_s = shares * _TASK_S + stored_bytes * _COPIED_BYTE_S
         copying_s += (combining.puts + combining.gets) * costs.request_s
@@ -202,7 +210,8 @@ def _ways(size: ExchangeSize, limits: Limits, steps: int) -> Iterator[Way]:
     yield DIRECT
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
-        shares = ceil(size.stored_bytes / bundles / (_FULL * limits.fetch_bytes))
-        shares = min(shares, ceil(size.partitions / bundles), size.subpartitions)
-        yield Way(bundles, max(1, shares))
+        for share_bytes in (_FULL * limits.fetch_bytes, _SPILLED_BYTES)[: 1 + limits.files]:
+            shares = ceil(size.stored_bytes / bundles / share_bytes)
+            shares = min(shares, ceil(size.partitions / bundles), size.subpartitions)
+            yield Way(bundles, max(1, shares))
         bundles = max(bundles + 1, bundles * (steps + 1) // steps)

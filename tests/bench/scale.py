@@ -284,11 +284,13 @@ def _combining_gets(size: ExchangeSize, way: Way, parts: tuple[Part, ...], limit
         objects = len(part.partitions) * size.objects // size.partitions
         sources = tuple(_objects(part.subpartitions, objects, size))
         first, count = part.subpartitions.start, len(part.subpartitions)
-        manifest = Manifest(_JOB, _FIRST, 1, first, count, sources)
-        deployment = InputGateDeployment(manifest, pa.schema([]), first, count, 1)
         clients: Any = SimpleNamespace(limits=limits)
-        reader = StretchReader(deployment, clients, cast(Any, None), cast(Any, None))
-        gets += objects + sum(len(block.sources) for block, _ in reader._blocks())
+        reader = StretchReader((), clients, cast(Any, None), cast(Any, None))
+        gets += objects
+        for read in [(source,) for source in sources] if limits.files else [sources]:
+            manifest = Manifest(_JOB, _FIRST, 1, first, count, read)
+            deployment = InputGateDeployment(manifest, pa.schema([]), first, count, 1)
+            gets += sum(len(block.sources) for block, _ in reader._blocks(deployment))
     return gets * len(parts) // len(sample)
 
 

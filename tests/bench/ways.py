@@ -42,7 +42,7 @@ what happens."""
 
 def run(spark: SparkSession) -> Table:
     df = _rows(spark, _ROWS, _PARTITIONS)
-    table = Table("way", "objects", "PUT", "GET", "MB", "s", "JVM", "Python", "store", "broker")
+    table = Table("way", "PUT", "GET", "MB", "s", "JVM", "Python", "store", "broker")
     table.title = f"{_PARTITIONS} x {_SUBPARTITIONS}; CPU seconds of each process"
     for name, combine in {"direct": "false", "combined": "true"}.items():
         with setting(spark, {"spark.headgate.combine": combine}):
@@ -130,7 +130,6 @@ def _figures(spark: SparkSession, df: DataFrame) -> list[str]:
         report = hg.report()
         last = report.results[-1]
         return [
-            str(last.puts),
             f"{report.puts - before.puts:,}",
             f"{report.gets - before.gets:,}",
             f"{last.stored_bytes / 1e6:.0f}",
@@ -143,4 +142,4 @@ def _own(spark: SparkSession, df: DataFrame) -> list[str]:
     with attached(spark, "real") as (_, meter):
         cost = meter.measure(lambda: consume(df.repartition(_SUBPARTITIONS, "k")))
     figures = (f"{cpu_s:.1f}" for cpu_s in (cost.wall_s, cost.jvm_s, cost.python_s))
-    return ["", "", "", "", *figures, "", ""]
+    return ["", "", "", *figures, "", ""]

@@ -206,7 +206,7 @@ class Written:
     def read_stretches(self, first: int, count: int, whole: Manifest) -> pa.Table:
         """Return the same rows as a task that combines reads them."""
         deployment = InputGateDeployment(whole, self.schema, first, count, 7)
-        groups = self.environment.create_stretch_reader(deployment).groups(1)
+        groups = self.environment.create_stretch_reader([deployment]).groups(1)
         batches = [rows for group in groups for rows, _ in group]
         return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)
 

@@ -147,7 +147,7 @@ def test_a_hot_subpartition_is_not_read_from_two_attempts() -> None:
     body[last.range_of(at, 1).start] ^= 1
     with opened(whole, MemoryBlobStore(whole.damaged(last.name, bytes(body))), limits=limits) as it:
         deployment = InputGateDeployment(whole.manifest, SCHEMA, at, 1, 7)
-        reader = it.environment.create_stretch_reader(deployment)
+        reader = it.environment.create_stretch_reader([deployment])
         with pytest.raises(Corrupt, match="a slice does not match"):
             list(chain.from_iterable(reader.groups(1)))
 

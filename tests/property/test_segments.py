@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from headgate.connectors.spark.tasks.combine_task import share
+from headgate.connectors.spark.tasks.combine_task import share, share_reader
 from headgate.connectors.spark.tasks.exchange_tasks import Part as WorkerPart
 from headgate.control.errors import Invalid
 from headgate.control.events.types import SegmentSummary
@@ -102,13 +102,17 @@ def test_stretches_have_the_same_rows(
     borders: list[int],
     group_bytes: int,
 ) -> None:
-    """A task that combines reads every row of its range once, by groups of subpartitions, each row
-    with its subpartition."""
+    """A task that combines reads every row of its range once, some partitions before the others,
+    by groups of subpartitions, each row with its subpartition."""
     all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
     with exchange(schema, all_parts, subpartitions, codec, limits) as written:
         for first, count in ranges(subpartitions, borders):
-            deployment = InputGateDeployment(written.manifest(), schema, first, count, 7)
-            reader = written.environment.create_stretch_reader(deployment)
+            cuts = [0, *sorted(data.draw(st.lists(st.integers(0, 3), max_size=2))), 3]
+            deployments = [
+                InputGateDeployment(written.manifest().of(range(*each)), schema, first, count, 7)
+                for each in itertools.pairwise(cuts)
+            ]
+            reader = written.environment.create_stretch_reader(deployments)
             groups = [list(group) for group in reader.groups(group_bytes)]
             stretches = [stretch for group in groups for stretch in group]
             batches = [reinterpret(rows, plain_schema(schema)) for rows, _ in stretches]
@@ -117,16 +121,21 @@ def test_stretches_have_the_same_rows(
             read = tabled(batches, schema)
             assert expected(schema, all_parts, first, count) == read.take(order)
             tops = [max(int(targets.max()) for _, targets in group) for group in groups]
-            assert tops == sorted(tops)
+            assert sum(after < top for top, after in itertools.pairwise(tops)) < len(deployments)
 
 
-@given(st.data(), SCHEMAS, st.integers(1, 40), BORDERS)
+@given(st.data(), SCHEMAS, st.integers(1, 40), LIMITS, BORDERS)
 def test_a_task_that_combines_gets_the_places_of_its_rows(
-    data: st.DataObject, schema: pa.Schema, subpartitions: int, borders: list[int]
+    data: st.DataObject,
+    schema: pa.Schema,
+    subpartitions: int,
+    limits: Limits,
+    borders: list[int],
 ) -> None:
-    """An index is cut to the subpartitions that the task reads."""
-    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=3))
-    with exchange(schema, all_parts, subpartitions, "lz4", Limits()) as written:
+    """An index is cut to the subpartitions that the task reads. Whether it reads some partitions
+    before the others or not, it reads each row once."""
+    all_parts = data.draw(st.lists(parts(schema, subpartitions), min_size=1, max_size=5))
+    with exchange(schema, all_parts, subpartitions, "lz4", limits) as written:
         for first, count in ranges(subpartitions, borders):
             wanted = share(WorkerPart(range(first, first + count)), written.state)
             manifest = written.environment.manifest_of_segments(
@@ -134,6 +143,34 @@ def test_a_task_that_combines_gets_the_places_of_its_rows(
             )
             assert expected(schema, all_parts, first, count) == written.read(first, count, manifest)
             assert manifest.rows.sum() == manifest.part(first, count).rows.sum()
+            reader = share_reader(
+                written.environment, written.descriptor, wanted, schema, 7, limits
+            )
+            stretches = [stretch for group in reader.groups(2_000) for stretch in group]
+            batches = [reinterpret(rows, plain_schema(schema)) for rows, _ in stretches]
+            numbers = np.concatenate([[], *(targets for _, targets in stretches)])
+            read = tabled(batches, schema).take(pa.array(np.argsort(numbers, kind="stable")))
+            assert expected(schema, all_parts, first, count) == read
+
+
+@pytest.mark.parametrize("files", [True, False])
+def test_a_task_that_combines_reads_whole_objects(files: bool) -> None:
+    """A task that writes files requests each object once. Another one has to read the same
+    subpartitions of all objects, so it requests each object as often as its share is larger than
+    what it may hold."""
+    rows = pa.record_batch({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 1_000))})
+    part = Part(rows, np.arange(1_000) % 40, ())
+    limits = Limits(fetch_bytes=100_000, files=files)
+    with exchange(rows.schema, [part] * 12, 40, "none", limits) as written:
+        wanted = share(WorkerPart(range(40)), written.state)
+        before = written.store.requests.gets
+        reader = share_reader(
+            written.environment, written.descriptor, wanted, rows.schema, 7, limits
+        )
+        assert 12_000 == sum(len(targets) for group in reader.groups(1_000) for _, targets in group)
+        blocks = -(-written.manifest().sizes.sum() // limits.fetch_bytes)
+        assert blocks > 1
+        assert (1 if files else blocks) * 12 == written.store.requests.gets - before
 
 
 def test_a_hot_subpartition_is_read_within_the_limit() -> None:
@@ -144,8 +181,8 @@ def test_a_hot_subpartition_is_read_within_the_limit() -> None:
     hot = Part(rows, np.full(20_000, 3), tuple(range(0, 20_000, 200)))
     with exchange(rows.schema, [hot], 5, "none", limits) as written:
         deployment = InputGateDeployment(written.manifest(), rows.schema, 0, 5, 7)
-        reader = written.environment.create_stretch_reader(deployment)
-        blocks = [int(block.sizes.sum()) for block, _ in reader._blocks()]
+        reader = written.environment.create_stretch_reader([deployment])
+        blocks = [int(block.sizes.sum()) for block, _ in reader._blocks(deployment)]
         assert len(blocks) > 10
         assert max(blocks) <= limits.fetch_bytes
         assert pa.table(rows) == written.read_stretches(0, 5, written.manifest())

@@ -182,20 +182,30 @@ def test_combined_rows_take_the_requests_that_were_predicted(
 @given(
     partitions=st.integers(500, 20_000),
     subpartitions=st.integers(1, 20_000),
-    partition_bytes=st.integers(1, 24 * MIB),
+    partition_bytes=st.integers(1, 256 * MIB),
+    files=st.booleans(),
     executors=st.integers(1, 2_000),
     store=st.sampled_from(list(COSTS)),
 )
-@example(10_000, 10_000, 10 * MIB, 1_000, "own")
-@example(500, 20_000, 24 * MIB, 2_000, "s3-express")
-@example(2_869, 2_869, 23_329_775, 1_085, "own")  # near the limit
-@example(1_234, 937, 10 * MIB, 1_300, "s3-express")  # directly it would be cheaper
+@example(10_000, 10_000, 10 * MIB, False, 1_000, "own")
+@example(500, 20_000, 24 * MIB, False, 2_000, "s3-express")
+@example(2_869, 2_869, 23_329_775, False, 1_085, "own")  # near the limit
+@example(1_234, 937, 10 * MIB, False, 1_300, "s3-express")  # directly it would be cheaper
+@example(20_000, 20_000, 256 * MIB, True, 2_000, "s3-standard")
 def test_requests_grow_with_the_square_root(
-    partitions: int, subpartitions: int, partition_bytes: int, executors: int, store: str
+    partitions: int,
+    subpartitions: int,
+    partition_bytes: int,
+    files: bool,
+    executors: int,
+    store: str,
 ) -> None:
     """A wide exchange sends at most 2 P sqrt(P) requests, P being the larger of its two numbers,
-    where a direct one may send the product of both."""
-    limits = replace(Limits(), readers=2 * executors, executors=executors)
+    where a direct one may send the product of both. Where tasks write no files, this holds up to
+    24 MiB for each map task."""
+    if not files:
+        partition_bytes = min(partition_bytes, 24 * MIB)
+    limits = replace(Limits(), readers=2 * executors, executors=executors, files=files)
     stored_bytes = partitions * partition_bytes
     rows = ceil(stored_bytes / 20)
     size = ExchangeSize(partitions, partitions, subpartitions, rows, stored_bytes, subpartitions)

@@ -76,13 +76,14 @@ class Executor:
         self.world = world
         self.process = process
         self.busy = False
+        self.limits = self._limits()
         clock = SimClock(world.scheduler, process)
         self.environment = ObjectStoreEnvironment(
             JOB,
             SimLog(world.broker, process),
             world.bucket.client(clock),
             ROOT,
-            self._limits(),
+            self.limits,
             Runtime(WAIT_S, clock, lambda _, name: SimExecutor(world.scheduler, process, name)),
         )
 
@@ -131,7 +132,8 @@ class Executor:
         if not self.world.combines:
             return LIMITS
         dice = self.world.scheduler.dice(f"limits of {self.process.name}")
-        return replace(LIMITS, fetch_bytes=dice.choice(FETCHED_BYTES))
+        fetch_bytes, files = dice.choice(FETCHED_BYTES), dice.choice((True, False))
+        return replace(LIMITS, fetch_bytes=fetch_bytes, files=files)
 
     def combine(
         self, exchange: Exchange, attempt: AttemptId, source: ShuffleDescriptor, share: Share
@@ -141,7 +143,9 @@ class Executor:
         group_bytes = self.world.scheduler.dice(f"groups of {attempt}").choice(GROUP_BYTES)
 
         def copy(writer: SegmentWriter) -> None:
-            reader = share_reader(self.environment, source, share, SCHEMA, attempt.task)
+            reader = share_reader(
+                self.environment, source, share, SCHEMA, attempt.task, self.limits
+            )
             copy_rows(reader, writer, group_bytes)
 
         return self._written(deployment, copy)

@@ -38,7 +38,7 @@ from headgate.control.snapshots.records import Standing
 from headgate.control.snapshots.resume import Start
 from headgate.storage.contract import InputGateDeployment
 from headgate.storage.format import segment
-from headgate.storage.format.manifest import Manifest, Source
+from headgate.storage.format.manifest import Source
 from headgate.storage.format.segment import Longs
 from headgate.storage.reading import gate, stretches
 from headgate.storage.reading.gate import SegmentGate
@@ -258,17 +258,18 @@ def take_each_object_for_a_stretch(patch: pytest.MonkeyPatch) -> None:
     read_group = StretchReader._read_group
 
     def apart(
-        self: StretchReader, group: Manifest, windows: dict[str, Any], is_whole: bool
+        self: StretchReader, it: InputGateDeployment, windows: dict[str, Any], is_whole: bool
     ) -> Iterator[tuple[pa.RecordBatch, Longs]]:
-        for source in group.sources:
-            yield from read_group(self, replace(group, sources=(source,)), windows, is_whole)
+        for source in it.manifest.sources:
+            alone = replace(it, manifest=replace(it.manifest, sources=(source,)))
+            yield from read_group(self, alone, windows, is_whole)
 
     patch.setattr(StretchReader, "_read_group", apart)
 
 
 def skip_a_stretch_that_is_lost(patch: pytest.MonkeyPatch) -> None:
     """A combiner leaves out the rows that it cannot read."""
-    patch.setattr(StretchReader, "_from_gate", lambda self, stretch: iter(()))
+    patch.setattr(StretchReader, "_from_gate", lambda self, it: iter(()))
 
 
 def skip_the_checksums_of_a_stretch(patch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_the_next_group_is_asked_for_near_the_end_of_one() -> None:
 
 def test_nothing_is_asked_ahead_without_neighbours() -> None:
     """Large slices are read alone, and never ahead."""
-    whole = manifest(40, 3 * MIB)
+    whole = manifest(40, 5 * MIB)
     assert 1 == group_of(whole, Limits())
     assert [] == list(read_on(deployment(whole, 20), Limits()))
 
@@ -189,10 +189,10 @@ def test_a_reader_of_whole_groups_reads_no_neighbours() -> None:
     """Its windows begin and end with the subpartitions that it wants."""
     whole = manifest(100, 200_000)
     windows = {
-        (p.source.name, p.window) for p in plan(deployment(whole, 7, 25), Limits(executors=2))
+        (p.source.name, p.window) for p in plan(deployment(whole, 7, 50), Limits(executors=2))
     }
-    assert sum(window.length for _, window in windows) == 2 * 25 * 200_000
-    assert [] == list(read_on(deployment(whole, 7, 25), Limits(executors=2)))
+    assert sum(window.length for _, window in windows) == 2 * 50 * 200_000
+    assert [] == list(read_on(deployment(whole, 7, 50), Limits(executors=2)))
 
 
 def test_windows_leave_room_for_all_requests() -> None:

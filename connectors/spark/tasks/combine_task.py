@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from ....control.model.state import ResultState
 from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.format.segment import SegmentIndex
+from ....storage.limits import Limits
 from ....storage.reading.ways import combined_bytes
 from .exchange_tasks import MapTask, Part, Volume, environment_of
 
@@ -64,11 +66,35 @@ def share_reader(
     share: Share,
     schema: pa.Schema,
     task: int,
+    limits: Limits,
 ) -> StretchReader:
-    """Return the reader of a share's rows, for a task."""
-    manifest = shuffle.manifest_of_segments(source, share.segments, task)
+    """Return the reader of a share's rows, for a task. If the task may write files, it reads some
+    partitions before the others, each object in one request."""
     first, count = share.subpartitions.start, len(share.subpartitions)
-    return shuffle.create_stretch_reader(InputGateDeployment(manifest, schema, first, count, task))
+    part_bytes = limits.fetch_bytes * source.subpartitions // count if limits.files else None
+    return shuffle.create_stretch_reader(
+        InputGateDeployment(
+            shuffle.manifest_of_segments(source, segments, task), schema, first, count, task
+        )
+        for segments in _by_partitions(share.segments, part_bytes)
+    )
+
+
+def _by_partitions(
+    segments: tuple[AnnouncedSegment, ...], bytes_max: int | None
+) -> Iterator[tuple[AnnouncedSegment, ...]]:
+    """Cut segments where another partition begins, into parts of at most so many bytes."""
+    part: list[AnnouncedSegment] = []
+    part_bytes = 0
+    for _, group in groupby(segments, lambda each: each[0].partition):
+        partition = tuple(group)
+        partition_bytes = sum(segment.size_bytes for _, segment in partition)
+        if part and bytes_max is not None and part_bytes + partition_bytes > bytes_max:
+            yield tuple(part)
+            part, part_bytes = [], 0
+        part += partition
+        part_bytes += partition_bytes
+    yield tuple(part)
 
 
 def copy_rows(reader: StretchReader, writer: SegmentWriter, group_bytes: int) -> None:
@@ -96,7 +122,7 @@ class CombineTask:
         shuffle = environment_of(self.written.settings)
         with self.written.writing() as writer:
             reader = share_reader(
-                shuffle, self.read, share, self.written.schema, task.taskAttemptId()
+                shuffle, self.read, share, self.written.schema, task.taskAttemptId(), limits
             )
             copy_rows(reader, writer, combined_bytes(limits))
             produced = writer.finish()
