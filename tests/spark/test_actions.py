@@ -98,6 +98,48 @@ def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
     assert len(hg.results()[before:]) == (act != "collect")
 
 
+SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "by number": lambda df: df.repartition(20),
+    "by column": lambda df: df.repartition("k").select("n", (F.col("k") + 1).alias("more")),
+    "by range": lambda df: df.repartitionByRange(5, "n"),
+    "rebalanced": lambda df: df.hint("rebalance"),
+    "twice": lambda df: df.repartition(7).withColumn("x", F.col("k") * 2).repartition(3),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_limit_needs_no_repartition(spark: SparkSession, hg: Headgate, name: str) -> None:
+    """The rows that a limit takes are not spread first, and only as many are read as it needs."""
+    read = spark.sparkContext.accumulator(0)
+
+    def seen(row: Any) -> Any:
+        read.add(1)
+        return row
+
+    rows = spark.range(0, 4_000, 1, 40).select("id", (F.col("id") % 7).alias("n"))
+    many = spark.createDataFrame(rows.rdd.map(seen), "k long, n long")
+    df, before = SPREAD[name](many), len(hg.results())
+    assert {} == left(hg, lambda: df.take(3))
+    assert before == len(hg.results())
+    assert read.value <= 200
+    with detached(hg, spark):
+        stated = df.limit(4).collect()
+    ours = df.limit(4).collect()
+    assert (len(stated), stated[0].__fields__) == (len(ours), ours[0].__fields__)
+    assert {tuple(row) for row in ours} <= {tuple(row) for row in df.collect()}
+    assert 50 == len(df.offset(50).take(50))
+
+
+def test_a_limit_that_needs_a_repartition(spark: SparkSession, hg: Headgate) -> None:
+    """A repartition runs if something besides its rows can be seen, or if others read it."""
+    df = spark.range(0, 500, 1, 3)
+    numbered = df.repartition(20, "id").select(F.spark_partition_id().alias("at"))
+    assert 1 == stored(hg, lambda: numbered.take(3))
+    assert 1 == stored(hg, lambda: df.repartition(20, "id").filter(F.rand(1) < 0.9).take(3))
+    assert 1 <= stored(hg, lambda: df.repartition(20).limit(3).toArrow())
+    assert 3 == df.repartition(20).limit(3).count()
+
+
 @pytest.mark.parametrize("chars", ["10", "2147483632"])
 @pytest.mark.parametrize("above", [False, True])
 def test_what_is_observed(spark: SparkSession, hg: Headgate, above: bool, chars: str) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
 from headgate.connectors.spark import warm_up
-from headgate.connectors.spark.jvm.scheduler import end_jobs
+from headgate.connectors.spark.jvm.scheduler import end_jobs, ended_jobs, native_jobs
 
 from .cluster import recorded
 from .conftest import setting
@@ -44,6 +44,16 @@ def test_workers_have_their_clients(spark: SparkSession, hg: Headgate) -> None:
     assert {record.event.kind for record in recorded(hg)} <= {"JobRegistered", "JobAccepted"}
     assert not list(hg._services.store.list(f"{hg._services.worker.root}/{hg.job}/"))
     assert not hg.results()
+
+
+def test_it_is_no_shuffle(spark: SparkSession) -> None:
+    """No page shows rows that it has written, and nobody takes it for a shuffle of Spark's."""
+    known = {job.jobId() for job in ended_jobs(spark)}
+    with setting(spark, {"spark.headgate.job.id": "no-shuffle"}), attach(spark) as hg:
+        ended(hg)
+    jobs = list(native_jobs(spark, known))
+    assert jobs
+    assert not any(job.shuffles for job in jobs)
 
 
 @pytest.mark.parametrize("asks", [True, False])

@@ -14,14 +14,14 @@ _LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
 _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
-_FILTER = "FilterExec"
+_FILTER, _PROJECT = "FilterExec", "ProjectExec"
 # The nodes of most plans: their children are found by one call for each, not two more.
 _UNARY = (
     _FILTER,
     _SORT,
     TOP,
     _BROADCAST,
-    "ProjectExec",
+    _PROJECT,
     "HashAggregateExec",
     "ObjectHashAggregateExec",
     "SortAggregateExec",
@@ -33,6 +33,12 @@ _BINARY = (*JOINS, "BroadcastHashJoinExec")
 _LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
+_SPREADS = (  # as the user has asked
+    "REPARTITION_BY_NUM",
+    "REPARTITION_BY_COL",
+    "REBALANCE_PARTITIONS_BY_NONE",
+    "REBALANCE_PARTITIONS_BY_COL",
+)
 _ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an exchange
 
 
@@ -119,6 +125,29 @@ class ExchangeFinder:
         numbers = [column.exprId().id() for column in self._jvm.items(node.output())]
         places = {number: at for at, number in enumerate(dict.fromkeys(numbers))}
         return tuple(places[number] for number in numbers)
+
+
+def without_spreads(jvm: Jvm, root: Any) -> Any:
+    """Return the plan of rows of which a limit takes any, without exchanges that spread them just
+    below it: all of them would go through these for the few that are shown."""
+    node = root
+    projections, spreads = [], 0
+    while True:
+        name = name_of(node)
+        if name == _SHUFFLE and name_of(node.shuffleOrigin()) in _SPREADS:
+            spreads += 1
+        elif name == _PROJECT and all(
+            column.deterministic() for column in jvm.items(node.projectList())
+        ):
+            projections.append(node)
+        else:
+            break
+        node = node.child()
+    if not spreads:
+        return root
+    for projection in reversed(projections):
+        node = projection.withNewChildren(jvm.seq([node]))
+    return node
 
 
 def _has_subqueries(plan: Any) -> bool:

@@ -181,6 +181,8 @@ class Plan:
     """The exchanges that the last stage reads."""
     refusal: str
     """The reason why all exchanges are left to Spark, empty when they are not."""
+    is_shortened: bool = False
+    """True if an exchange was left out whose rows only `top` would read."""
 
 
 def refused(shuffles: Iterable[Shuffle]) -> Iterator[Shuffle]:

@@ -26,7 +26,7 @@ from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings
-from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over
+from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over, without_spreads
 from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
@@ -342,9 +342,11 @@ class Planner:
             planner = self._session.sessionState().planner()
             planned = planner.plan(self._jvm["answer"](logical)).next()
             root = self._jvm.only(_QUERY).prepareForExecution(self._rules[0], planned)
-        top = None
+        top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
-            top, root = root, root.child()
+            top, whole = root, root.child()
+            root = whole if name_of(top) == TOP else without_spreads(self._jvm, whole)
+            is_shortened = root is not whole
         walk = ExchangeFinder(self._jvm, self._marks, root)
         if walk.tops:
             root = self._places.replace(
@@ -358,7 +360,7 @@ class Planner:
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
-        return Plan(logical, top, root, shuffles, inputs, refusal)
+        return Plan(logical, top, root, shuffles, inputs, refusal, is_shortened)
 
     def _made_of(self, exchange: ExchangeNode) -> Any:
         """Return the highest physical node over an exchange that was made of the same logical node,

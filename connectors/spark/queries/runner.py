@@ -100,9 +100,10 @@ class QueryRunner:
 
     def refusals(self, asked: Query, collected: bool) -> list[str]:
         """Return for each exchange of a query the reason why it is left to Spark, empty when it is
-        not."""
+        not, or when a limit needs none."""
         self._plan = self.plan(asked, collected)
-        return [self.refusal(shuffle) for shuffle in self._plan.shuffles]
+        refusals = [self.refusal(shuffle) for shuffle in self._plan.shuffles]
+        return [*refusals, ""] if self._plan.is_shortened and not self._plan.refusal else refusals
 
     def plan(self, asked: Query, collected: bool = True) -> Plan:
         """Return the plan of a query, without running anything; see `Planner.plan`."""
@@ -119,7 +120,7 @@ class QueryRunner:
     def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
         """Run all exchanges of a query, and return its rows and a report."""
         first = self._plan or self.plan(asked)
-        if first.shuffles:
+        if first.shuffles or first.is_shortened:
             self.page.begin(self._settings.hide)
         context, tag = self._exchanger.spark.sparkContext, f"headgate-{os.urandom(8).hex()}"
         context.addJobTag(tag)
@@ -129,7 +130,8 @@ class QueryRunner:
             with self._plans.active(), pooled as pool:
                 try:
                     plan = self._run_all(first, pool)
-                    if self._runs or isinstance(asked, Cache | OptimizedQuery):
+                    is_changed = self._runs or plan.is_shortened
+                    if is_changed or isinstance(asked, Cache | OptimizedQuery):
                         frame, left, last = self._plans.finish(plan, self._scans(plan.inputs))
                         if not isinstance(asked, Cache):
                             self.page.last(last)

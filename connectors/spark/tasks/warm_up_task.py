@@ -29,9 +29,11 @@ class WarmUpTask(ReaderTask):
         yield pa.RecordBatch.from_pydict({self.schema.names[0]: [number]}, self.schema)
 
     def write(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[Volume]:
-        """Drop all rows, and yield their number."""
+        """Drop all rows, and yield that none is stored."""
         self._prepare()
-        yield Volume(sum(batch.num_rows for batch in batches), 0)
+        for _ in batches:
+            pass
+        yield Volume(0, 0)
 
     def _prepare(self) -> None:
         from .worker import environment
