@@ -55,6 +55,11 @@ class SegmentWriter:
         started = AttemptStarted(deployment.attempt, host)
         self._started = clients.log.append(self._announcer.fact(started))
 
+    @property
+    def merges(self) -> bool:
+        """Return True if the partition becomes one segment, whatever the order of its rows."""
+        return self._spill is not None
+
     def write(self, batch: pa.RecordBatch, subpartitions: Longs) -> None:
         if self._closed:
             raise Closed(f"attempt {self._deployment.attempt} is closed")
@@ -78,7 +83,7 @@ class SegmentWriter:
     def end_segment(self) -> None:
         """End the segment that fills, if the partition is to have several, so that the next row
         begins another one."""
-        if self._spill is None:
+        if not self.merges:
             self._flush()
 
     def finish(self) -> Produced:

@@ -143,8 +143,9 @@ def test_a_task_that_combines_gets_the_places_of_its_rows(
             )
             assert expected(schema, all_parts, first, count) == written.read(first, count, manifest)
             assert manifest.rows.sum() == manifest.part(first, count).rows.sum()
+            bytes_max = data.draw(st.none() | st.integers(1, 5_000))
             reader = share_reader(
-                written.environment, written.descriptor, wanted, schema, 7, limits
+                written.environment, written.descriptor, wanted, schema, 7, bytes_max
             )
             stretches = [stretch for group in reader.groups(2_000) for stretch in group]
             batches = [reinterpret(rows, plain_schema(schema)) for rows, _ in stretches]
@@ -153,24 +154,25 @@ def test_a_task_that_combines_gets_the_places_of_its_rows(
             assert expected(schema, all_parts, first, count) == read
 
 
-@pytest.mark.parametrize("files", [True, False])
-def test_a_task_that_combines_reads_whole_objects(files: bool) -> None:
-    """A task that writes files requests each object once. Another one has to read the same
-    subpartitions of all objects, so it requests each object as often as its share is larger than
-    what it may hold."""
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_task_that_combines_reads_whole_objects(merges: bool) -> None:
+    """A task whose rows are merged in files requests each object once. Another one has to read the
+    same subpartitions of all objects, so it requests each object as often as its share is larger
+    than what it may hold."""
     rows = pa.record_batch({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 1_000))})
     part = Part(rows, np.arange(1_000) % 40, ())
-    limits = Limits(fetch_bytes=100_000, files=files)
+    limits = Limits(fetch_bytes=100_000)
     with exchange(rows.schema, [part] * 12, 40, "none", limits) as written:
         wanted = share(WorkerPart(range(40)), written.state)
         before = written.store.requests.gets
+        bytes_max = limits.fetch_bytes if merges else None
         reader = share_reader(
-            written.environment, written.descriptor, wanted, rows.schema, 7, limits
+            written.environment, written.descriptor, wanted, rows.schema, 7, bytes_max
         )
         assert 12_000 == sum(len(targets) for group in reader.groups(1_000) for _, targets in group)
         blocks = -(-written.manifest().sizes.sum() // limits.fetch_bytes)
         assert blocks > 1
-        assert (1 if files else blocks) * 12 == written.store.requests.gets - before
+        assert (1 if merges else blocks) * 12 == written.store.requests.gets - before
 
 
 def test_a_hot_subpartition_is_read_within_the_limit() -> None:

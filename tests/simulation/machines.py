@@ -143,9 +143,8 @@ class Executor:
         group_bytes = self.world.scheduler.dice(f"groups of {attempt}").choice(GROUP_BYTES)
 
         def copy(writer: SegmentWriter) -> None:
-            reader = share_reader(
-                self.environment, source, share, SCHEMA, attempt.task, self.limits
-            )
+            bytes_max = self.limits.fetch_bytes if self.limits.files else None
+            reader = share_reader(self.environment, source, share, SCHEMA, attempt.task, bytes_max)
             copy_rows(reader, writer, group_bytes)
 
         return self._written(deployment, copy)

@@ -17,7 +17,6 @@ from ....control.model.state import ResultState
 from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.format.segment import SegmentIndex
-from ....storage.limits import Limits
 from ....storage.reading.ways import combined_bytes
 from .exchange_tasks import MapTask, Part, Volume, environment_of
 
@@ -66,12 +65,12 @@ def share_reader(
     share: Share,
     schema: pa.Schema,
     task: int,
-    limits: Limits,
+    bytes_max: int | None,
 ) -> StretchReader:
-    """Return the reader of a share's rows, for a task. If the task may write files, it reads some
-    partitions before the others, each object in one request."""
+    """Return the reader of a share's rows, for a task. With a limit of bytes it reads some
+    partitions before the others: of these, the share has about so many bytes."""
     first, count = share.subpartitions.start, len(share.subpartitions)
-    part_bytes = limits.fetch_bytes * source.subpartitions // count if limits.files else None
+    part_bytes = None if bytes_max is None else bytes_max * source.subpartitions // count
     return shuffle.create_stretch_reader(
         InputGateDeployment(
             shuffle.manifest_of_segments(source, segments, task), schema, first, count, task
@@ -118,11 +117,12 @@ class CombineTask:
         task = TaskContext.get()
         assert task is not None, "runs inside a task"
         (share,) = shares
-        limits = self.written.settings.limits
         shuffle = environment_of(self.written.settings)
         with self.written.writing() as writer:
+            limits, schema = self.written.settings.limits, self.written.schema
+            bytes_max = limits.fetch_bytes if writer.merges else None
             reader = share_reader(
-                shuffle, self.read, share, self.written.schema, task.taskAttemptId(), limits
+                shuffle, self.read, share, schema, task.taskAttemptId(), bytes_max
             )
             copy_rows(reader, writer, combined_bytes(limits))
             produced = writer.finish()
