@@ -165,7 +165,7 @@ def _exchange(gigabytes: int) -> Outcome:
     size = ExchangeSize(WIDTH, WIDTH * of_partition, WIDTH, rows, stored_bytes, WIDTH)
     costs = COSTS["s3-standard"]
     direct, chosen = predict(size, DIRECT, limits, costs), choose(size, limits, costs)
-    parts = combined_parts(size, chosen.way)
+    parts = combined_parts([1] * WIDTH, WIDTH, chosen.way)
     log, store = _Log(), CountingStore()
     log.states(JobRegistered(PER_JOB, "0", "scale"))
     log.result(_FIRST, WIDTH)

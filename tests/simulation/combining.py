@@ -17,6 +17,7 @@ from headgate.connectors.spark.exchanges.combining import (
     check_combined,
     combined_name,
     combined_parts,
+    partition_bytes,
 )
 from headgate.connectors.spark.tasks.combine_task import Share, share
 from headgate.connectors.spark.tasks.exchange_tasks import Part
@@ -24,7 +25,7 @@ from headgate.control.contract import ShuffleDescriptor
 from headgate.control.errors import Corrupt, Lost, Unavailable
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.state import ResultState
-from headgate.storage.reading.ways import ExchangeSize, Way
+from headgate.storage.reading.ways import Way
 
 from .application import TRIES_MAX, Application, NotWhole
 from .bucket import flipped, lost
@@ -64,7 +65,7 @@ class CombiningApplication(Application):
             return first
         state = self._completed(first)
         self._harm(first, "original harmed")
-        parts = self._parts(first)
+        parts = self._parts(first, state)
         combined = replace(
             first,
             name=combined_name(first.name),
@@ -129,14 +130,13 @@ class CombiningApplication(Application):
             raise NotWhole(exchange.name)
         return result
 
-    def _parts(self, first: Exchange) -> tuple[Part, ...]:
+    def _parts(self, first: Exchange, state: ResultState) -> tuple[Part, ...]:
         dice = self._choices
         way = Way(
             dice.randint(1, min(WAY_MAX, first.partitions)),
             dice.randint(1, min(WAY_MAX, first.subpartitions)),
         )
-        size = ExchangeSize(first.partitions, first.partitions, first.subpartitions, 0, 0, 1)
-        return combined_parts(size, way)
+        return combined_parts(partition_bytes(state), first.subpartitions, way)
 
     def _cut_short(self, parts: tuple[Part, ...], combined: ResultId) -> tuple[Part, ...]:
         """Return the parts, but sometimes one without its first partition: its rows are missing

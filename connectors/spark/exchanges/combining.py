@@ -7,10 +7,12 @@ the combined one may be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import ceil
+
+import numpy as np
 
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Corrupt
@@ -67,13 +69,22 @@ def _tasks(subpartitions: int, stored_bytes: int, together_bytes: int) -> int:
     return min(subpartitions, max(1, tasks))
 
 
-def combined_parts(size: ExchangeSize, way: Way) -> tuple[Part, ...]:
-    """Return the part of an exchange that each task combines."""
+def combined_parts(
+    partition_bytes: Sequence[int], subpartitions: int, way: Way
+) -> tuple[Part, ...]:
+    """Return the part of an exchange that each task combines. Sets of partitions have about the
+    same bytes: there are fewer of them if a single partition has more."""
     return tuple(
         Part(neighbours, partitions)
-        for partitions in cut_evenly(size.partitions, way.bundles)
-        for neighbours in cut_evenly(size.subpartitions, way.ranges)
+        for partitions in _cut_by_bytes(partition_bytes, way.bundles)
+        for neighbours in cut_evenly(subpartitions, way.ranges)
     )
+
+
+def partition_bytes(state: ResultState) -> list[int]:
+    """Return the stored bytes of each partition of a complete result."""
+    produced = map(state.produced, range(state.registered.partitions))
+    return [sum(segment.size_bytes for segment in each.segments) for each in produced]
 
 
 def check_combined(state: ResultState, copies: ResultState) -> None:
@@ -94,6 +105,14 @@ def _rows(state: ResultState) -> int:
 def cut_evenly(count: int, pieces: int) -> list[range]:
     """Cut the numbers below `count` into ranges of about the same length."""
     return [range(count * at // pieces, count * (at + 1) // pieces) for at in range(pieces)]
+
+
+def _cut_by_bytes(sizes: Sequence[int], pieces: int) -> Iterator[range]:
+    """Cut neighbours into at most so many ranges, none of them empty, of about the same bytes."""
+    middles = np.cumsum(sizes, dtype=float) - np.array(sizes) / 2
+    of_each = np.minimum(middles * pieces // max(1, sum(sizes)), pieces - 1)
+    cuts = [0, *(np.flatnonzero(np.diff(of_each)) + 1).tolist(), len(sizes)]
+    yield from map(range, cuts, cuts[1:])
 
 
 @dataclass(frozen=True, slots=True)

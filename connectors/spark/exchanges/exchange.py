@@ -48,6 +48,7 @@ from .combining import (
     combined_parts,
     estimated_size,
     exchange_size,
+    partition_bytes,
 )
 from .job_context import JobContext, StoredExchange
 from .placing import placed_now
@@ -280,7 +281,8 @@ class Exchanger:
         """Return the exchange with its rows in fewer objects. If combining fails, its readers read
         the objects of the map stage."""
         name, context = combined_name(first.result), self.spark.sparkContext
-        parts, again = combined_parts(size, prediction.way), count(1)
+        parts = combined_parts(partition_bytes(state), size.subpartitions, prediction.way)
+        again = count(1)
         label = f"{prediction.way}: {output.label}"[:_LABEL_CHARS]
         copy = replace(output, label=label, ordered=False)
 
