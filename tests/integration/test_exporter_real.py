@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 import pytest
 from typer.testing import CliRunner
 
-from headgate.control.clock import Deadline
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.kafka.log import KafkaEventLog
 from headgate.infra.cli import app
 from headgate.infra.metrics.log_numbers import LogNumbersReader
@@ -102,8 +102,9 @@ def test_numbers_survive_a_restart(log: KafkaEventLog, tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
-    """A reader that loses Kafka for a while keeps its numbers, and then reads what it has missed:
-    its numbers are those of a reader that comes later, and each event counts once."""
+    """A reader that loses Kafka for a while keeps its numbers, and says how old they are. Then it
+    reads what it has missed: its numbers are those of a reader that comes later, and each event
+    counts once."""
     ending = Event()
     with closing(Link(log._settings.bootstrap, HERE)) as link:
         settings = replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0)
@@ -116,10 +117,15 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
             thread.start()
             wait_for(lambda: reader.numbers() is not None, "the log is not read")
             link.cut()
+            cut_ms = SYSTEM_CLOCK.now_ms()
             exchange(KafkaEventLog(log._settings), {}, close=True)
             assert {} == of_jobs(scraped(reader), JOB)
             while later.numbers() is None:
                 later.step(0.1)
+            wait_for(lambda: SYSTEM_CLOCK.now_ms() > cut_ms + 10_000, "the clock stands")
+            seen = reader.numbers()
+            assert seen is not None
+            assert seen.read_ms < cut_ms + 1_000
             link.mend()
             there = of_jobs(scraped(later))
             wait_for(lambda: of_jobs(scraped(reader)) == there, "the numbers do not come")

@@ -261,10 +261,12 @@ def test_each_event_costs_once(timed: TimedLog, monkeypatch: pytest.MonkeyPatch)
     assert sorted(job.job for job in jobs[:5]) == sorted(reported)
 
 
+@pytest.mark.parametrize("silent", ["poll", "offsets"])
 def test_numbers_stay_while_the_log_is_away(
-    timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
-    """If the log cannot be read, the last numbers stay, and the time of reading tells their age."""
+    """If the log cannot be read, the last numbers stay, and the time of reading tells their age:
+    also if the reader only learns from the offsets that the log is away."""
     job = ScriptedJob(timed, "j")
     reader = reading(timed)
     before = scraped(reader)
@@ -272,8 +274,8 @@ def test_numbers_stay_while_the_log_is_away(
     def away(*arguments: object) -> None:
         raise Unavailable("no broker")
 
-    monkeypatch.setattr(MemoryTail, "poll", away)
-    timed.clock.at_ms += 90_000
+    monkeypatch.setattr(MemoryTail, silent, away)
+    timed.clock.at_ms += 9_000
     with pytest.raises(Unavailable):
         reader.step(0.0)
     assert before == scraped(reader)
