@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
 from typing import Any
@@ -32,7 +33,8 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
     number. Requests carry the headers that the variable OTEL_EXPORTER_OTLP_HEADERS names.
 
     Raises:
-        Invalid: the endpoint is no URL, or the collector refuses the spans.
+        Invalid: the endpoint is no URL, a header cannot be sent, or the collector refuses the
+            spans.
         Unavailable: there is no answer.
     """
     url, headers = _url(endpoint), {"Content-Type": "application/json", **_headers()}
@@ -47,14 +49,17 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
             raise (Unavailable if exc.code >= 500 else Invalid)(answer) from exc
         except (OSError, HTTPException) as exc:
             raise Unavailable(f"the collector at {url} does not answer: {exc}") from exc
+        except ValueError:  # its text may quote a header, which may be a secret
+            raise Invalid(f"{url} or a header of {_HEADERS} has an odd character") from None
     return sent
 
 
 def _url(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise Invalid(f"{endpoint!r} is no URL of a collector, such as http://localhost:4318")
-    return endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    with suppress(ValueError):
+        parts = urlsplit(endpoint)
+        if parts.scheme in ("http", "https") and parts.netloc:
+            return endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    raise Invalid(f"{endpoint!r} is no URL of a collector, such as http://localhost:4318")
 
 
 def _headers() -> Mapping[str, str]:
