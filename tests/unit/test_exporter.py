@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from socket import MSG_WAITALL, create_connection
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_who_may_scrape(timed: TimedLog) -> None:
         ServerSettings(host="0.0.0.0")
 
 
+def test_every_address_of_this_machine_is_answered(timed: TimedLog) -> None:
+    """A server at another loopback address answers those who ask for that address. A request for
+    something that is no address gets an answer, too."""
+    with serving(reading(timed), ServerSettings(host="127.0.0.2")) as server:
+        host, port = "127.0.0.2", server.server_address[1]
+        for path, status in (("/metrics", 200), ("http://[/metrics", 400)):
+            with create_connection((host, port), ANSWER_S_MAX) as connection:
+                asked = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n"
+                connection.sendall(asked.encode())
+                assert f"HTTP/1.1 {status}".encode() == connection.recv(12, MSG_WAITALL), path
+
+
 # The command
 
 
@@ -131,6 +144,8 @@ def test_the_command_serves_until_it_is_stopped(
     assert re.fullmatch(r"serving at http://127\.0\.0\.1:\d+/metrics", line)
     code, _, error = ran("exporter", "--port", "0", "--host", "0.0.0.0")
     assert (2, True) == (code, "viewers need a token" in error)
+    code, _, error = ran("exporter", "--port", "70000")
+    assert (2, True) == (code, "cannot serve at 127.0.0.1, port 70000" in error)
 
 
 def test_fsck_runs_at_its_interval(
