@@ -7,7 +7,16 @@ import logging
 
 import pytest
 
-from headgate.control.events.types import AttemptStarted, Lost
+from headgate.control.events.log_lines import write_line
+from headgate.control.events.types import (
+    AttemptStarted,
+    Event,
+    ExecutorLost,
+    Lost,
+    Recorded,
+    ReleaseRequested,
+)
+from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.infra.spelling import Spelling
 from headgate.storage.stores.memory import Objects
 
@@ -74,3 +83,20 @@ def test_masters_write_a_line_once(caplog: pytest.LogCaptureFixture) -> None:
     assert json.dumps(evidence) in line
     assert "\n" not in line
     assert ("1", "r1") == (vars(again)["partition"], vars(again)["result"])
+
+
+def test_a_line_stays_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Names that others have made up do not begin a line of their own, or a field."""
+    caplog.set_level(logging.DEBUG, EVENTS)
+    odd = "r1\n2026-01-01 INFO event=JobFailed"
+    for fact in (
+        ExecutorLost(odd, "gone"),
+        AttemptStarted(AttemptId(PartitionId(ResultId(odd), 1), 1, 7), odd),
+        ReleaseRequested(ResultId(odd), odd),
+    ):
+        write_line(Recorded(1, Event("e", JOB, "", 0, odd, None, fact)))
+    assert 3 == len(caplog.messages)
+    for record in caplog.records:
+        assert "\n" not in logging.Formatter("%(message)s %(host)s %(result)s").format(record)
+    assert f"host={json.dumps(odd)} reason=" in caplog.messages[0]
+    assert f"result={json.dumps(odd)} partition=1 attempt=1-7 host=" in caplog.messages[1]
