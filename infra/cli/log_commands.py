@@ -18,6 +18,7 @@ from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid
 from ...control.ids import job_id, partition_id
 from ...control.inquiry.audit import audit
+from ...control.inquiry.following import without_indexes
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
 from ...control.inquiry.job_history import JobHistory
@@ -133,7 +134,8 @@ def traces(
 ) -> None:
     """Show each exchange of a job as a trace: map stage, tasks, decisions, readers, deletion."""
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
-        for made in spans(follow(log, job) if wait else read(log, job, known(log, job))):
+        records = follow(log, job) if wait else read(log, job, known(log, job))
+        for made in spans(map(without_indexes, records)):
             if to:
                 send(to, made)
             rows = [views.span_row(span, zone_of(utc)) for span in made]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -27,6 +27,7 @@ from headgate.control.events.types import (
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.inquiry.spans import Span, spans
 from headgate.infra import traces
+from headgate.infra.cli import log_commands
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, PARTITIONS, RESULT, KeptLog, exchange, ran
@@ -167,6 +168,24 @@ def test_a_collector_gets_the_spans(
     text = ran("traces", "--job", JOB)[1]
     assert len(text) == len(printed)
     assert f"exchange {RESULT}" in text[0]
+
+
+def test_the_indexes_of_segments_are_left_out(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange is kept in memory until it ends, without the indexes of its segments."""
+    exchange(log, objects, close=True)
+    kept = list[Recorded]()
+
+    def watched(records: Iterable[Recorded]) -> Iterator[list[Span]]:
+        kept.extend(records)
+        return spans(kept)
+
+    monkeypatch.setattr(log_commands, "spans", watched)
+    assert 0 == ran("traces", "--job", JOB)[0]
+    produced = [it.event.body for it in kept if isinstance(it.event.body, Produced)]
+    assert PARTITIONS == len(produced)
+    assert {b""} == {segment.index for body in produced for segment in body.segments}
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, Invalid), (401, Invalid), (503, Unavailable)])
