@@ -171,17 +171,18 @@ class LogNumbersReader:
 
     def _take(self, placed: Placed) -> None:
         recorded, event = placed.recorded, placed.recorded.event
+        at_ms = recorded.at_ms or event.time_ms
         entry = self._followed.take(recorded)
         is_new = recorded.offset >= self._followed.starts[placed.partition]
         if is_new:
             self._events[event.kind] += 1
         if isinstance(event.body, ResultRegistered):
             registered = self._registered.setdefault(event.job, {})
-            registered.setdefault(event.body.result, recorded.at_ms or event.time_ms)
+            registered.setdefault(event.body.result, at_ms)
         due = entry.replay.due
         if event.basis is None:
             if due and due[-1].basis == recorded.offset:
-                self._asked.setdefault(event.job, {})[recorded.offset] = recorded.at_ms
+                self._asked.setdefault(event.job, {})[recorded.offset] = at_ms
             return
         asked = self._asked.get(event.job, {})
         asked_ms = asked.get(event.basis, 0)

@@ -13,6 +13,7 @@ from socket import MSG_WAITALL, create_connection
 
 import pytest
 
+from headgate.control.contract import MasterSettings
 from headgate.control.errors import Invalid, Unavailable
 from headgate.infra.cli import options
 from headgate.infra.metrics import exporter
@@ -22,8 +23,9 @@ from headgate.infra.metrics.log_numbers import LogNumbersReader
 from headgate.infra.metrics.regular_fsck import FsckNumbers, RegularFsck
 from headgate.infra.serving import ServerSettings
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.upkeep.fsck import Kind
 
-from ..doubles.commands import KeptLog, ran
+from ..doubles.commands import KeptLog, exchange, ran
 from ..doubles.scrapes import of_jobs, of_text, reading, scraped
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 
@@ -168,6 +170,18 @@ def test_fsck_runs_at_its_interval(
     monkeypatch.setattr(ending, "wait", waits.append)
     RegularFsck(log, MemoryBlobStore(objects), "root", 3_600.0).run(ending)
     assert [3_600.0] * 3 == waits
+
+
+def test_findings_are_counted_by_kind(log: KeptLog, objects: Objects) -> None:
+    """The numbers of fsck are those of `headgate fsck`."""
+    exchange(log, objects, close=False, settings=MasterSettings())
+    missing = min(name for name in objects if "r1" in name)
+    del objects[missing]
+    store = MemoryBlobStore(objects)
+    store.put("root/unknown/0a/r/0/1-1/0", b"abc", "w")
+    checked = RegularFsck(log, store, "root", 60.0).check()
+    assert {Kind.MISSING: 1, Kind.ORPHAN: 1} == dict(checked.findings)
+    assert 0 < checked.live_bytes < sum(stat.size_bytes for stat in store.list(""))
 
 
 def test_without_the_package_the_extra_is_named(
