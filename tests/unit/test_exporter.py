@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -148,6 +149,21 @@ def test_the_command_serves_until_it_is_stopped(
     assert (2, True) == (code, "viewers need a token" in error)
     code, _, error = ran("exporter", "--port", "70000")
     assert (2, True) == (code, "cannot serve at 127.0.0.1, port 70000" in error)
+
+
+def test_a_signal_ends_every_wait(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends at once if it is told to, whatever it waits for."""
+    handlers: dict[int, Callable[[int, None], None]] = {}
+
+    def waiting(reader: LogNumbersReader, timeout_s: float) -> None:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+        raise AssertionError("the wait goes on")
+
+    monkeypatch.setattr(LogNumbersReader, "step", waiting)
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+    monkeypatch.setattr(exporter, "log_to_stderr", lambda: None)
+    assert 0 == ran("exporter", "--port", "0")[0]
+    assert {signal.SIGTERM, signal.SIGINT} == set(handlers)
 
 
 def test_fsck_runs_at_its_interval(
