@@ -18,13 +18,20 @@ from ...control.clock import SYSTEM_CLOCK, Deadline
 from ...control.errors import Invalid
 from ...control.ids import job_id, partition_id
 from ...control.inquiry.audit import audit
-from ...control.inquiry.following import without_indexes
 from ...control.inquiry.history import why
 from ...control.inquiry.ignored import refused
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs
-from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
+from ...control.inquiry.reading import (
+    READ_S_MAX,
+    follow,
+    known,
+    read,
+    read_news,
+    states,
+    without_indexes,
+)
 from ...control.inquiry.spans import spans
 from ..master_command import spare_collector
 from ..serving import ServerSettings, is_loopback
