@@ -24,6 +24,7 @@ from ..control.inquiry.spans import Span
 _PATH = "/v1/traces"
 _SPANS_MAX = 500  # in one request
 _ANSWER_S_MAX = 10.0
+_ANSWER_BYTES_MAX = 1 << 20
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 _INTERNAL, _ERROR = 1, 2  # the kind of a span, and the code of its status
 
@@ -42,7 +43,9 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
     while part := list(islice(remaining, _SPANS_MAX)):
         request = Request(url, json.dumps(export_request(part)).encode(), headers)
         try:
-            with urlopen(request, timeout=_ANSWER_S_MAX):
+            with urlopen(request, timeout=_ANSWER_S_MAX) as answer:
+                if refused := _refused(answer.read(_ANSWER_BYTES_MAX)):
+                    raise Invalid(f"the collector at {url} refuses {refused}")
                 sent += len(part)
         except HTTPError as exc:
             answer = f"the collector at {url} answers {exc.code} {exc.reason}"
@@ -52,6 +55,17 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
         except ValueError:  # its text may quote a header, which may be a secret
             raise Invalid(f"{url} or a header of {_HEADERS} has an odd character") from None
     return sent
+
+
+def _refused(answer: bytes) -> str:
+    """Return what a collector that has answered with success says of spans that it does not
+    take."""
+    try:
+        partial = json.loads(answer)["partialSuccess"]
+        rejected = int(partial["rejectedSpans"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return f"{rejected} spans, {partial.get('errorMessage')}" if rejected else ""
 
 
 def _url(endpoint: str) -> str:

@@ -128,7 +128,9 @@ def test_an_exchange_ends_when_all_of_its_objects_are_gone(timed: TimedLog) -> N
 
 
 @contextmanager
-def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, Mapping[str, str]]]]]:
+def collector(
+    status: int = 200, says: bytes = b""
+) -> Iterator[tuple[str, list[tuple[str, Any, Mapping[str, str]]]]]:
     """Run a collector on this machine, and keep what it gets: path, body and headers."""
     requests: list[tuple[str, Any, Mapping[str, str]]] = []
 
@@ -138,6 +140,7 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, Map
             requests.append((self.path, body, dict(self.headers)))
             self.send_response(status)
             self.end_headers()
+            self.wfile.write(says)
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -193,6 +196,19 @@ def test_a_collector_that_refuses(status: int, error: type[Exception]) -> None:
     span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
     with collector(status) as (endpoint, _), pytest.raises(error, match=f"answers {status}"):
         traces.send(endpoint, [span])
+
+
+def test_a_collector_that_takes_a_part() -> None:
+    """Spans that a collector drops are an error, though it answers with success. An answer that
+    says nothing of that, or is no JSON, is one of success."""
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
+    says = b'{"partialSuccess": {"rejectedSpans": "1", "errorMessage": "too old"}}'
+    with collector(says=says) as (endpoint, _), pytest.raises(Invalid, match="1 spans, too old"):
+        traces.send(endpoint, [span])
+    warning = b'{"partialSuccess": {"rejectedSpans": "0", "errorMessage": "slow down"}}'
+    for says in (warning, b'{"partialSuccess": {}}', b"{}", b"[1]", b"\xff", b""):
+        with collector(says=says) as (endpoint, _):
+            assert 1 == traces.send(endpoint, [span])
 
 
 def test_a_collector_that_is_not_there() -> None:
