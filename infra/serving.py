@@ -74,7 +74,7 @@ class GuardedServer(ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         try:
             super().__init__((settings.host, settings.port), handler)
-        except OSError as exc:
+        except (OSError, OverflowError) as exc:
             raise Invalid(f"cannot serve at {settings.host}, port {settings.port}: {exc}") from exc
 
     @property
@@ -136,7 +136,10 @@ class GuardedHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        query = Query.of(self.path)
+        try:
+            query = Query.of(self.path)
+        except ValueError:
+            return self.answer(400, PLAIN, b"headgate: no such address\n")
         if self._is_welcome(query):
             self.respond(query)
         else:
@@ -154,7 +157,8 @@ class GuardedHandler(BaseHTTPRequestHandler):
         are answered: a page of the internet whose name leads here cannot read the log."""
         token = self.server.settings.token
         if not token:
-            return _PORT.sub("", self.headers.get("Host", "")) in _HERE
+            host = _PORT.sub("", self.headers.get("Host", ""))
+            return host in (*_HERE, self.server.settings.host)
         try:
             morsel = SimpleCookie(self.headers.get("Cookie", "")).get(self.cookie)
         except CookieError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
 from typing import Any
@@ -23,6 +24,7 @@ from ..control.inquiry.spans import Span
 _PATH = "/v1/traces"
 _SPANS_MAX = 500  # in one request
 _ANSWER_S_MAX = 10.0
+_ANSWER_BYTES_MAX = 1 << 20
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 _INTERNAL, _ERROR = 1, 2  # the kind of a span, and the code of its status
 
@@ -32,7 +34,8 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
     number. Requests carry the headers that the variable OTEL_EXPORTER_OTLP_HEADERS names.
 
     Raises:
-        Invalid: the endpoint is no URL, or the collector refuses the spans.
+        Invalid: the endpoint is no URL, a header cannot be sent, or the collector refuses the
+            spans.
         Unavailable: there is no answer.
     """
     url, headers = _url(endpoint), {"Content-Type": "application/json", **_headers()}
@@ -40,21 +43,37 @@ def send(endpoint: str, spans: Iterable[Span]) -> int:
     while part := list(islice(remaining, _SPANS_MAX)):
         request = Request(url, json.dumps(export_request(part)).encode(), headers)
         try:
-            with urlopen(request, timeout=_ANSWER_S_MAX):
+            with urlopen(request, timeout=_ANSWER_S_MAX) as answer:
+                if refused := _refused(answer.read(_ANSWER_BYTES_MAX)):
+                    raise Invalid(f"the collector at {url} refuses {refused}")
                 sent += len(part)
         except HTTPError as exc:
             answer = f"the collector at {url} answers {exc.code} {exc.reason}"
             raise (Unavailable if exc.code >= 500 else Invalid)(answer) from exc
         except (OSError, HTTPException) as exc:
             raise Unavailable(f"the collector at {url} does not answer: {exc}") from exc
+        except ValueError:  # its text may quote a header, which may be a secret
+            raise Invalid(f"{url} or a header of {_HEADERS} has an odd character") from None
     return sent
 
 
+def _refused(answer: bytes) -> str:
+    """Return what a collector that has answered with success says of spans that it does not
+    take."""
+    try:
+        partial = json.loads(answer)["partialSuccess"]
+        rejected = int(partial["rejectedSpans"])
+    except (ValueError, LookupError, TypeError):
+        return ""
+    return f"{rejected} spans, {partial.get('errorMessage')}" if rejected else ""
+
+
 def _url(endpoint: str) -> str:
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise Invalid(f"{endpoint!r} is no URL of a collector, such as http://localhost:4318")
-    return endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    with suppress(ValueError):
+        parts = urlsplit(endpoint)
+        if parts.scheme in ("http", "https") and parts.netloc:
+            return endpoint if parts.path.endswith(_PATH) else endpoint.rstrip("/") + _PATH
+    raise Invalid(f"{endpoint!r} is no URL of a collector, such as http://localhost:4318")
 
 
 def _headers() -> Mapping[str, str]:

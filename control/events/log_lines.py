@@ -11,7 +11,7 @@ import json
 import logging
 from typing import Any
 
-from ..ids import AttemptId
+from ..ids import AttemptId, is_name
 from . import types as ev
 
 _LOG = logging.getLogger("headgate.events")
@@ -41,14 +41,20 @@ def _fields(recorded: ev.Recorded) -> dict[str, Any]:
     if isinstance(body, ev.Reproduce):
         partition = ",".join(map(str, body.partitions[:_PARTITIONS_SHOWN]))
     reason = getattr(body, "evidence", None) or getattr(body, "reason", None)
+    result = getattr(body, "result", None) if attempt is None else attempt.partition.result
     return {
         "event": event.kind,
         "job": event.job,
-        "result": getattr(body, "result", None) if attempt is None else attempt.partition.result,
+        "result": _word(result),
         "partition": partition,
         "attempt": None if attempt is None else f"{attempt.epoch}-{attempt.task}",
-        "host": getattr(body, "host", None),
+        "host": _word(getattr(body, "host", None)),
         "reason": None if reason is None else json.dumps(reason),
         "offset": recorded.offset,
         "by": json.dumps(event.by),
     }
+
+
+def _word(text: str | None) -> str | None:
+    """Return a name as it is, and any other text quoted: anybody can write it into the log."""
+    return text if text is None or is_name(text) else json.dumps(text)

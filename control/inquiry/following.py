@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 
 from ..clock import SYSTEM_CLOCK, Clock, Deadline
 from ..errors import Lost, Unavailable
-from ..events.types import Produced, Recorded
+from ..events.types import Recorded
 from ..ids import JobId
 from ..log import EventLog, Placed, Tail, job_of
 from .neglected import JobLog, resumed, take
-from .reading import READ_S_MAX, known
+from .reading import READ_S_MAX, known_without_indexes, without_indexes
 
 _EVENTS_MAX = 1_000
 _FORGET_S = 60.0  # how long jobs may be shown that the log has forgotten
@@ -43,7 +42,7 @@ class FollowedJobs:
         if self._tail is not None:
             return
         identity = self._log.identity(Deadline.after(READ_S_MAX))
-        snapshots = known(self._log, "")
+        snapshots = known_without_indexes(self._log, "")
         with ExitStack() as opening:
             tail = self._log.tail({job: start.position for job, start in snapshots.items()})
             opening.callback(tail.close)
@@ -146,12 +145,3 @@ class FollowedJobs:
         if self._tail is not None:
             self._tail.close()
             self._tail = None
-
-
-def without_indexes(recorded: Recorded) -> Recorded:
-    """Return an event of which nobody reads rows."""
-    body = recorded.event.body
-    if not isinstance(body, Produced):
-        return recorded
-    segments = tuple(replace(segment, index=b"") for segment in body.segments)
-    return replace(recorded, event=replace(recorded.event, body=replace(body, segments=segments)))

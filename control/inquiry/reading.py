@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 from ..clock import PACE, Deadline
 from ..errors import Invalid
-from ..events.types import Recorded
+from ..events.types import Produced, Recorded, SegmentProduced, SegmentSummary
 from ..ids import JobId, job_id
 from ..log import EventLog, read_to
+from ..model.persistent import PersistentMap
 from ..model.replay import Snapshot
 from ..model.state import JobState
 from ..snapshots.resume import follow_all, read_snapshots
@@ -61,8 +63,9 @@ def read_news(log: EventLog, job: str, snapshots: Mapping[JobId, Snapshot]) -> I
 
 
 def states(log: EventLog, job: str) -> tuple[JobState, ...]:
-    snapshots = known(log, job)
-    return fold(read_news(log, job, snapshots), snapshots)
+    """Return the present states of one job, or of all jobs, without the indexes of segments."""
+    snapshots = known_without_indexes(log, job)
+    return fold(map(without_indexes, read_news(log, job, snapshots)), snapshots)
 
 
 def follow(log: EventLog, job: str) -> Iterator[Recorded]:
@@ -71,3 +74,42 @@ def follow(log: EventLog, job: str) -> Iterator[Recorded]:
     with closing(follow_all(log, job_id(job), Deadline.after(READ_S_MAX))) as follower:
         while True:
             yield from follower.poll(_POLL_EVENTS_MAX, PACE.poll_s)
+
+
+def without_indexes(recorded: Recorded) -> Recorded:
+    """Return an event of which nobody reads rows."""
+    body = recorded.event.body
+    if isinstance(body, Produced):
+        body = replace(body, segments=_without(body.segments))
+    elif isinstance(body, SegmentProduced):
+        body = replace(body, segment=replace(body.segment, index=b""))
+    else:
+        return recorded
+    return replace(recorded, event=replace(recorded.event, body=body))
+
+
+def known_without_indexes(log: EventLog, job: str) -> dict[JobId, Snapshot]:
+    """Return the snapshots to which events without indexes may be added: what an attempt has
+    announced is compared with what it has produced."""
+    return {name: _lean(snapshot) for name, snapshot in known(log, job).items()}
+
+
+def _lean(snapshot: Snapshot) -> Snapshot:
+    state = snapshot.state
+    for name, result in state.results.items():
+        production = result.production
+        attempts = {
+            attempt: produced and replace(produced, segments=_without(produced.segments))
+            for attempt, produced in production.attempts.items()
+        }
+        streams = {attempt: _without(parts) for attempt, parts in production.streams.items()}
+        production = replace(
+            production, attempts=PersistentMap(attempts), streams=PersistentMap(streams)
+        )
+        results = state.results.having(name, replace(result, production=production))
+        state = replace(state, results=results)
+    return replace(snapshot, state=state)
+
+
+def _without(segments: tuple[SegmentSummary, ...]) -> tuple[SegmentSummary, ...]:
+    return tuple(replace(segment, index=b"") for segment in segments)

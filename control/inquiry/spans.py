@@ -44,6 +44,14 @@ class _Exchange:
 
     registered: ev.ResultRegistered
     records: list[ev.Recorded]
+    gone: set[AttemptId]
+    """The attempts whose objects are deleted."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the result is released, and all objects that this ordered to go are."""
+        orders = [it.event.body for it in self.records if isinstance(it.event.body, ev.Released)]
+        return bool(orders) and all(self.gone.issuperset(order.attempts) for order in orders)
 
     @property
     def trace(self) -> str:
@@ -168,12 +176,14 @@ def spans(records: Iterable[ev.Recorded]) -> Iterator[list[Span]]:
         body, attempt = recorded.event.body, _attempt(recorded)
         result = attempt.partition.result if attempt else getattr(body, "result", None)
         if isinstance(body, ev.ResultRegistered):
-            exchanges.setdefault(body.result, _Exchange(body, []))
+            exchanges.setdefault(body.result, _Exchange(body, [], set()))
         if result is None or result not in exchanges:
             continue
         exchange = exchanges[result]
         exchange.records.append(recorded)
-        if isinstance(body, ev.Deleted) and any(_is(it, ev.Released) for it in exchange.records):
+        if isinstance(body, ev.Deleted):
+            exchange.gone.update(body.attempts)
+        if isinstance(body, ev.Released | ev.Deleted) and exchange.has_ended:
             yield list(exchanges.pop(result).spans())
     for exchange in exchanges.values():
         yield list(exchange.spans())

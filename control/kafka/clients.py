@@ -70,6 +70,7 @@ class KafkaClients:
         self._producers: dict[int, Producer] = {}
         self._errors: deque[KafkaError] = deque(maxlen=8)
         self._partitions = 0
+        self._identity = ""
         self.has_read = False  # True after the first successful read
 
     def admin(self) -> AdminClient:
@@ -130,11 +131,11 @@ class KafkaClients:
                 raise
 
     def partitions(self) -> int:
-        """Return the number of partitions of each topic; ask the cluster only once."""
-        if not self._partitions:
+        """Return the number of partitions of each topic; ask the cluster once for each identity."""
+        if not (count := self._partitions):
             deadline = Deadline.after(self.settings.request_timeout_s)
-            self._partitions = self._described(self.settings.events_topic, deadline)
-        return self._partitions
+            count = self._partitions = self._described(self.settings.events_topic, deadline)
+        return count
 
     def first_offset(self, place: Place) -> int:
         return self._offset(place, _EARLIEST)
@@ -267,7 +268,11 @@ class KafkaClients:
         futures = self.admin().describe_topics(TopicCollection([name]), **self._limit(deadline))
         with self.translated(f"asking for the id of topic {name}"):
             topic_id = self._ask(futures[name], deadline).topic_id
-        return str(topic_id) if topic_id.get_most_significant_bits() else ""
+        identity = str(topic_id) if topic_id.get_most_significant_bits() else ""
+        if self._identity not in ("", identity):
+            self._partitions = 0
+        self._identity = identity
+        return identity
 
     def _compare(self, topic: Topic, deadline: Deadline) -> None:
         wanted = {"partitions": str(self.settings.topic.partitions)} | dict(topic.config)

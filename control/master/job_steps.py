@@ -150,17 +150,18 @@ class JobSteps:
         if starting or self._write_snapshot():
             timeout_s = 0.0  # this step has an outcome even without events
         # 2. Read
+        logged = self._term.logged
         for recorded in self._follower.poll(self._step_events_max, timeout_s):
             self._check(recorded)
             self._decider.observe(recorded)
-            if self._recovered:
+            if logged is not None and recorded.offset >= logged:
                 write_line(recorded)
         # 3. Stop while older events are read
         if not self._recovered and self._follower.position() < self._end:
             self._settle()
             return Outcome(None)
         # 4. Commit
-        self._term.position = self._follower.position()
+        self._term.position = self._term.logged = self._follower.position()
         self._check_mode()
         self._commit()
         self._begin()

@@ -28,6 +28,8 @@ class Term:
     """The name under which the driver or master writes events."""
     position: int | None = None
     """Nobody has replaced the master before this offset; None until the log is read to its end."""
+    logged: int | None = None
+    """The master's own log has lines about the events before this offset; None as `position`."""
     registered: int | None = None
     """The offset of the driver's first registration."""
     epoch: int = 0

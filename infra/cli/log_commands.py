@@ -23,7 +23,15 @@ from ...control.inquiry.ignored import refused
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import list_jobs
 from ...control.inquiry.neglected import follow_jobs
-from ...control.inquiry.reading import READ_S_MAX, follow, known, read, read_news, states
+from ...control.inquiry.reading import (
+    READ_S_MAX,
+    follow,
+    known,
+    read,
+    read_news,
+    states,
+    without_indexes,
+)
 from ...control.inquiry.spans import spans
 from ..master_command import spare_collector
 from ..serving import ServerSettings, is_loopback
@@ -133,7 +141,8 @@ def traces(
 ) -> None:
     """Show each exchange of a job as a trace: map stage, tasks, decisions, readers, deletion."""
     with closing(target.open_log()) as log, suppress(KeyboardInterrupt):
-        for made in spans(follow(log, job) if wait else read(log, job, known(log, job))):
+        records = follow(log, job) if wait else read(log, job, known(log, job))
+        for made in spans(map(without_indexes, records)):
             if to:
                 send(to, made)
             rows = [views.span_row(span, zone_of(utc)) for span in made]

@@ -75,15 +75,22 @@ def run(
     log_to_stderr()
     spare_collector()
     ending = Event()
+
+    def end(*_: object) -> None:
+        ending.set()
+        raise SystemExit  # a wait for Kafka takes up to five minutes, and nothing needs its end
+
     with closing(target.open_log()) as log, closing(LogNumbersReader(log)) as reader:
         fsck = RegularFsck(log, *target.open_bucket(), fsck_s) if fsck_s > 0 else None
         server = MetricsServer(reader, lambda: fsck.last if fsck is not None else None, settings)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ending.set())
+            signal.signal(number, end)
         say(f"serving at {server.url}")
         Thread(target=server.serve_forever, daemon=True).start()
-        reader.step(0.0)
-        if fsck is not None:
-            Thread(target=fsck.run, args=(ending,), daemon=True).start()
-        reader.run(ending)
-        server.end()
+        try:
+            reader.step(0.0)
+            if fsck is not None:
+                Thread(target=fsck.run, args=(ending,), daemon=True).start()
+            reader.run(ending)
+        finally:
+            server.end()

@@ -67,7 +67,7 @@ class LogNumbers:
     """The records of each partition that were still to be read, up to `offsets`."""
     rejected: int
     read_ms: int
-    """The time at which the log was last read without an error."""
+    """The time at which the log was last read, and has answered."""
 
 
 class _Latency:
@@ -137,7 +137,6 @@ class LogNumbersReader:
         with self._lock:
             for placed in events:
                 self._take(placed)
-            self._read_ms = self._clock.now_ms()
         now_s = self._clock.monotonic_s()
         if now_s >= self._beats_due_s:
             beats = self._log.read_beats(None, Deadline.after(READ_S_MAX))
@@ -163,6 +162,8 @@ class LogNumbersReader:
         lags = {at: max(0, there.stop - positions[at]) for at, there in offsets.items()}
         self._look_due_s = self._clock.monotonic_s() + _LOOK_S
         with self._lock:
+            # a client whose broker is away may only say that there are no events
+            self._read_ms = self._clock.now_ms()
             self._offsets, self._lags = offsets, lags
             new = self._followed.rejected - self._rejected_before
             self._rejected, self._rejected_before = self._rejected + new, self._followed.rejected
@@ -170,17 +171,18 @@ class LogNumbersReader:
 
     def _take(self, placed: Placed) -> None:
         recorded, event = placed.recorded, placed.recorded.event
+        at_ms = recorded.at_ms or event.time_ms
         entry = self._followed.take(recorded)
         is_new = recorded.offset >= self._followed.starts[placed.partition]
         if is_new:
             self._events[event.kind] += 1
         if isinstance(event.body, ResultRegistered):
             registered = self._registered.setdefault(event.job, {})
-            registered.setdefault(event.body.result, recorded.at_ms or event.time_ms)
+            registered.setdefault(event.body.result, at_ms)
         due = entry.replay.due
         if event.basis is None:
             if due and due[-1].basis == recorded.offset:
-                self._asked.setdefault(event.job, {})[recorded.offset] = recorded.at_ms
+                self._asked.setdefault(event.job, {})[recorded.offset] = at_ms
             return
         asked = self._asked.get(event.job, {})
         asked_ms = asked.get(event.basis, 0)

@@ -13,11 +13,17 @@ from threading import Lock
 from ...control.clock import SYSTEM_CLOCK, Clock, Deadline
 from ...control.errors import Invalid, Lost
 from ...control.ids import JobId, job_id
-from ...control.inquiry.following import FollowedJobs, without_indexes
+from ...control.inquiry.following import FollowedJobs
 from ...control.inquiry.job_history import JobHistory
 from ...control.inquiry.listing import ListedJob, list_jobs
 from ...control.inquiry.neglected import JobLog, follow_jobs
-from ...control.inquiry.reading import READ_S_MAX, known, read_news
+from ...control.inquiry.reading import (
+    READ_S_MAX,
+    known,
+    known_without_indexes,
+    read_news,
+    without_indexes,
+)
 from ...control.log import EventLog, Follower, MasterGroup, read_to
 from ...control.snapshots.resume import follow_all
 from .masters import Decider, DecisionCounts
@@ -175,7 +181,7 @@ class LogReader:
     def _read(self, watched: _Watched, job: JobId) -> JobHistory:
         deadline = Deadline.after(READ_S_MAX)
         if watched.follower is None or watched.history is None:
-            snapshot = known(self._log, job).get(job)
+            snapshot = known_without_indexes(self._log, job).get(job)
             watched.follower = follow_all(self._log, job, deadline)
             watched.history = JobHistory(job, snapshot)
         follower, history = watched.follower, watched.history

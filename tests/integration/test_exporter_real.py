@@ -16,15 +16,18 @@ from threading import Event, Thread
 from urllib.error import HTTPError
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from headgate.control.clock import Deadline
-from headgate.control.kafka.log import KafkaEventLog
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.kafka.log import KafkaEventLog, TopicSettings
+from headgate.control.log import partition_of
 from headgate.infra.cli import app
 from headgate.infra.metrics.log_numbers import LogNumbersReader
 
 from ..doubles.commands import JOB, PARTITIONS, exchange
 from ..doubles.real_masters import LIMIT_S, wait_for
+from ..doubles.real_masters import PARTITIONS as PLACES
 from ..doubles.scrapes import Scraped, of_jobs, of_text, scraped
 from ..link import Link
 
@@ -102,8 +105,9 @@ def test_numbers_survive_a_restart(log: KafkaEventLog, tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
-    """A reader that loses Kafka for a while keeps its numbers, and then reads what it has missed:
-    its numbers are those of a reader that comes later, and each event counts once."""
+    """A reader that loses Kafka for a while keeps its numbers, and says how old they are. Then it
+    reads what it has missed: its numbers are those of a reader that comes later, and each event
+    counts once."""
     ending = Event()
     with closing(Link(log._settings.bootstrap, HERE)) as link:
         settings = replace(log._settings, bootstrap=link.bootstrap, request_timeout_s=1.0)
@@ -116,10 +120,15 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
             thread.start()
             wait_for(lambda: reader.numbers() is not None, "the log is not read")
             link.cut()
+            cut_ms = SYSTEM_CLOCK.now_ms()
             exchange(KafkaEventLog(log._settings), {}, close=True)
             assert {} == of_jobs(scraped(reader), JOB)
             while later.numbers() is None:
                 later.step(0.1)
+            wait_for(lambda: SYSTEM_CLOCK.now_ms() > cut_ms + 10_000, "the clock stands")
+            seen = reader.numbers()
+            assert seen is not None
+            assert seen.read_ms < cut_ms + 1_000
             link.mend()
             there = of_jobs(scraped(later))
             wait_for(lambda: of_jobs(scraped(reader)) == there, "the numbers do not come")
@@ -128,3 +137,38 @@ def test_numbers_go_on_after_an_outage(log: KafkaEventLog) -> None:
             ending.set()
             thread.join(LIMIT_S)
             assert not thread.is_alive()
+
+
+def test_a_log_that_is_made_again_is_read_whole(log: KafkaEventLog) -> None:
+    """A reader that goes on while the topics are deleted and made again, with more partitions, has
+    the numbers of the new log."""
+    wider = replace(log._settings, topic=TopicSettings(2 * PLACES, 1, 3_600_000))
+    old, new = (partition_of(JOB, count) for count in (PLACES, 2 * PLACES))
+    assert old < PLACES <= new
+    ending = Event()
+    with closing(KafkaEventLog(log._settings)) as far, closing(LogNumbersReader(far)) as reader:
+        thread = Thread(target=reader.run, args=(ending,), daemon=True)
+        thread.start()
+        exchange(KafkaEventLog(log._settings), {}, close=True)
+        wait_for(lambda: bool(shown(reader)), "the log is not read")
+        admin = AdminClient({"bootstrap.servers": log._settings.bootstrap})
+        for deleted in admin.delete_topics([it.name for it in wider.topics]).values():
+            deleted.result(LIMIT_S)
+        with closing(KafkaEventLog(wider)) as again:
+            again.prepare(Deadline.after(LIMIT_S))
+            wait_for(lambda: {} == shown(reader), "the old log stays")
+            exchange(KafkaEventLog(wider), {}, close=True)
+            with closing(LogNumbersReader(again)) as later:
+                while later.numbers() is None:
+                    later.step(0.1)
+                there = shown(later)
+        wait_for(lambda: there == shown(reader), "the new log is not read")
+        ending.set()
+        thread.join(LIMIT_S)
+
+
+def shown(reader: LogNumbersReader) -> Scraped:
+    """Return the objects that jobs have deleted; empty while the log is read."""
+    key = "headgate_deleted_objects_total"
+    there = {} if reader.numbers() is None else scraped(reader)
+    return {name: value for name, value in there.items() if name[0] == key}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from socket import MSG_WAITALL, create_connection
 
 import pytest
 
+from headgate.control.contract import MasterSettings
 from headgate.control.errors import Invalid, Unavailable
 from headgate.infra.cli import options
 from headgate.infra.metrics import exporter
@@ -21,8 +24,9 @@ from headgate.infra.metrics.log_numbers import LogNumbersReader
 from headgate.infra.metrics.regular_fsck import FsckNumbers, RegularFsck
 from headgate.infra.serving import ServerSettings
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
+from headgate.storage.upkeep.fsck import Kind
 
-from ..doubles.commands import KeptLog, ran
+from ..doubles.commands import KeptLog, exchange, ran
 from ..doubles.scrapes import of_jobs, of_text, reading, scraped
 from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 
@@ -111,6 +115,18 @@ def test_who_may_scrape(timed: TimedLog) -> None:
         ServerSettings(host="0.0.0.0")
 
 
+def test_every_address_of_this_machine_is_answered(timed: TimedLog) -> None:
+    """A server at another loopback address answers those who ask for that address. A request for
+    something that is no address gets an answer, too."""
+    with serving(reading(timed), ServerSettings(host="127.0.0.2")) as server:
+        host, port = "127.0.0.2", server.server_address[1]
+        for path, status in (("/metrics", 200), ("http://[/metrics", 400)):
+            with create_connection((host, port), ANSWER_S_MAX) as connection:
+                asked = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n"
+                connection.sendall(asked.encode())
+                assert f"HTTP/1.1 {status}".encode() == connection.recv(12, MSG_WAITALL), path
+
+
 # The command
 
 
@@ -131,6 +147,23 @@ def test_the_command_serves_until_it_is_stopped(
     assert re.fullmatch(r"serving at http://127\.0\.0\.1:\d+/metrics", line)
     code, _, error = ran("exporter", "--port", "0", "--host", "0.0.0.0")
     assert (2, True) == (code, "viewers need a token" in error)
+    code, _, error = ran("exporter", "--port", "70000")
+    assert (2, True) == (code, "cannot serve at 127.0.0.1, port 70000" in error)
+
+
+def test_a_signal_ends_every_wait(log: KeptLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends at once if it is told to, whatever it waits for."""
+    handlers: dict[int, Callable[[int, None], None]] = {}
+
+    def waiting(reader: LogNumbersReader, timeout_s: float) -> None:
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+        raise AssertionError("the wait goes on")
+
+    monkeypatch.setattr(LogNumbersReader, "step", waiting)
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+    monkeypatch.setattr(exporter, "log_to_stderr", lambda: None)
+    assert 0 == ran("exporter", "--port", "0")[0]
+    assert {signal.SIGTERM, signal.SIGINT} == set(handlers)
 
 
 def test_fsck_runs_at_its_interval(
@@ -153,6 +186,18 @@ def test_fsck_runs_at_its_interval(
     monkeypatch.setattr(ending, "wait", waits.append)
     RegularFsck(log, MemoryBlobStore(objects), "root", 3_600.0).run(ending)
     assert [3_600.0] * 3 == waits
+
+
+def test_findings_are_counted_by_kind(log: KeptLog, objects: Objects) -> None:
+    """The numbers of fsck are those of `headgate fsck`."""
+    exchange(log, objects, close=False, settings=MasterSettings())
+    missing = min(name for name in objects if "r1" in name)
+    del objects[missing]
+    store = MemoryBlobStore(objects)
+    store.put("root/unknown/0a/r/0/1-1/0", b"abc", "w")
+    checked = RegularFsck(log, store, "root", 60.0).check()
+    assert {Kind.MISSING: 1, Kind.ORPHAN: 1} == dict(checked.findings)
+    assert 0 < checked.live_bytes < sum(stat.size_bytes for stat in store.list(""))
 
 
 def test_without_the_package_the_extra_is_named(

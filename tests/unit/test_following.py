@@ -9,11 +9,17 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Lost, Unavailable
-from headgate.control.events.types import Produced
+from headgate.control.events.types import (
+    PartitionRegistered,
+    Produced,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
+)
 from headgate.control.ids import JobId, ResultId
 from headgate.control.inquiry.following import FollowedJobs
 from headgate.control.inquiry.neglected import follow_jobs
-from headgate.control.inquiry.reading import known, read_news
+from headgate.control.inquiry.reading import known, read_news, states
 from headgate.control.log import EventLog
 from headgate.control.memory.log import MemoryEventLog, MemoryTail
 from headgate.testing.event_log_basics import decision
@@ -85,6 +91,28 @@ def test_the_indexes_of_segments_are_left_out(timed: TimedLog) -> None:
         bodies = [it.recorded.event.body for it in followed.poll(0.0)]
     (produced,) = [body for body in bodies if isinstance(body, Produced)]
     assert (1_000, b"") == (produced.size_bytes, produced.segments[0].index)
+    (state,) = states(timed, "")
+    assert produced == state.results[ResultId("r")].produced(0)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_stream_is_what_it_has_announced(timed: TimedLog, keeps: bool) -> None:
+    """Events without indexes agree with those before them, and with a snapshot that had them."""
+    job, segment = ScriptedJob(timed, "j"), SegmentSummary(0, 1_000, 100, 1, b"index")
+    result = ResultRegistered(ResultId("r"), 1, 1, "", "x", pipelined=True)
+    job.state(result, PartitionRegistered(ResultId("r"), 0, 1))
+    attempt = job.begin("r", 0)
+    job.state(SegmentProduced(attempt, segment))
+    if keeps:
+        job.keep_snapshot()
+    job.state(Produced(attempt, (segment,), 1))
+    with closing(FollowedJobs(timed)) as followed:
+        followed.read_to_end(Deadline.after(LIMIT_S))
+        entry = followed.jobs[job.job]
+    assert not entry.broken
+    assert [entry.replay.state] == list(states(timed, ""))
+    assert entry.replay.state.results[ResultId("r")].complete
+    assert "b'index'" not in str(entry.replay.state.results[ResultId("r")].production)
 
 
 def test_a_job_goes_when_the_log_has_forgotten_it(timed: TimedLog) -> None:

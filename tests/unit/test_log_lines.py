@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 
 import pytest
 
-from headgate.control.events.types import AttemptStarted, Lost
+from headgate.control.contract import MasterSettings
+from headgate.control.events.log_lines import write_line
+from headgate.control.events.types import (
+    AttemptStarted,
+    Event,
+    ExecutorLost,
+    JobRegistered,
+    Lost,
+    Recorded,
+    ReleaseRequested,
+)
+from headgate.control.ids import AttemptId, PartitionId, ResultId
+from headgate.control.master.announcer import Announcer
+from headgate.control.master.job_steps import JobSteps
+from headgate.control.master.term import Term
+from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.spelling import Spelling
 from headgate.storage.stores.memory import Objects
 
@@ -15,6 +31,7 @@ from ..doubles.commands import JOB, RESULT, KeptLog, exchange
 from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
 from ..doubles.jobs import attempt, produced
 from ..doubles.scripted_jobs import TimedLog
+from ..doubles.steps import CLOCK
 from ..doubles.watched_jobs import joined_by
 
 EVENTS = "headgate.events"
@@ -48,6 +65,25 @@ def test_a_driver_writes_a_line_for_each_event_of_importance(
     assert by_kind["JobAccepted"]["attempt"] is None
 
 
+def test_a_driver_that_was_away_writes_what_it_has_missed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a lost connection, the lines go on where they ended: each event has one line."""
+    caplog.set_level(logging.INFO, EVENTS)
+    log, term, announcer = MemoryEventLog(), Term("driver"), Announcer(JOB, "driver", CLOCK)
+    state_facts(log, JOB, JobRegistered("per-job", "0", "tests", "", 0))
+    for before, later in (("worker-1", "worker-2"), ("worker-3", "worker-4")):
+        state_facts(log, JOB, ExecutorLost(before, "spot"))
+        with closing(JobSteps.open(log, announcer, MasterSettings(), term)) as steps:
+            steps.step(0.0)
+            state_facts(log, JOB, ExecutorLost(later, "spot"))
+            steps.step(0.0)
+            steps.step(0.0)
+    assert ["JobAccepted", "ExecutorLost", "ExecutorLost", "ExecutorLost"] == kinds(caplog)
+    hosts = [vars(record)["host"] for record in caplog.records]
+    assert [None, "worker-2", "worker-3", "worker-4"] == hosts
+
+
 def test_masters_write_a_line_once(caplog: pytest.LogCaptureFixture) -> None:
     """The master that decides for a job writes its lines. The next one does not write those of the
     events that it takes up."""
@@ -74,3 +110,20 @@ def test_masters_write_a_line_once(caplog: pytest.LogCaptureFixture) -> None:
     assert json.dumps(evidence) in line
     assert "\n" not in line
     assert ("1", "r1") == (vars(again)["partition"], vars(again)["result"])
+
+
+def test_a_line_stays_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Names that others have made up do not begin a line of their own, or a field."""
+    caplog.set_level(logging.DEBUG, EVENTS)
+    odd = "r1\n2026-01-01 INFO event=JobFailed"
+    for fact in (
+        ExecutorLost(odd, "gone"),
+        AttemptStarted(AttemptId(PartitionId(ResultId(odd), 1), 1, 7), odd),
+        ReleaseRequested(ResultId(odd), odd),
+    ):
+        write_line(Recorded(1, Event("e", JOB, "", 0, odd, None, fact)))
+    assert 3 == len(caplog.messages)
+    for record in caplog.records:
+        assert "\n" not in logging.Formatter("%(message)s %(host)s %(result)s").format(record)
+    assert f"host={json.dumps(odd)} reason=" in caplog.messages[0]
+    assert f"result={json.dumps(odd)} partition=1 attempt=1-7 host=" in caplog.messages[1]

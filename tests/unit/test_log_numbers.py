@@ -9,7 +9,6 @@ import pytest
 
 from headgate.connectors.spark.report import JobReport, job_report
 from headgate.control.clock import SYSTEM_CLOCK
-from headgate.control.contract import MasterSettings
 from headgate.control.errors import Lost, Unavailable
 from headgate.control.events import types
 from headgate.control.events.types import (
@@ -261,8 +260,9 @@ def test_each_event_costs_once(timed: TimedLog, monkeypatch: pytest.MonkeyPatch)
     assert sorted(job.job for job in jobs[:5]) == sorted(reported)
 
 
+@pytest.mark.parametrize("silent", ["poll", "offsets"])
 def test_numbers_stay_while_the_log_is_away(
-    timed: TimedLog, monkeypatch: pytest.MonkeyPatch
+    timed: TimedLog, monkeypatch: pytest.MonkeyPatch, silent: str
 ) -> None:
     """If the log cannot be read, the last numbers stay, and the time of reading tells their age."""
     job = ScriptedJob(timed, "j")
@@ -272,8 +272,8 @@ def test_numbers_stay_while_the_log_is_away(
     def away(*arguments: object) -> None:
         raise Unavailable("no broker")
 
-    monkeypatch.setattr(MemoryTail, "poll", away)
-    timed.clock.at_ms += 90_000
+    monkeypatch.setattr(MemoryTail, silent, away)
+    timed.clock.at_ms += 9_000
     with pytest.raises(Unavailable):
         reader.step(0.0)
     assert before == scraped(reader)
@@ -357,14 +357,17 @@ def test_a_log_without_times_has_no_latency(timed: TimedLog) -> None:
     assert 0 == shown[f"{LATENCY}_count", "per-job"]
 
 
-def test_decisions_that_are_due_show(dated: DatedLog) -> None:
-    """A fact that waits for its decision is counted, with the time since when."""
-    job = ScriptedJob(dated, "j")
+@pytest.mark.parametrize("kind", [DatedLog, TimedLog])
+def test_decisions_that_are_due_show(kind: type[TimedLog]) -> None:
+    """A fact that waits for its decision is counted, with its time: its author's, or the log's."""
+    job = ScriptedJob(log := kind(), "j")
     job.register("r", 1, 1, "x")
-    reader = reading(dated)
+    reader = reading(log)
     assert 0 == scraped(reader)["headgate_due_decisions", "j"]
     job.now_ms += 7_000
-    dated.append(undecided(job, "late"))
+    late = undecided(job, "late")
+    log.clock.at_ms = 0  # the time at which a log of authors' times took a fact
+    log.append(late)
     catch_up(reader)
     shown = scraped(reader)
     assert 2 == shown["headgate_due_decisions", "j"]
@@ -481,18 +484,3 @@ def test_the_numbers_of_an_ended_job_go(timed: TimedLog) -> None:
     timed.clock.at_ms += 60_000
     catch_up(reader)
     assert 1 == scraped(reader)["headgate_jobs", "ended"]
-
-
-# fsck
-
-
-def test_findings_are_counted_by_kind(log: KeptLog, objects: Objects) -> None:
-    """The numbers of fsck are those of `headgate fsck`."""
-    exchange(log, objects, close=False, settings=MasterSettings())
-    missing = min(name for name in objects if "r1" in name)
-    del objects[missing]
-    store = MemoryBlobStore(objects)
-    store.put("root/unknown/0a/r/0/1-1/0", b"abc", "w")
-    checked = RegularFsck(log, store, "root", 60.0).check()
-    assert {Kind.MISSING: 1, Kind.ORPHAN: 1} == dict(checked.findings)
-    assert 0 < checked.live_bytes < sum(stat.size_bytes for stat in store.list(""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,17 +18,22 @@ from headgate.control.events.types import (
     AttemptStarted,
     Consumable,
     Consumed,
+    Deleted,
     Event,
     Lost,
+    Produced,
     Recorded,
 )
-from headgate.control.ids import AttemptId, PartitionId
+from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.inquiry.spans import Span, spans
 from headgate.infra import traces
+from headgate.infra.cli import log_commands
 from headgate.storage.stores.memory import Objects
 
 from ..doubles.commands import JOB, PARTITIONS, RESULT, KeptLog, exchange, ran
+from ..doubles.scripted_jobs import ScriptedJob, TimedLog
 
+RESULT_OF_TWO = ResultId("r")
 LATE = AttemptId(PartitionId(RESULT, 0), 1, 9)
 
 
@@ -103,8 +108,29 @@ def test_what_has_not_ended_is_shown(log: KeptLog, objects: Objects) -> None:
     assert [] == list(spans(later))
 
 
+def test_an_exchange_ends_when_all_of_its_objects_are_gone(timed: TimedLog) -> None:
+    """The deletion of a wide result takes several events, and an attempt that was superseded may be
+    deleted after the release. A result that has no objects ends with its release."""
+    job = ScriptedJob(timed, "j")
+    for name, parts in (("r", [0, 1]), ("empty", [])):
+        job.register(name, 2, 1, "x")
+        job.write_all(name, parts)
+        job.release(name)
+    stated = [it.event.body for it in timed.follow(job.job).poll(500, 0)]
+    (first, second) = [body.attempt for body in stated if isinstance(body, Produced)]
+    made = spans(iter(timed.follow(job.job).poll(500, 0)))
+    assert "exchange empty x" == next(made)[0].name
+    job.state(Deleted(RESULT_OF_TWO, (first,), 1))
+    job.state(Deleted(RESULT_OF_TWO, (second,), 1), after_ms=7_000)
+    _, whole = spans(timed.follow(job.job).poll(500, 0))
+    (delete,) = of_name(whole, "delete")
+    assert job.now_ms == delete.end_ms == whole[0].end_ms
+
+
 @contextmanager
-def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, Mapping[str, str]]]]]:
+def collector(
+    status: int = 200, says: bytes = b""
+) -> Iterator[tuple[str, list[tuple[str, Any, Mapping[str, str]]]]]:
     """Run a collector on this machine, and keep what it gets: path, body and headers."""
     requests: list[tuple[str, Any, Mapping[str, str]]] = []
 
@@ -114,6 +140,7 @@ def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, Map
             requests.append((self.path, body, dict(self.headers)))
             self.send_response(status)
             self.end_headers()
+            self.wfile.write(says)
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -146,6 +173,24 @@ def test_a_collector_gets_the_spans(
     assert f"exchange {RESULT}" in text[0]
 
 
+def test_the_indexes_of_segments_are_left_out(
+    log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange is kept in memory until it ends, without the indexes of its segments."""
+    exchange(log, objects, close=True)
+    kept = list[Recorded]()
+
+    def watched(records: Iterable[Recorded]) -> Iterator[list[Span]]:
+        kept.extend(records)
+        return spans(kept)
+
+    monkeypatch.setattr(log_commands, "spans", watched)
+    assert 0 == ran("traces", "--job", JOB)[0]
+    produced = [it.event.body for it in kept if isinstance(it.event.body, Produced)]
+    assert PARTITIONS == len(produced)
+    assert {b""} == {segment.index for body in produced for segment in body.segments}
+
+
 @pytest.mark.parametrize(("status", "error"), [(400, Invalid), (401, Invalid), (503, Unavailable)])
 def test_a_collector_that_refuses(status: int, error: type[Exception]) -> None:
     span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
@@ -153,12 +198,37 @@ def test_a_collector_that_refuses(status: int, error: type[Exception]) -> None:
         traces.send(endpoint, [span])
 
 
+def test_a_collector_that_takes_a_part() -> None:
+    """Spans that a collector drops are an error, though it answers with success. An answer that
+    says nothing of that, or is no JSON, is one of success."""
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
+    says = b'{"partialSuccess": {"rejectedSpans": "1", "errorMessage": "too old"}}'
+    with collector(says=says) as (endpoint, _), pytest.raises(Invalid, match="1 spans, too old"):
+        traces.send(endpoint, [span])
+    warning = b'{"partialSuccess": {"rejectedSpans": "0", "errorMessage": "slow down"}}'
+    for says in (warning, b'{"partialSuccess": {}}', b"{}", b"[1]", b"\xff", b""):
+        with collector(says=says) as (endpoint, _):
+            assert 1 == traces.send(endpoint, [span])
+
+
 def test_a_collector_that_is_not_there() -> None:
     span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
     with pytest.raises(Invalid, match="no URL of a collector"):
         traces.send("localhost:4318", [span])
+    with pytest.raises(Invalid, match="no URL of a collector"):
+        traces.send("http://[::1", [span])
     with pytest.raises(Unavailable, match="does not answer"):
         traces.send("http://127.0.0.1:9", [span])
+
+
+@pytest.mark.parametrize("headers", ["key=secret%0a", "=secret", "key=secret%ff"])
+def test_a_header_that_cannot_be_sent(headers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that HTTP cannot carry is an error of one line, which does not repeat its value."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", headers)
+    span = Span("0" * 32, "0" * 16, "", "exchange", 1, 2, {})
+    with collector() as (endpoint, _), pytest.raises(Invalid, match="OTLP_HEADERS") as error:
+        traces.send(endpoint, [span])
+    assert "secret" not in str(error.value)
 
 
 def test_many_spans_go_in_several_requests() -> None:
