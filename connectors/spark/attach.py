@@ -56,6 +56,8 @@ def attach_session(
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise Invalid("a Spark Connect session has no JVM at hand: attach a classic session")
     settings = read_settings(spark.conf.getAll)
+    if settings.log_level != "application":
+        _log_from(settings.log_level.upper())
     context = spark.sparkContext
     job = job_id(settings.job_id or default_job(context.applicationId))
     _require_local_python(context)
@@ -72,6 +74,17 @@ def attach_session(
     if page is not None and settings.ui_port is not None:
         services.show(page, settings.ui_port)
     return headgate
+
+
+def _log_from(level: str) -> None:
+    """Let this process show its lines from a level on: where the application shows its own, or on
+    stderr if it has set up no logging."""
+    logger = logging.getLogger("headgate")
+    logger.setLevel(level)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
 
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:

@@ -221,6 +221,13 @@ OPTIONS = (
         "port at 127.0.0.1 where the driver serves the live page of its job; 0: any that is free; "
         "empty: no page",
     ),
+    Option(
+        "log.level",
+        "application",
+        one_of("application", "debug", "info", "warning", "error"),
+        "the driver's lines from this level on, `info` with the events of importance, are shown, on "
+        "stderr if the application has set up no logging; `application`: as its logging has it",
+    ),
 )
 
 
@@ -271,6 +278,9 @@ class Settings:
     """The longest wait for broker and store when attaching."""
     ui_port: int | None
     """The port of the job's live page; None for no page."""
+    log_level: str
+    """The level from which on lines go to stderr; `application`: as the application's logging has
+    it."""
 
 
 def is_true(text: str | None) -> bool:
@@ -321,6 +331,7 @@ def _grouped(values: Mapping[str, Any], kafka: dict[str, str], s3: dict[str, str
         _group(ExchangeSettings, values),
         values["attach.ms"],
         values["ui.port"],
+        values["log.level"],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,11 +96,15 @@ def assert_closed(place: Place, job: str, epoch: int, exchanges: int) -> None:
 
 def test_an_application_runs_here(place: Place, job: str) -> None:
     """Its exchanges run here in each of its sessions. Its arguments, name and exit code are as
-    without Headgate."""
-    with started(place, job, str(APPLICATION), "again", "--x", "exit") as running:
+    without Headgate. Settings alone show the events of importance."""
+    words = str(APPLICATION), "again", "--x", "exit"
+    with started(place, job, *words, **{"spark.headgate.log.level": "Info"}) as running:
         out, err = running.communicate()
     assert running.returncode == 7, err
     assert out.splitlines() == ["sum 1000 ('again', '--x', 'exit') __main__", "sum 1000"]
+    shown = re.findall(r"^\S+ \S+ INFO event=(\w+) job=(\S+) ", err, re.MULTILINE)
+    assert {"JobAccepted", "ResultComplete", "Deleted"} <= {kind for kind, _ in shown}
+    assert {job} == {name for _, name in shown}
     assert_closed(place, job, 2, 1)
 
 
