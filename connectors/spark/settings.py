@@ -191,12 +191,6 @@ OPTIONS = (
         "requests that a Python worker may have in flight",
     ),
     Option(
-        "join.bytes",
-        _LIMITS.join_bytes,
-        size(0),
-        "neighbouring small slices are read together, up to this size",
-    ),
-    Option(
         "cache.bytes",
         _LIMITS.cache_bytes,
         size(0),
@@ -225,8 +219,9 @@ OPTIONS = (
         "log.level",
         "application",
         one_of("application", "debug", "info", "warning", "error"),
-        "the driver's lines from this level on, `info` with the events of importance, are shown, on "
-        "stderr if the application has set up no logging; `application`: as its logging has it",
+        "the driver's lines from this level on are shown, `info` with the events of importance; "
+        "they go to stderr if the application has set up no logging. `application`: as its logging "
+        "has it",
     ),
 )
 
