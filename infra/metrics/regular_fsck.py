@@ -51,8 +51,9 @@ class RegularFsck:
             while not ending.is_set():
                 try:
                     self.last = self.check()
-                except HeadgateError as exc:
-                    _LOG.warning("the bucket was not compared with the log: %s", exc)
+                except Exception as exc:  # the next comparison may come to its end
+                    trace = not isinstance(exc, HeadgateError)
+                    _LOG.warning("the bucket was not compared: %s", exc, exc_info=trace)
                 ending.wait(self._every_s)
 
     def check(self) -> FsckNumbers:

@@ -170,14 +170,15 @@ def test_fsck_runs_at_its_interval(
     log: KeptLog, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bucket is compared again and again; a comparison that fails keeps the former numbers."""
-    outcomes: list[FsckNumbers | Unavailable] = [CHECKED, Unavailable("no bucket"), CHECKED]
+    outcomes: list[FsckNumbers | Exception] = [CHECKED, Unavailable("no bucket"), OSError("odd")]
+    outcomes.append(CHECKED)
     ending, waits = threading.Event(), list[float]()
 
     def check(fsck: RegularFsck) -> FsckNumbers:
         outcome = outcomes.pop(0)
         if not outcomes:
             ending.set()
-        if isinstance(outcome, Unavailable):
+        if isinstance(outcome, Exception):
             assert fsck.last is CHECKED
             raise outcome
         return outcome
@@ -185,7 +186,7 @@ def test_fsck_runs_at_its_interval(
     monkeypatch.setattr(RegularFsck, "check", check)
     monkeypatch.setattr(ending, "wait", waits.append)
     RegularFsck(log, MemoryBlobStore(objects), "root", 3_600.0).run(ending)
-    assert [3_600.0] * 3 == waits
+    assert [3_600.0] * 4 == waits
 
 
 def test_findings_are_counted_by_kind(log: KeptLog, objects: Objects) -> None:
