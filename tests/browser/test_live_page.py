@@ -206,6 +206,28 @@ def test_a_job_is_compared_with_the_bucket(page: Page, log: TimedLog) -> None:
         expect(page.locator("main")).to_contain_text("start `headgate ui` with --store")
 
 
+def test_a_page_that_is_drawn_again_keeps_what_is_in_hand(
+    page: Page, orders: NightlyOrders
+) -> None:
+    """Each second the page is drawn again. A link that is pressed for longer still opens, a table
+    stays where it was scrolled to, and selected text stays selected while the page moves on."""
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 700, "height": 860})
+    exchanges = page.locator(".scroll").first
+    exchanges.evaluate("(box) => { box.scrollLeft = 50; }")
+    age = page.locator(".tile", has_text="age").locator("b")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('.tile > span'))")
+    for _ in range(2):
+        expect(age).not_to_have_text(age.text_content())
+    assert 50 == exchanges.evaluate("(box) => box.scrollLeft")
+    assert "decided by its driver, epoch 1" == page.evaluate("getSelection().toString()")
+    page.get_by_role("link", name="1-0002", exact=True).last.hover()
+    page.mouse.down()
+    expect(age).not_to_have_text(age.text_content())
+    page.mouse.up()
+    expect(page).to_have_title(f"1-0002 · {ORDERS} · Headgate")
+
+
 def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: TimedLog) -> None:
     """Markup in names and reasons is shown as text on every page, and does nothing."""
     nasty = "<img src=x onerror=\"document.title='x'\"><b>bold"

@@ -64,8 +64,27 @@ const tile = (title, value, more = "", kind = "") =>
 function put(box, ...children) {
   const active = document.activeElement;
   const key = box.contains(active) ? active.dataset.key : undefined;
-  box.replaceChildren(...children.flat().filter((child) => child !== null && child !== false));
-  if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  const wanted = children.flat().filter((child) => child !== null && child !== false);
+  change(box, wanted.map((child) => (child instanceof Node ? child : document.createTextNode(child))));
+  if (key && !box.contains(active)) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
+// Whatever is the same stays: what somebody presses, points at, has selected or scrolled.
+function change(box, wanted) {
+  wanted.forEach((next, at) => {
+    const node = box.childNodes[at];
+    if (!node) box.append(next);
+    else if (node.isEqualNode(next)) return;
+    else if (node.nodeName !== next.nodeName || node.dataset?.key !== next.dataset?.key) node.replaceWith(next);
+    else if (node instanceof Text) node.data = next.data;
+    else {
+      for (const { name } of [...node.attributes]) if (!next.hasAttribute(name)) node.removeAttribute(name);
+      for (const { name, value } of next.attributes) if (name !== "style") node.setAttribute(name, value);
+      node.style.cssText = next.style.cssText; // as an attribute, the policy of the page forbids it
+      change(node, [...next.childNodes]);
+    }
+  });
+  while (box.childNodes.length > wanted.length) box.lastChild.remove();
 }
 
 function link(parts, parameters, ...children) {
@@ -136,7 +155,7 @@ function enter() {
   now.values = null;
   now.text = "";
   now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : now.route.masters ? mastersView() : jobsView();
-  put($("main"), el("p", { class: "dim" }, "Reading the log …"));
+  $("main").replaceChildren(el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
   showPath();
@@ -184,7 +203,7 @@ function take(answer, text, more) {
     let reason = text;
     try { reason = JSON.parse(text).error; } catch { /* plain text */ }
     problem(reason);
-    if (!now.values) put($("main"));
+    if (!now.values) $("main").replaceChildren();
     return;
   }
   problem("");
@@ -197,11 +216,9 @@ function take(answer, text, more) {
 
 function show() {
   if (!now.values) return;
-  const chosen = getSelection();
-  if (!chosen.isCollapsed && $("main").contains(chosen.anchorNode)) return; // somebody is copying
   const began = performance.now();
   if (now.values.moment) showMoment(now.values.moment);
-  if (!$("main").contains(now.view.boxes[0])) put($("main"), ...now.view.boxes);
+  if (!$("main").contains(now.view.boxes[0])) $("main").replaceChildren(...now.view.boxes);
   now.view.show(now.values);
   void $("main").offsetHeight; // lay it out now: that is most of the time for a thousand jobs
   const ended = performance.now();
