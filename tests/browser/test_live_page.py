@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from playwright.sync_api import expect
 
 from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.errors import Unavailable
+from headgate.control.ids import JobId
+from headgate.control.memory.log import MemoryFollower
 from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.server import UiServer
 from headgate.storage.stores.memory import Objects
@@ -243,6 +247,55 @@ def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: Time
         expect(page.locator("main")).to_contain_text(nasty)
         expect(page.locator("main img, main b >> text=bold")).to_have_count(0)
         assert "x" != page.title()
+
+
+def test_a_quiet_job_is_alive_until_its_driver_is_silent(
+    page: Page, server: UiServer, log: TimedLog
+) -> None:
+    """Heartbeats, and their end, show on the page of a job without an event."""
+    ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms() - 52_000)
+    page.goto(f"{server.url}#/job/j")
+    heard = page.locator(".tile", has_text="driver heard before").locator("b")
+    expect(heard).to_have_text(re.compile("5. s"))
+    log.clock.at_ms = SYSTEM_CLOCK.now_ms()
+    log.beat(JobId("j"))
+    expect(heard).to_have_text(re.compile(r"^\d\.\d+ s"))
+    log.clock.at_ms -= 57_000
+    log.beat(JobId("j"))
+    expect(page.locator(".tile .state")).to_have_text("neglected")
+
+
+def test_a_broker_that_is_back_shows(
+    page: Page, orders: NightlyOrders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the log cannot be read, the page says so, and not any more when it can be read again,
+    also if no event has come."""
+
+    def away(follower: MemoryFollower) -> NoReturn:
+        raise Unavailable("the broker is away")
+
+    problem = page.locator("#problem")
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFollower, "end", away)
+        expect(problem).to_have_text("the broker is away")
+    expect(problem).to_be_hidden()
+
+
+def test_the_slider_wins_over_news(page: Page, orders: NightlyOrders) -> None:
+    """The last place that was asked for shows, also if events come before the answer. So does the
+    end of the log, if that was asked for last."""
+    waiting: list[Any] = []
+    page.route(re.compile("event=100"), lambda route: waiting.append(route))
+    slider, when = page.locator("#slider"), page.locator("#when")
+    slider.fill("100")
+    slider.fill("150")
+    orders.finish(STRAGGLER)
+    page.wait_for_timeout(1_500)
+    waiting.pop().continue_()
+    expect(when).to_contain_text("event 150 of")
+    slider.fill("100")
+    page.locator("#live").click()
+    known(page, "24 consumable")
 
 
 def test_a_lost_server_shows_and_comes_back(page: Page, server: UiServer, log: TimedLog) -> None:

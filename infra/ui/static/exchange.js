@@ -318,7 +318,7 @@ function pointReader(event) {
 // ---- keys, slider, clock ----
 
 const goTo = (event) => want({ event: Math.max(1, event) });
-function goLive() { rewrite({ at: null }); pulse(); want({}); }
+function goLive() { now.stop?.abort(); rewrite({ at: null }); pulse(); want({}); }
 const place = () => (now.values && now.values.moment ? now.values.moment.event : null);
 
 $("slider").addEventListener("input", (event) => { goTo(Number(event.target.value)); });
@@ -351,5 +351,10 @@ addEventListener("hashchange", enter);
 addEventListener("resize", show);
 document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) want({}); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-setInterval(() => { if (now.route.at === null && !document.hidden && performance.now() > now.again_ms) show(); }, 1000); // ages, and bars that grow
+setInterval(() => {
+  if (now.route.at !== null || document.hidden) return;
+  const job = now.values?.report && now.values.job; // heartbeats, and their end, are no events
+  if (job && job.state !== "ended" && performance.now() > now.asked_ms + BEATS_MS) want(now.again ?? {});
+  if (performance.now() > now.again_ms) show(); // ages, and bars that grow
+}, 1000);
 enter();

@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const GRAPH_MAX = 60;
+const BEATS_MS = 5000; // a job at which somebody looks is asked for so often, without an event
 const DRAWING_SHARE = 10; // to draw ages and bars again takes at most this part of the time
 const PHASES = ["consumable", "writing", "again", "released", "deleted", "pending"];
 const WORDS = {
@@ -115,7 +116,9 @@ function progress(reached, total, wide = false) {
 
 // ---- where we are ----
 
-const now = { route: null, values: null, text: "", ahead_ms: 0, busy: false, again: null, view: null, again_ms: 0 };
+const now = {
+  route: null, values: null, ahead_ms: 0, busy: false, stop: null, again: null, view: null, again_ms: 0, asked_ms: 0,
+};
 const serverNow = () => Date.now() + now.ahead_ms;
 
 function address(parts, parameters = {}) {
@@ -153,7 +156,6 @@ function showPath() {
 function enter() {
   now.route = here();
   now.values = null;
-  now.text = "";
   now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : now.route.masters ? mastersView() : jobsView();
   $("main").replaceChildren(el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
@@ -161,6 +163,7 @@ function enter() {
   showPath();
   const route = now.route;
   if (stream) stream.close();
+  now.stop?.abort();
   want({}).finally(() => { if (route === now.route) connect(); });
 }
 
@@ -184,14 +187,16 @@ function problem(text) {
 async function want(more) {
   if (now.busy) { now.again = more; return; }
   now.busy = true;
+  now.asked_ms = performance.now();
+  now.stop = new AbortController();
   const route = now.route;
   try {
-    const answer = await fetch(source(more));
+    const answer = await fetch(source(more), { signal: now.stop.signal });
     const text = await answer.text();
     if (route === now.route) take(answer, text, more);
   } catch (error) {
     if (error instanceof TypeError) problem("The server does not answer.");
-    else throw error;
+    else if (error.name !== "AbortError") throw error;
   } finally {
     now.busy = false;
     if (now.again !== null) { const next = now.again; now.again = null; want(next); }
@@ -253,7 +258,7 @@ function connect() {
   mine.onmessage = (message) => {
     const news = JSON.parse(message.data);
     if (news.error) problem(news.error);
-    else if (!now.values || !now.values.moment || news.events !== now.values.moment.events) want({});
+    else if (!$("problem").hidden || !now.values || !now.values.moment || news.events !== now.values.moment.events) want(now.again ?? {});
   };
   mine.onerror = () => {
     connected = false;
