@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from headgate.control.clock import Deadline
-from headgate.control.errors import Invalid
+from headgate.control.errors import Invalid, Lost
 from headgate.control.events.types import ExecutorLost
 from headgate.control.ids import JobId, ResultId
 from headgate.control.log import Placed
@@ -164,6 +164,28 @@ def test_a_page_survives_the_retention_of_the_log(timed: TimedLog, viewer: Viewe
         assert 503 == answer.status
     with viewer.ask("/api/job?job=j") as answer:
         assert 200 == answer.status
+
+
+def test_a_log_that_is_made_anew_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is not shown for long of a log that was deleted and made again."""
+    old, new, clock = TimedLog(), TimedLog(), StoppedClock()
+    for log, exchanges in ((old, 3), (new, 1)):
+        job = ScriptedJob(log, "j")
+        for number in range(exchanges):
+            job.register(f"r{number}", 1, 1, "x")
+    reader = LogReader(old, clock)
+    with reader.history("j") as history:
+        assert 3 == len(history.state().results)
+    monkeypatch.setattr(old, "identity", lambda deadline: "new")
+    monkeypatch.setattr(old, "follow", new.follow)
+    clock.at_ms += 61_000
+    with pytest.raises(Lost, match="another log"), reader.history("j"):
+        pass
+    for _ in range(2):
+        clock.at_ms += 61_000
+        with reader.history("j") as history:
+            assert 1 == len(history.state().results)
+    reader.close()
 
 
 # The stream
