@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Event
@@ -264,9 +265,18 @@ def test_wrong_questions_get_errors(timed: TimedLog, viewer: Viewer) -> None:
 
 def test_other_names_of_this_machine_are_refused(viewer: Viewer) -> None:
     """Without a token, a page of the internet whose name leads to this machine gets nothing."""
-    for host, status in (("evil.example:80", 403), ("", 403), ("localhost:9", 200), ("[::1]", 200)):
+    for host, status in (
+        ("evil.example:80", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+        ("Localhost:9", 200),
+        ("[::1]", 200),
+        ("127.0.0.2:80", 200),
+    ):
         with viewer.ask("/api/jobs", Host=host) as answer:
             assert status == answer.status, host
+            assert ("ask at localhost" in answer.read().decode()) == (status == 403)
 
 
 def test_a_token_opens_the_page(timed: TimedLog) -> None:
@@ -287,6 +297,37 @@ def test_a_token_opens_the_page(timed: TimedLog) -> None:
         assert "secret" not in repr(viewer.server.settings)
     finally:
         viewer.close()
+
+
+def test_tokens_travel_as_they_are(timed: TimedLog) -> None:
+    """All characters that a header may have are fine in a token, beside cookies of other servers;
+    others are refused before anything is served."""
+    viewer = Viewer(timed, ServerSettings(token="a+b/c="))
+    try:
+        with viewer.ask(
+            viewer.server.url.removeprefix(f"http://127.0.0.1:{viewer.port}")
+        ) as answer:
+            assert 303 == answer.status
+            cookie = answer.headers["Set-Cookie"].split(";")[0]
+        for headers in ({"Cookie": f'x={{"y": 1}}; {cookie}'}, {"Authorization": "Bearer a+b/c="}):
+            with viewer.ask("/api/jobs", **headers) as answer:
+                assert 200 == answer.status
+    finally:
+        viewer.close()
+    for token in ("a;b", "a b", "é", "a\r\nX: y"):
+        with pytest.raises(Invalid, match="a token has"):
+            ServerSettings(token=token)
+
+
+def test_a_request_is_one_request(viewer: Viewer) -> None:
+    """The body of a request is no further request: a proxy would send its answer to another viewer.
+    An address that is none is answered, too."""
+    second = b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    first = b"GET http://[ HTTP/1.1\r\nHost: localhost\r\ncontent-length: %d\r\n\r\n" % len(second)
+    with socket.create_connection(("127.0.0.1", viewer.port), ANSWER_S_MAX) as connection:
+        connection.sendall(first + second)
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert [b"HTTP/1.1 404"] == re.findall(rb"HTTP/1.1 \d+", answers)
 
 
 def test_a_wide_address_needs_a_token() -> None:

@@ -254,11 +254,10 @@ async function showDetail(box, values) {
     put(box, el("p", { class: "dim" }, "Choose a partition in the picture to see its attempts, and why each was made."));
     return;
   }
-  const given = new URLSearchParams({ job, result, partition });
-  if (values.moment.offset !== null) given.set("at", values.moment.offset);
-  const answer = await fetch(`/api/partition?${given}`);
-  const { attempts, error } = await answer.json();
-  if (error || now.route.partition !== partition) return;
+  const given = values.moment.offset === null ? {} : { at: values.moment.offset };
+  const { attempts, error } = await ask("partition", { job, result, partition, ...given });
+  if (now.route.partition !== partition) return;
+  if (error) { put(box, el("p", { class: "bad" }, error)); return; }
   const a = values.attempts;
   const time = (kind, n) => (n < 0 || a[kind][n] === null ? "" : moment(values.first_ms + a[kind][n]));
   const rows = attempts.map((each) => {

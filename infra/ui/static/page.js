@@ -485,24 +485,28 @@ function masterList({ authors }) {
   return [el("h2", {}, "Who has decided"), table([["master"], ["decisions", "n"], ["first", "n"], ["last", "n"], ["time of the last"]], rows, "Nobody yet.")];
 }
 
+async function ask(page, given) {
+  try {
+    const answer = await fetch(`/api/${page}?${new URLSearchParams(given)}`, { headers: { "Headgate-Page": "1" } });
+    return await answer.json();
+  } catch { return { error: "The server does not answer." }; }
+}
+
 async function showFsck(button, box) {
   button.disabled = true;
   put(box, el("p", { class: "dim" }, "reading the log and listing the objects of this job …"));
-  try {
-    const answer = await fetch(`/api/fsck?${new URLSearchParams({ job: now.route.job })}`);
-    const { clean, lines, error } = await answer.json();
-    if (error) { put(box, el("p", { class: "bad" }, error)); return; }
-    const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
-    put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
-      lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
-  } finally { button.disabled = false; }
+  const { clean, lines, error } = await ask("fsck", { job: now.route.job });
+  button.disabled = false;
+  if (error) { put(box, el("p", { class: "bad" }, error)); return; }
+  const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
+  put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
+    lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
 }
 
 async function showAudit(box) {
   put(box, "verifying …");
   const { job, at } = now.route;
-  const answer = await fetch(`/api/audit?${new URLSearchParams(at === null ? { job } : { job, at })}`);
-  const { audits, error } = await answer.json();
+  const { audits, error } = await ask("audit", at === null ? { job } : { job, at });
   if (error) { put(box, el("span", { class: "bad" }, error)); return; }
   put(box, audits.map((each) => {
     const counts = `${plural(each.facts, "fact")}, ${plural(each.decisions, "decision")}, ${each.due ? count(each.due) : "none"} still due`;
