@@ -31,6 +31,7 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "/": ("index.html", "text/html; charset=utf-8"),
         "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+        "/audit.js": ("audit.js", "text/javascript; charset=utf-8"),
         "/exchange.js": ("exchange.js", "text/javascript; charset=utf-8"),
         "/masters.js": ("masters.js", "text/javascript; charset=utf-8"),
         "/icon.svg": ("icon.svg", "image/svg+xml"),

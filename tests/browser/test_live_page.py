@@ -96,6 +96,7 @@ def test_jobs_appear_and_open(page: Page, server: UiServer, log: TimedLog, pictu
     page.keyboard.press("Enter")
     expect(page).to_have_title(f"{ORDERS} · Headgate")
     expect(page.locator(".graph a")).to_have_count(3)
+    expect(page.locator(".graph")).to_contain_text(re.compile(r"written in \d.*, read in \d"))
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_title(f"1-0003 · {ORDERS} · Headgate")
@@ -296,6 +297,30 @@ def test_the_slider_wins_over_news(page: Page, orders: NightlyOrders) -> None:
     slider.fill("100")
     page.locator("#live").click()
     known(page, "24 consumable")
+    waiting.pop().abort()
+
+
+def test_narrow_windows_and_long_texts_fit(page: Page, server: UiServer, log: TimedLog) -> None:
+    """No page is wider than its window, nor does one text fill it: the whole of a long one is in
+    its hint. An address that is none is a job that is not there."""
+    long = "W" * 10_000
+    job = ScriptedJob(log, "j", long, SYSTEM_CLOCK.now_ms())
+    job.register("r", 2, 1, long)
+    job.register("s", 2, 1, long, "r")
+    job.lose(job.begin("r", 0, long), long)
+    page.set_viewport_size({"width": 400, "height": 800})
+    for place in ("", "#/job/j", "#/job/j/r?partition=0", "#/masters"):
+        page.goto("about:blank")
+        page.goto(server.url + place)
+        expect(page.locator("#pulse")).to_have_text("live")
+        width, height = page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        )
+        assert (400, True) == (width, height < 8_000), (place, height)
+    page.goto(f"{server.url}#/job/j")
+    expect(page.locator(f"td[title='{long}']").first).to_be_visible()
+    page.goto(f"{server.url}#/job/%E0%A4%A")
+    expect(page.locator("#problem")).to_contain_text("job id '%E0%A4%A'")
 
 
 def test_a_lost_server_shows_and_comes_back(page: Page, server: UiServer, log: TimedLog) -> None:

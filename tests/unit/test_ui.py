@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from http.client import HTTPResponse
+from itertools import product
 from pathlib import Path
 from threading import Event
 from typing import Any, NoReturn
@@ -224,7 +225,8 @@ def test_a_stream_tells_why_it_has_no_news(viewer: Viewer) -> None:
 
 def test_pages_are_static_and_local(viewer: Viewer) -> None:
     """The page and all that it loads come from this server, and may load nothing from elsewhere."""
-    for path in ("/", "/page.js", "/exchange.js", "/masters.js", "/page.css", "/icon.svg"):
+    paths = ["/", "/page.css", "/icon.svg", *(f"/{path.name}" for path in STATIC.glob("*.js"))]
+    for path in paths:
         with viewer.ask(path) as answer:
             assert 200 == answer.status, path
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -233,6 +235,24 @@ def test_pages_are_static_and_local(viewer: Viewer) -> None:
             assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
     with viewer.ask("/../server.py") as answer:
         assert 404 == answer.status
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts]
+    return sum(share * it for share, it in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_text_can_be_read_in_light_and_dark() -> None:
+    """Every colour of text has the contrast that WCAG asks for, on every ground."""
+    css = (STATIC / "page.css").read_text()
+    names = set(re.findall(r"[; {]color: var\(--(\w+)\)", css)) - {"page"}
+    assert {"ink", "dim", "good", "warn", "lost", "link"} == names
+    for scheme in re.findall(r":root \{(.+?)\}", css, re.DOTALL):
+        colours = dict(re.findall(r"--(\w+): (#\w{6});", scheme))
+        for name, ground in product(names, ("page", "box", "over")):
+            low, high = sorted(luminance(colours[it]) for it in (name, ground))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (name, ground)
 
 
 def test_text_of_users_stays_text(timed: TimedLog, viewer: Viewer) -> None:

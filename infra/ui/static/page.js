@@ -101,7 +101,8 @@ function table(columns, rows, empty) {
 }
 const row = (...cells) => el("tr", {}, ...cells.map((c) => (c instanceof HTMLTableCellElement ? c : el("td", {}, c))));
 const number = (text, title = null) => el("td", { class: "n", title }, text);
-const words = (text) => el("td", { class: "text" }, text);
+const brief = (text, most = 400) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const words = (text) => el("td", { class: "text", title: brief(text) === text ? null : text }, brief(text));
 
 function progress(reached, total, wide = false) {
   const parts = PHASES.filter((phase) => reached[phase]);
@@ -129,9 +130,12 @@ function address(parts, parameters = {}) {
 
 function here() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [page, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const plain = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+  const [page, job, result] = path.split("/").filter(Boolean).map(plain);
   const given = new URLSearchParams(query || "");
-  return { masters: page === "masters", job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
+  const [at, partition] = [given.get("at"), given.get("partition")];
+  return page === "masters" ? { masters: true, job: null, result: null, at: null, partition: null }
+    : { masters: false, job: job || null, result: result || null, at, partition };
 }
 
 const partsOf = (route) => (route.masters ? ["masters"] : route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
@@ -409,7 +413,7 @@ function exchangeGraph({ report, job }) {
     return depths.get(name);
   };
   for (const name of known.keys()) (columns[depth(name)] ||= []).push(name);
-  const [wide, high, gap, air] = [184, 46, 48, 14];
+  const [wide, high, gap, air] = [184, 61, 48, 14];
   for (const [x, names] of columns.entries()) names.forEach((name, y) => places.set(name, [12 + x * (wide + gap), 12 + y * (high + air)]));
   const width = columns.length * (wide + gap) - gap + 24;
   const height = Math.max(...columns.map((names) => names.length)) * (high + air) - air + 24;
@@ -423,13 +427,16 @@ function exchangeGraph({ report, job }) {
     const href = address(["job", job.job, each.result], { at: now.route.at });
     const part = (each.reached.consumable || 0) + (each.reached.released || 0) + (each.reached.deleted || 0);
     const colour = each.again ? "--lost" : each.released !== null ? "--released" : each.complete ? "--consumable" : "--writing";
-    const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+    const { registered, ResultComplete: whole, read_first: first, read_last: last } = each.times;
+    const took = [whole === undefined || registered === undefined ? "" : `written in ${span(whole - registered)}`,
+      last === undefined ? "" : `read in ${span(last - first)}`].filter(Boolean).join(", ");
     return svg("a", { href, "data-key": `node ${href}`, "aria-label": `exchange ${each.result}` },
       svg("title", {}, `${each.result} ${each.label}`),
       svg("rect", { x, y, width: wide, height: high, rx: 6, fill: "var(--over)", stroke: `var(${colour})`, "stroke-width": 1.5 }),
       svg("rect", { x: x + 8, y: y + high - 9, width: Math.max(0, (wide - 16) * part / Math.max(1, each.partitions)), height: 4, rx: 2, fill: `var(${colour})` }),
-      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 25)),
-      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 29)));
+      svg("text", { x: x + 8, y: y + 16 }, brief(`${each.result} ${each.label}`, 25)),
+      svg("text", { x: x + 8, y: y + 31, class: "dim" }, brief(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 29)),
+      svg("text", { x: x + 8, y: y + 46, class: "dim" }, took));
   });
   return [title, el("div", { class: "graph" }, svg("svg", { width, height, role: "group", "aria-label": "Graph of exchanges" }, ...edges, ...nodes))];
 }
@@ -483,36 +490,4 @@ function notableList({ notable, job }) {
 function masterList({ authors }) {
   const rows = authors.map((each) => row(words(each.by), number(count(each.decisions)), number(count(each.first)), number(count(each.last)), moment(each.time_ms)));
   return [el("h2", {}, "Who has decided"), table([["master"], ["decisions", "n"], ["first", "n"], ["last", "n"], ["time of the last"]], rows, "Nobody yet.")];
-}
-
-async function ask(page, given) {
-  try {
-    const answer = await fetch(`/api/${page}?${new URLSearchParams(given)}`, { headers: { "Headgate-Page": "1" } });
-    return await answer.json();
-  } catch { return { error: "The server does not answer." }; }
-}
-
-async function showFsck(button, box) {
-  button.disabled = true;
-  put(box, el("p", { class: "dim" }, "reading the log and listing the objects of this job …"));
-  const { clean, lines, error } = await ask("fsck", { job: now.route.job });
-  button.disabled = false;
-  if (error) { put(box, el("p", { class: "bad" }, error)); return; }
-  const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
-  put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
-    lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
-}
-
-async function showAudit(box) {
-  put(box, "verifying …");
-  const { job, at } = now.route;
-  const { audits, error } = await ask("audit", at === null ? { job } : { job, at });
-  if (error) { put(box, el("span", { class: "bad" }, error)); return; }
-  put(box, audits.map((each) => {
-    const counts = `${plural(each.facts, "fact")}, ${plural(each.decisions, "decision")}, ${each.due ? count(each.due) : "none"} still due`;
-    if (!each.whole) return el("span", { class: "bad" }, "The first events and the snapshot are gone: not verified.");
-    if (each.violation) return el("span", { class: "bad" }, `offset ${each.offset}: ${each.violation}`);
-    const from = each.start === null ? "" : `, from the snapshot at offset ${each.start} on`;
-    return el("span", { class: "complete" }, `✓ every decision follows from its facts: ${counts}${from}`);
-  }));
 }
