@@ -190,7 +190,7 @@ def _at_moment(reader: LogReader, query: Query, page: Callable[[pages.Moment], F
     with reader.history(query.text("job")) as history:
         at, event = query.number("at"), query.number("event")
         if event is not None:
-            at = pages.offset_of(history, event)
+            at = pages.offset_of(history, event, query.parameters.get("result", ""))
         return page(pages.Moment.of(history, at, reader.clock.now_ms()))
 
 

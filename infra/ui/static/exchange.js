@@ -147,7 +147,7 @@ function drawLives(canvas, values) {
   drawSizes(pen, width, each, thick, high, colour);
   pen.fillStyle = colour("dim");
   const step = Math.max(1, Math.ceil(14 / each));
-  for (let place = 0; place < drawn.rows.length; place += step) pen.fillText(drawn.rows[place].index, 2, place * each + Math.min(each, 15) / 2 + 4);
+  for (let place = 0; place < drawn.rows.length; place += step) pen.fillText(drawn.rows[place].index, 2, Math.max(9, place * each + Math.min(each, 15) / 2 + 4));
   pen.fillText("readers", 2, high + 15);
   pen.fillStyle = colour("read");
   pen.globalAlpha = reads.at.length > 400 ? 0.35 : 0.9;
@@ -347,7 +347,7 @@ addEventListener("keydown", (event) => {
   }
   if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
 });
-addEventListener("hashchange", enter);
+addEventListener("hashchange", () => { enter(); $("main").focus({ preventScroll: true }); });
 addEventListener("resize", show);
 document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) want({}); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

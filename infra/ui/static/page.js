@@ -221,6 +221,7 @@ function take(answer, text, more) {
   if (at ? at.live : true) now.ahead_ms = (at ? at.now_ms : now.values.now_ms) - Date.now();
   if (more.event && at) rewrite({ at: at.offset });
   show();
+  if (at && now.again === null) $("slider").value = at.event; // nobody has moved it on
 }
 
 function show() {
