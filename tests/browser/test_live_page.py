@@ -193,6 +193,11 @@ def test_a_job_ends_before_our_eyes(page: Page, orders: NightlyOrders, pictures:
     expect(page.locator(".tile .state")).to_have_text("ended")
     page.locator("#verify").click()
     expect(page.locator("main")).to_contain_text("✓ every decision follows from its facts")
+    offset = page.locator("#offset").input_value()
+    expect(page.locator("main")).to_contain_text(f"none still due, up to offset {offset}")
+    assert ["$0", "< $0.000001", "$0.000005", "$1.25"] == page.evaluate(
+        "[0, 4e-7, 5e-6, 1.25].map(usd)"
+    )
     page.locator("td").get_by_role("link", name="1-0003", exact=True).click()
     known(page, "24 deleted")
     assert "deleted" in colours(page)

@@ -22,13 +22,13 @@ async function showFsck(button, box) {
 async function showAudit(box) {
   put(box, "verifying …");
   const { job, at } = now.route;
-  const { audits, error } = await ask("audit", at === null ? { job } : { job, at });
+  const { audits, error, moment: place } = await ask("audit", at === null ? { job } : { job, at });
   if (error) { put(box, el("span", { class: "bad" }, error)); return; }
   put(box, audits.map((each) => {
     const counts = `${plural(each.facts, "fact")}, ${plural(each.decisions, "decision")}, ${each.due ? count(each.due) : "none"} still due`;
     if (!each.whole) return el("span", { class: "bad" }, "The first events and the snapshot are gone: not verified.");
     if (each.violation) return el("span", { class: "bad" }, `offset ${each.offset}: ${each.violation}`);
     const from = each.start === null ? "" : `, from the snapshot at offset ${each.start} on`;
-    return el("span", { class: "complete" }, `✓ every decision follows from its facts: ${counts}${from}`);
+    return el("span", { class: "complete" }, `✓ every decision follows from its facts: ${counts}${from}, up to offset ${place.offset}`);
   }));
 }

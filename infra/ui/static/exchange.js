@@ -255,9 +255,10 @@ async function showDetail(box, values) {
     put(box, el("p", { class: "dim" }, "Choose a partition in the picture to see its attempts, and why each was made."));
     return;
   }
+  const event = box.dataset.event;
   const given = values.moment.offset === null ? {} : { at: values.moment.offset };
   const { attempts, error } = await ask("partition", { job, result, partition, ...given });
-  if (now.route.partition !== partition) return;
+  if (now.route.partition !== partition || box.dataset.event !== event) return; // a newer answer comes
   if (error) { put(box, el("p", { class: "bad" }, error)); return; }
   const a = values.attempts;
   const time = (kind, n) => (n < 0 || a[kind][n] === null ? "" : moment(values.first_ms + a[kind][n]));

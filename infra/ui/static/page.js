@@ -22,7 +22,7 @@ const DAYS = new Intl.DateTimeFormat("sv");
 const TIMES = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const count = (n) => NUMBERS.format(n);
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const usd = (n) => (n === 0 ? "$0" : n < 0.01 ? `$${n.toFixed(6)}` : `$${DOLLARS.format(n)}`);
+const usd = (n) => (n === 0 ? "$0" : n < 0.000001 ? "< $0.000001" : n < 0.01 ? `$${n.toFixed(6)}` : `$${DOLLARS.format(n)}`);
 
 function bytes(n) {
   if (n < 1000) return `${n} B`;
