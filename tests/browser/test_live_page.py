@@ -289,7 +289,9 @@ def test_a_broker_that_is_back_shows(
     with monkeypatch.context() as patched:
         patched.setattr(MemoryFollower, "end", away)
         expect(problem).to_have_text("the broker is away")
+        expect(page.locator("#pulse")).to_have_text("no answer")
     expect(problem).to_be_hidden()
+    expect(page.locator("#pulse")).to_have_text("live")
 
 
 def test_the_slider_wins_over_news(page: Page, orders: NightlyOrders) -> None:

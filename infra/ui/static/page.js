@@ -186,6 +186,7 @@ function source(more) {
 function problem(text) {
   $("problem").textContent = text;
   $("problem").hidden = !text;
+  pulse();
 }
 
 async function want(more) {
@@ -274,9 +275,9 @@ function connect() {
 }
 
 function pulse() {
-  const past = now.route && now.route.at !== null;
-  $("pulse").className = connected ? (past ? "" : "live") : "lost";
-  $("pulse").textContent = connected ? (past ? "in the past" : "live") : "not connected";
+  const past = now.route && now.route.at !== null, well = $("problem").hidden;
+  $("pulse").className = connected && well ? (past ? "" : "live") : "lost";
+  $("pulse").textContent = !connected ? "not connected" : !well ? "no answer" : past ? "in the past" : "live";
 }
 
 // ---- the list of jobs ----
