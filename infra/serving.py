@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from ..control.errors import Invalid
 
 _LOG = logging.getLogger(__name__)
 _PORT = re.compile(r":[0-9]{1,5}$")
-_HERE = ("localhost", "127.0.0.1", "[::1]")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]*")  # what a header for it may have: RFC 6750
 _EVERYWHERE = ("0.0.0.0", "::")
 _REQUEST_S_MAX = 30.0
 _BEARER = "Bearer "
@@ -59,6 +58,8 @@ class ServerSettings:
     """
 
     def __post_init__(self) -> None:
+        if not _TOKEN.fullmatch(self.token):
+            raise Invalid("a token has letters, digits and -._~+/= only")
         if not self.token and not is_loopback(self.host):
             raise Invalid(f"others reach {self.host}: viewers need a token there")
 
@@ -107,7 +108,10 @@ class Query:
 
     @classmethod
     def of(cls, target: str) -> Query:
-        split = urlsplit(target)
+        try:
+            split = urlsplit(target)
+        except ValueError:
+            return cls("", {})
         named = parse_qs(split.query, keep_blank_values=True)
         return cls(split.path, {name: texts[-1] for name, texts in named.items()})
 
@@ -136,14 +140,15 @@ class GuardedHandler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def do_GET(self) -> None:
-        try:
-            query = Query.of(self.path)
-        except ValueError:
-            return self.answer(400, PLAIN, b"headgate: no such address\n")
+        query = Query.of(self.path)
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # or the body would be read as the next request
         if self._is_welcome(query):
             self.respond(query)
-        else:
+        elif self.server.settings.token:
             self.answer(403, PLAIN, b"headgate: the token is missing\n")
+        else:
+            self.answer(403, PLAIN, b"headgate: ask at localhost; other names need a token\n")
 
     do_HEAD = do_GET
 
@@ -157,15 +162,14 @@ class GuardedHandler(BaseHTTPRequestHandler):
         are answered: a page of the internet whose name leads here cannot read the log."""
         token = self.server.settings.token
         if not token:
-            host = _PORT.sub("", self.headers.get("Host", ""))
-            return host in (*_HERE, self.server.settings.host)
-        try:
-            morsel = SimpleCookie(self.headers.get("Cookie", "")).get(self.cookie)
-        except CookieError:
-            morsel = None
+            name = _PORT.sub("", self.headers.get("Host", "")).lower()
+            return is_loopback(name.removeprefix("[").removesuffix("]"))
+        cookies = (
+            text.strip().partition("=") for text in self.headers.get("Cookie", "").split(";")
+        )
         words = (
             query.parameters.get("token", ""),
-            "" if morsel is None else morsel.value,
+            {name: word for name, _, word in cookies}.get(self.cookie, ""),
             self.headers.get("Authorization", "").removeprefix(_BEARER),
         )
         return any(compare_digest(word.encode(), token.encode()) for word in words)

@@ -30,6 +30,7 @@ from .masters import Decider, DecisionCounts
 
 _EVENTS_MAX = 500
 _IDLE_S = 120.0  # a job at which nobody looks for so long is read from its start when it is wanted
+_SAME_S_MAX = 60.0  # how long a job may be shown of a log that was deleted and made again
 _LISTING_S_MIN = 2.0
 _GROUP_S_MAX = 10.0
 _LISTING_SHARE = 10  # to list the jobs takes at most this part of the time
@@ -52,6 +53,8 @@ class _Watched:
         self.lock = Lock()
         self.follower: Follower | None = None
         self.history: JobHistory | None = None
+        self.identity = ""
+        self.identity_due_s = 0.0
         self.beat_ms = 0
         self.beat_due_s = 0.0
         self.used_s = 0.0
@@ -181,15 +184,21 @@ class LogReader:
     def _read(self, watched: _Watched, job: JobId) -> JobHistory:
         deadline = Deadline.after(READ_S_MAX)
         if watched.follower is None or watched.history is None:
+            watched.identity = self._log.identity(deadline)
             snapshot = known_without_indexes(self._log, job).get(job)
             watched.follower = follow_all(self._log, job, deadline)
             watched.history = JobHistory(job, snapshot)
+            watched.identity_due_s = self.clock.monotonic_s() + _SAME_S_MAX
         follower, history = watched.follower, watched.history
         try:
+            if (now_s := self.clock.monotonic_s()) >= watched.identity_due_s:
+                watched.identity_due_s = now_s + _SAME_S_MAX
+                if self._log.identity(deadline) != watched.identity:
+                    raise Lost("another log is in the place of the one that was read", ())
             history.take(
                 map(without_indexes, read_to(follower, follower.end(), _EVENTS_MAX, deadline))
             )
-        except Lost:  # nobody looked for longer than the log keeps events: start again
+        except Lost:  # nobody looked for longer than the log keeps events, or this is another log
             watched.close()
             raise
         if not history.records and history.start is None:

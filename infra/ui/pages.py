@@ -96,10 +96,16 @@ class Moment:
         }
 
 
-def offset_of(history: JobHistory, event: int) -> int:
-    """Return the offset of an event, counted from 1; the first or last one beyond the ends."""
+def offset_of(history: JobHistory, event: int, result: str = "") -> int:
+    """Return the offset of an event, counted from 1; the first or last one beyond the ends. Before
+    the registration of a result there is nothing to show of the result: this is its first event."""
     records = history.records
-    return records[min(max(event, 1), len(records)) - 1].offset if records else 0
+    at = records[min(max(event, 1), len(records)) - 1].offset if records else 0
+    for recorded in records:
+        body = recorded.event.body
+        if isinstance(body, ev.ResultRegistered) and body.result == result:
+            return max(at, recorded.offset)
+    return at
 
 
 def jobs_page(listing: JobListing) -> fields.Fields:

@@ -11,6 +11,7 @@ from importlib.resources import files
 from threading import BoundedSemaphore, Event
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from ...control.clock import PACE, Deadline
 from ...control.errors import HeadgateError, Invalid
@@ -22,6 +23,7 @@ from .log_reader import LogReader
 from .masters import masters_page
 
 _MASTERS_LINK = b'<a id="masters" href="#/masters">Masters</a>'
+_OWN_PAGE = "Headgate-Page"  # browsers let no page of another server send this header
 _STREAMS_MAX = 64
 _SILENCE_S_MAX = 10.0  # a stream says something so often, to notice that nobody listens any more
 _AFTER_ERROR_S = 2.0
@@ -29,6 +31,7 @@ _STATIC: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "/": ("index.html", "text/html; charset=utf-8"),
         "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+        "/audit.js": ("audit.js", "text/javascript; charset=utf-8"),
         "/exchange.js": ("exchange.js", "text/javascript; charset=utf-8"),
         "/masters.js": ("masters.js", "text/javascript; charset=utf-8"),
         "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -48,7 +51,7 @@ class UiServer(GuardedServer):
     @property
     def url(self) -> str:
         """Return the address at which a viewer begins."""
-        token = f"?token={self.settings.token}" if self.settings.token else ""
+        token = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
         return f"{super().url}{token}"
 
     def service_actions(self) -> None:
@@ -65,7 +68,8 @@ class _Handler(GuardedHandler):
     server: UiServer
 
     def respond(self, query: Query) -> None:
-        if query.path.startswith("/api/") and self._is_from_elsewhere:
+        is_check = query.path == "/api/fsck"
+        if query.path.startswith("/api/") and self._is_from_elsewhere(is_check):
             self.answer(403, PLAIN, b"headgate ui: asked by another page\n")
         elif "token" in query.parameters and self.server.settings.token:
             # The word leaves the address, so that it is neither bookmarked nor seen on a screen.
@@ -77,7 +81,7 @@ class _Handler(GuardedHandler):
             if self.server.reader.only:
                 content = content.replace(_MASTERS_LINK, b"")
             self.answer(200, kind, content)
-        elif query.path == "/api/fsck":
+        elif is_check:
             self._show(lambda: _fsck(self.server, query))
         elif query.path == "/api/news":
             self._stream(query)
@@ -86,10 +90,12 @@ class _Handler(GuardedHandler):
         else:
             self.answer(404, PLAIN, b"there is no such page\n")
 
-    @property
-    def _is_from_elsewhere(self) -> bool:
+    def _is_from_elsewhere(self, is_check: bool) -> bool:
         """Return True if a page of another server makes the browser ask. That page would not see
-        the answer, but a comparison with the bucket costs requests."""
+        the answer, but a comparison with the bucket costs requests, so it is only for our page:
+        browsers say where a request comes from only if they trust the server's address."""
+        if is_check and _OWN_PAGE not in self.headers:
+            return True
         return self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
     def _show(self, page: Callable[[], Fields]) -> None:
@@ -184,7 +190,7 @@ def _at_moment(reader: LogReader, query: Query, page: Callable[[pages.Moment], F
     with reader.history(query.text("job")) as history:
         at, event = query.number("at"), query.number("event")
         if event is not None:
-            at = pages.offset_of(history, event)
+            at = pages.offset_of(history, event, query.parameters.get("result", ""))
         return page(pages.Moment.of(history, at, reader.clock.now_ms()))
 
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from playwright.sync_api import expect
 
 from headgate.control.clock import SYSTEM_CLOCK
+from headgate.control.errors import Unavailable
+from headgate.control.ids import JobId
+from headgate.control.memory.log import MemoryFollower
 from headgate.infra.serving import ServerSettings
 from headgate.infra.ui.server import UiServer
 from headgate.storage.stores.memory import Objects
@@ -91,7 +95,9 @@ def test_jobs_appear_and_open(page: Page, server: UiServer, log: TimedLog, pictu
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_title(f"{ORDERS} · Headgate")
+    expect(page.locator("main")).to_be_focused()
     expect(page.locator(".graph a")).to_have_count(3)
+    expect(page.locator(".graph")).to_contain_text(re.compile(r"written in \d.*, read in \d"))
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page).to_have_title(f"1-0003 · {ORDERS} · Headgate")
@@ -165,6 +171,10 @@ def test_the_slider_goes_back(page: Page, orders: NightlyOrders, log: TimedLog) 
     expect(when).to_contain_text("event 190 of")
     page.reload()
     expect(when).to_contain_text("event 190 of")
+    slider.focus()
+    page.keyboard.press("Home")
+    known(page, "24 not begun")
+    expect(slider).not_to_have_value("1")
     page.locator("#live").click()
     known(page, "24 consumable")
 
@@ -183,6 +193,11 @@ def test_a_job_ends_before_our_eyes(page: Page, orders: NightlyOrders, pictures:
     expect(page.locator(".tile .state")).to_have_text("ended")
     page.locator("#verify").click()
     expect(page.locator("main")).to_contain_text("✓ every decision follows from its facts")
+    offset = page.locator("#offset").input_value()
+    expect(page.locator("main")).to_contain_text(f"none still due, up to offset {offset}")
+    assert ["$0", "< $0.000001", "$0.000005", "$1.25"] == page.evaluate(
+        "[0, 4e-7, 5e-6, 1.25].map(usd)"
+    )
     page.locator("td").get_by_role("link", name="1-0003", exact=True).click()
     known(page, "24 deleted")
     assert "deleted" in colours(page)
@@ -206,6 +221,28 @@ def test_a_job_is_compared_with_the_bucket(page: Page, log: TimedLog) -> None:
         expect(page.locator("main")).to_contain_text("start `headgate ui` with --store")
 
 
+def test_a_page_that_is_drawn_again_keeps_what_is_in_hand(
+    page: Page, orders: NightlyOrders
+) -> None:
+    """Each second the page is drawn again. A link that is pressed for longer still opens, a table
+    stays where it was scrolled to, and selected text stays selected while the page moves on."""
+    page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 700, "height": 860})
+    exchanges = page.locator(".scroll").first
+    exchanges.evaluate("(box) => { box.scrollLeft = 50; }")
+    age = page.locator(".tile", has_text="age").locator("b")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('.tile > span'))")
+    for _ in range(2):
+        expect(age).not_to_have_text(age.text_content())
+    assert 50 == exchanges.evaluate("(box) => box.scrollLeft")
+    assert "decided by its driver, epoch 1" == page.evaluate("getSelection().toString()")
+    page.get_by_role("link", name="1-0002", exact=True).last.hover()
+    page.mouse.down()
+    expect(age).not_to_have_text(age.text_content())
+    page.mouse.up()
+    expect(page).to_have_title(f"1-0002 · {ORDERS} · Headgate")
+
+
 def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: TimedLog) -> None:
     """Markup in names and reasons is shown as text on every page, and does nothing."""
     nasty = "<img src=x onerror=\"document.title='x'\"><b>bold"
@@ -221,6 +258,81 @@ def test_text_of_users_is_shown_as_it_is(page: Page, server: UiServer, log: Time
         expect(page.locator("main")).to_contain_text(nasty)
         expect(page.locator("main img, main b >> text=bold")).to_have_count(0)
         assert "x" != page.title()
+
+
+def test_a_quiet_job_is_alive_until_its_driver_is_silent(
+    page: Page, server: UiServer, log: TimedLog
+) -> None:
+    """Heartbeats, and their end, show on the page of a job without an event."""
+    ScriptedJob(log, "j", start_ms=SYSTEM_CLOCK.now_ms() - 52_000)
+    page.goto(f"{server.url}#/job/j")
+    heard = page.locator(".tile", has_text="driver heard before").locator("b")
+    expect(heard).to_have_text(re.compile("5. s"))
+    log.clock.at_ms = SYSTEM_CLOCK.now_ms()
+    log.beat(JobId("j"))
+    expect(heard).to_have_text(re.compile(r"^\d\.\d+ s"))
+    log.clock.at_ms -= 57_000
+    log.beat(JobId("j"))
+    expect(page.locator(".tile .state")).to_have_text("neglected")
+
+
+def test_a_broker_that_is_back_shows(
+    page: Page, orders: NightlyOrders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the log cannot be read, the page says so, and not any more when it can be read again,
+    also if no event has come."""
+
+    def away(follower: MemoryFollower) -> NoReturn:
+        raise Unavailable("the broker is away")
+
+    problem = page.locator("#problem")
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFollower, "end", away)
+        expect(problem).to_have_text("the broker is away")
+        expect(page.locator("#pulse")).to_have_text("no answer")
+    expect(problem).to_be_hidden()
+    expect(page.locator("#pulse")).to_have_text("live")
+
+
+def test_the_slider_wins_over_news(page: Page, orders: NightlyOrders) -> None:
+    """The last place that was asked for shows, also if events come before the answer. So does the
+    end of the log, if that was asked for last."""
+    waiting: list[Any] = []
+    page.route(re.compile("event=100"), lambda route: waiting.append(route))
+    slider, when = page.locator("#slider"), page.locator("#when")
+    slider.fill("100")
+    slider.fill("150")
+    orders.finish(STRAGGLER)
+    page.wait_for_timeout(1_500)
+    waiting.pop().continue_()
+    expect(when).to_contain_text("event 150 of")
+    slider.fill("100")
+    page.locator("#live").click()
+    known(page, "24 consumable")
+    waiting.pop().abort()
+
+
+def test_narrow_windows_and_long_texts_fit(page: Page, server: UiServer, log: TimedLog) -> None:
+    """No page is wider than its window, nor does one text fill it: the whole of a long one is in
+    its hint. An address that is none is a job that is not there."""
+    long = "W" * 10_000
+    job = ScriptedJob(log, "j", long, SYSTEM_CLOCK.now_ms())
+    job.register("r", 2, 1, long)
+    job.register("s", 2, 1, long, "r")
+    job.lose(job.begin("r", 0, long), long)
+    page.set_viewport_size({"width": 400, "height": 800})
+    for place in ("", "#/job/j", "#/job/j/r?partition=0", "#/masters"):
+        page.goto("about:blank")
+        page.goto(server.url + place)
+        expect(page.locator("#pulse")).to_have_text("live")
+        width, height = page.evaluate(
+            "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+        )
+        assert (400, True) == (width, height < 8_000), (place, height)
+    page.goto(f"{server.url}#/job/j")
+    expect(page.locator(f"td[title='{long}']").first).to_be_visible()
+    page.goto(f"{server.url}#/job/%E0%A4%A")
+    expect(page.locator("#problem")).to_contain_text("job id '%E0%A4%A'")
 
 
 def test_a_lost_server_shows_and_comes_back(page: Page, server: UiServer, log: TimedLog) -> None:

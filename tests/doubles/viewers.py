@@ -40,7 +40,7 @@ class Viewer:
     def ask(self, path: str, method: str = "GET", **headers: str) -> Iterator[HTTPResponse]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S_MAX)
         with closing(connection):
-            connection.request(method, path, headers=headers)
+            connection.request(method, path, headers={"Headgate-Page": "1", **headers})
             with connection.getresponse() as answer:
                 yield answer
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from http.client import HTTPResponse
+from itertools import product
 from pathlib import Path
 from threading import Event
 from typing import Any, NoReturn
@@ -12,7 +14,7 @@ from typing import Any, NoReturn
 import pytest
 
 from headgate.control.clock import Deadline
-from headgate.control.errors import Invalid
+from headgate.control.errors import Invalid, Lost
 from headgate.control.events.types import ExecutorLost
 from headgate.control.ids import JobId, ResultId
 from headgate.control.log import Placed
@@ -166,6 +168,28 @@ def test_a_page_survives_the_retention_of_the_log(timed: TimedLog, viewer: Viewe
         assert 200 == answer.status
 
 
+def test_a_log_that_is_made_anew_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job is not shown for long of a log that was deleted and made again."""
+    old, new, clock = TimedLog(), TimedLog(), StoppedClock()
+    for log, exchanges in ((old, 3), (new, 1)):
+        job = ScriptedJob(log, "j")
+        for number in range(exchanges):
+            job.register(f"r{number}", 1, 1, "x")
+    reader = LogReader(old, clock)
+    with reader.history("j") as history:
+        assert 3 == len(history.state().results)
+    monkeypatch.setattr(old, "identity", lambda deadline: "new")
+    monkeypatch.setattr(old, "follow", new.follow)
+    clock.at_ms += 61_000
+    with pytest.raises(Lost, match="another log"), reader.history("j"):
+        pass
+    for _ in range(2):
+        clock.at_ms += 61_000
+        with reader.history("j") as history:
+            assert 1 == len(history.state().results)
+    reader.close()
+
+
 # The stream
 
 
@@ -201,7 +225,8 @@ def test_a_stream_tells_why_it_has_no_news(viewer: Viewer) -> None:
 
 def test_pages_are_static_and_local(viewer: Viewer) -> None:
     """The page and all that it loads come from this server, and may load nothing from elsewhere."""
-    for path in ("/", "/page.js", "/exchange.js", "/masters.js", "/page.css", "/icon.svg"):
+    paths = ["/", "/page.css", "/icon.svg", *(f"/{path.name}" for path in STATIC.glob("*.js"))]
+    for path in paths:
         with viewer.ask(path) as answer:
             assert 200 == answer.status, path
             assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
@@ -210,6 +235,24 @@ def test_pages_are_static_and_local(viewer: Viewer) -> None:
             assert set(re.findall(r"https?://[\w./]+", text)) <= {"http://www.w3.org/2000/svg"}
     with viewer.ask("/../server.py") as answer:
         assert 404 == answer.status
+
+
+def luminance(colour: str) -> float:
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [it / 12.92 if it <= 0.04045 else ((it + 0.055) / 1.055) ** 2.4 for it in parts]
+    return sum(share * it for share, it in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_text_can_be_read_in_light_and_dark() -> None:
+    """Every colour of text has the contrast that WCAG asks for, on every ground."""
+    css = (STATIC / "page.css").read_text()
+    names = set(re.findall(r"[; {]color: var\(--(\w+)\)", css)) - {"page"}
+    assert {"ink", "dim", "good", "warn", "lost", "link"} == names
+    for scheme in re.findall(r":root \{(.+?)\}", css, re.DOTALL):
+        colours = dict(re.findall(r"--(\w+): (#\w{6});", scheme))
+        for name, ground in product(names, ("page", "box", "over")):
+            low, high = sorted(luminance(colours[it]) for it in (name, ground))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (name, ground)
 
 
 def test_text_of_users_stays_text(timed: TimedLog, viewer: Viewer) -> None:
@@ -242,9 +285,18 @@ def test_wrong_questions_get_errors(timed: TimedLog, viewer: Viewer) -> None:
 
 def test_other_names_of_this_machine_are_refused(viewer: Viewer) -> None:
     """Without a token, a page of the internet whose name leads to this machine gets nothing."""
-    for host, status in (("evil.example:80", 403), ("", 403), ("localhost:9", 200), ("[::1]", 200)):
+    for host, status in (
+        ("evil.example:80", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+        ("Localhost:9", 200),
+        ("[::1]", 200),
+        ("127.0.0.2:80", 200),
+    ):
         with viewer.ask("/api/jobs", Host=host) as answer:
             assert status == answer.status, host
+            assert ("ask at localhost" in answer.read().decode()) == (status == 403)
 
 
 def test_a_token_opens_the_page(timed: TimedLog) -> None:
@@ -265,6 +317,37 @@ def test_a_token_opens_the_page(timed: TimedLog) -> None:
         assert "secret" not in repr(viewer.server.settings)
     finally:
         viewer.close()
+
+
+def test_tokens_travel_as_they_are(timed: TimedLog) -> None:
+    """All characters that a header may have are fine in a token, beside cookies of other servers;
+    others are refused before anything is served."""
+    viewer = Viewer(timed, ServerSettings(token="a+b/c="))
+    try:
+        with viewer.ask(
+            viewer.server.url.removeprefix(f"http://127.0.0.1:{viewer.port}")
+        ) as answer:
+            assert 303 == answer.status
+            cookie = answer.headers["Set-Cookie"].split(";")[0]
+        for headers in ({"Cookie": f'x={{"y": 1}}; {cookie}'}, {"Authorization": "Bearer a+b/c="}):
+            with viewer.ask("/api/jobs", **headers) as answer:
+                assert 200 == answer.status
+    finally:
+        viewer.close()
+    for token in ("a;b", "a b", "é", "a\r\nX: y"):
+        with pytest.raises(Invalid, match="a token has"):
+            ServerSettings(token=token)
+
+
+def test_a_request_is_one_request(viewer: Viewer) -> None:
+    """The body of a request is no further request: a proxy would send its answer to another viewer.
+    An address that is none is answered, too."""
+    second = b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    first = b"GET http://[ HTTP/1.1\r\nHost: localhost\r\ncontent-length: %d\r\n\r\n" % len(second)
+    with socket.create_connection(("127.0.0.1", viewer.port), ANSWER_S_MAX) as connection:
+        connection.sendall(first + second)
+        answers = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert [b"HTTP/1.1 404"] == re.findall(rb"HTTP/1.1 \d+", answers)
 
 
 def test_a_wide_address_needs_a_token() -> None:

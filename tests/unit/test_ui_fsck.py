@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -71,15 +73,19 @@ def test_a_comparison_has_the_lines_of_the_command(kept: Viewer, bucket: Bucket)
 
 
 def test_the_bucket_is_opened_on_demand(kept: Viewer, bucket: Bucket) -> None:
-    """No page opens the bucket, except for a comparison, and none that another page asks for."""
+    """No page opens the bucket, except for a comparison, and none that another page asks for, also
+    if the browser does not say so."""
     for page in ("jobs", "job", "masters", "exchange", "partition", "audit"):
         kept.value(f"/api/{page}?job={JOB}&result=r1&partition=0")
     for site in ("cross-site", "same-site"):
         headers = {"Sec-Fetch-Site": site}
         with kept.ask(f"/api/fsck?job={JOB}", **headers) as answer:
             assert 403 == answer.status
+    path = f"/api/fsck?job={JOB}"
+    with pytest.raises(HTTPError, match="403"):
+        urlopen(f"{kept.server.url}{path[1:]}")
     assert 0 == bucket.opened
-    with kept.ask(f"/api/fsck?job={JOB}", **{"Sec-Fetch-Site": "same-origin"}) as answer:
+    with kept.ask(path, **{"Sec-Fetch-Site": "same-origin"}) as answer:
         assert 200 == answer.status
     assert 1 == bucket.opened
 

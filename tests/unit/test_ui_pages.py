@@ -86,6 +86,18 @@ def test_every_offset_has_the_numbers_of_the_command(
             assert result["deleted"] == exchanged["deleted"]
 
 
+def test_an_exchange_begins_with_its_registration(timed: TimedLog, viewer: Viewer) -> None:
+    """The page of an exchange goes back no further than to its registration, where it is empty."""
+    job = ScriptedJob(timed, "j")
+    for name in ("r", "s"):
+        job.register(name, 2, 1, "repartition")
+    job.write_all("s", range(2))
+    page = viewer.value("/api/exchange?job=j&result=s&event=1")
+    assert (5, ["pending"] * 2) == (page["moment"]["event"] - 1, page["phases"])
+    assert 1 == viewer.value("/api/job?job=j&event=1")["moment"]["event"]
+    assert "no result s" in viewer.value("/api/exchange?job=j&result=s&at=0")["error"]
+
+
 def test_states_begin_at_the_snapshot(log: KeptLog, objects: Objects, kept: Viewer) -> None:
     """A page whose first events the log has lost begins at the snapshot, and says so for an offset
     before it."""

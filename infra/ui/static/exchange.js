@@ -44,7 +44,7 @@ function exchangeTiles({ exchange: it, job }) {
   const inputs = inputLinks(it.inputs, job, null);
   const known = PHASES.filter((phase) => it.reached[phase]).map((phase) => `${count(it.reached[phase])} ${WORDS[phase]}`);
   return [
-    el("p", {}, pill(it), ` ${it.label}, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),
+    el("p", {}, pill(it), " ", el("bdi", {}, brief(it.label)), `, ${count(it.partitions)} × ${count(it.subpartitions)}`, inputs.length ? " from " : "", inputs, it.released === null ? "" : `, released: ${it.released}`),
     progress(it.reached, it.partitions, true), el("p", { class: "dim", id: "known" }, known.join(" · ")),
     el("div", { class: "tiles" },
       tile("consumable now", `${count(it.consumable_now)} of ${count(it.partitions)}`, `${count(it.consumable)} so far: a partition that was made again counts again`),
@@ -147,7 +147,7 @@ function drawLives(canvas, values) {
   drawSizes(pen, width, each, thick, high, colour);
   pen.fillStyle = colour("dim");
   const step = Math.max(1, Math.ceil(14 / each));
-  for (let place = 0; place < drawn.rows.length; place += step) pen.fillText(drawn.rows[place].index, 2, place * each + Math.min(each, 15) / 2 + 4);
+  for (let place = 0; place < drawn.rows.length; place += step) pen.fillText(drawn.rows[place].index, 2, Math.max(9, place * each + Math.min(each, 15) / 2 + 4));
   pen.fillText("readers", 2, high + 15);
   pen.fillStyle = colour("read");
   pen.globalAlpha = reads.at.length > 400 ? 0.35 : 0.9;
@@ -182,6 +182,7 @@ function drawTry(a, n, later, last, bar, pen) {
 function axis(pen, x, last, bottom, colour) {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].map((s) => s * 1000);
   const step = [10, 20, 50, 100, 200, 500, ...steps].find((size) => last / size <= 10) || 86400000 * Math.ceil(last / 864000000);
+  const [unit, size] = step >= 86400000 ? ["days", 86400000] : step >= 3600000 ? ["h", 3600000] : step >= 60000 ? ["min", 60000] : ["s", 1000];
   pen.strokeStyle = colour("line");
   pen.fillStyle = colour("dim");
   for (let ms = 0; ms <= last; ms += step) {
@@ -189,7 +190,7 @@ function axis(pen, x, last, bottom, colour) {
     pen.moveTo(Math.round(x(ms)) + 0.5, 0);
     pen.lineTo(Math.round(x(ms)) + 0.5, bottom);
     pen.stroke();
-    const text = step >= 60000 ? `${ms / 60000} min` : `${ms / 1000} s`;
+    const text = `${ms / size} ${unit}`;
     if (x(ms) + pen.measureText(text).width < x(last) + RIGHT / 4) pen.fillText(text, x(ms) + 2, bottom + 14);
   }
 }
@@ -226,7 +227,7 @@ function point(event) {
   const lines = own.tries.map((n) => {
     const size = a.bytes[n] === null ? "" : `, ${count(a.rows[n])} rows, ${bytes(a.bytes[n])}`;
     const took = a.Produced[n] === null ? "" : ` in ${span(a.Produced[n] - a.AttemptStarted[n])}`;
-    return `attempt ${a.name[n]} on ${a.host[n]}${took}${size}`;
+    return `attempt ${a.name[n]} on ${brief(a.host[n], 60)}${took}${size}`;
   });
   tip(event, [`partition ${own.index}: ${WORDS[own.phase]}`, ...lines].join("\n"));
 }
@@ -254,17 +255,17 @@ async function showDetail(box, values) {
     put(box, el("p", { class: "dim" }, "Choose a partition in the picture to see its attempts, and why each was made."));
     return;
   }
-  const given = new URLSearchParams({ job, result, partition });
-  if (values.moment.offset !== null) given.set("at", values.moment.offset);
-  const answer = await fetch(`/api/partition?${given}`);
-  const { attempts, error } = await answer.json();
-  if (error || now.route.partition !== partition) return;
+  const event = box.dataset.event;
+  const given = values.moment.offset === null ? {} : { at: values.moment.offset };
+  const { attempts, error } = await ask("partition", { job, result, partition, ...given });
+  if (now.route.partition !== partition || box.dataset.event !== event) return; // a newer answer comes
+  if (error) { put(box, el("p", { class: "bad" }, error)); return; }
   const a = values.attempts;
   const time = (kind, n) => (n < 0 || a[kind][n] === null ? "" : moment(values.first_ms + a[kind][n]));
   const rows = attempts.map((each) => {
     const name = each.attempt.split("/").pop();
     const n = a.partition.findIndex((index, at) => String(index) === partition && a.name[at] === name);
-    return row(name, n < 0 ? "" : a.host[n], time("AttemptStarted", n), time("Produced", n), time("Consumable", n),
+    return row(name, words(n < 0 ? "" : a.host[n]), time("AttemptStarted", n), time("Produced", n), time("Consumable", n),
       number(n < 0 || a.rows[n] === null ? "" : count(a.rows[n])), number(n < 0 || a.bytes[n] === null ? "" : bytes(a.bytes[n])),
       words(each.reason), words(each.outcome),
       el("td", {}, each.offsets.flatMap((offset, k) => [k ? ", " : "", link(["job", job, result], { at: offset, partition }, String(offset))])));
@@ -318,7 +319,7 @@ function pointReader(event) {
 // ---- keys, slider, clock ----
 
 const goTo = (event) => want({ event: Math.max(1, event) });
-function goLive() { rewrite({ at: null }); pulse(); want({}); }
+function goLive() { now.stop?.abort(); rewrite({ at: null }); pulse(); want({}); }
 const place = () => (now.values && now.values.moment ? now.values.moment.event : null);
 
 $("slider").addEventListener("input", (event) => { goTo(Number(event.target.value)); });
@@ -347,9 +348,14 @@ addEventListener("keydown", (event) => {
   }
   if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
 });
-addEventListener("hashchange", enter);
+addEventListener("hashchange", () => { enter(); $("main").focus({ preventScroll: true }); });
 addEventListener("resize", show);
 document.addEventListener("visibilitychange", () => { connect(); if (!document.hidden) want({}); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-setInterval(() => { if (now.route.at === null && !document.hidden && performance.now() > now.again_ms) show(); }, 1000); // ages, and bars that grow
+setInterval(() => {
+  if (now.route.at !== null || document.hidden) return;
+  const job = now.values?.report && now.values.job; // heartbeats, and their end, are no events
+  if (job && job.state !== "ended" && performance.now() > now.asked_ms + BEATS_MS) want(now.again ?? {});
+  if (performance.now() > now.again_ms) show(); // ages, and bars that grow
+}, 1000);
 enter();

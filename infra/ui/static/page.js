@@ -5,6 +5,7 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const GRAPH_MAX = 60;
+const BEATS_MS = 5000; // a job at which somebody looks is asked for so often, without an event
 const DRAWING_SHARE = 10; // to draw ages and bars again takes at most this part of the time
 const PHASES = ["consumable", "writing", "again", "released", "deleted", "pending"];
 const WORDS = {
@@ -21,7 +22,7 @@ const DAYS = new Intl.DateTimeFormat("sv");
 const TIMES = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const count = (n) => NUMBERS.format(n);
 const plural = (n, word) => `${count(n)} ${word}${n === 1 ? "" : "s"}`;
-const usd = (n) => (n === 0 ? "$0" : n < 0.01 ? `$${n.toFixed(6)}` : `$${DOLLARS.format(n)}`);
+const usd = (n) => (n === 0 ? "$0" : n < 0.000001 ? "< $0.000001" : n < 0.01 ? `$${n.toFixed(6)}` : `$${DOLLARS.format(n)}`);
 
 function bytes(n) {
   if (n < 1000) return `${n} B`;
@@ -64,8 +65,27 @@ const tile = (title, value, more = "", kind = "") =>
 function put(box, ...children) {
   const active = document.activeElement;
   const key = box.contains(active) ? active.dataset.key : undefined;
-  box.replaceChildren(...children.flat().filter((child) => child !== null && child !== false));
-  if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+  const wanted = children.flat().filter((child) => child !== null && child !== false);
+  change(box, wanted.map((child) => (child instanceof Node ? child : document.createTextNode(child))));
+  if (key && !box.contains(active)) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
+}
+
+// Whatever is the same stays: what somebody presses, points at, has selected or scrolled.
+function change(box, wanted) {
+  wanted.forEach((next, at) => {
+    const node = box.childNodes[at];
+    if (!node) box.append(next);
+    else if (node.isEqualNode(next)) return;
+    else if (node.nodeName !== next.nodeName || node.dataset?.key !== next.dataset?.key) node.replaceWith(next);
+    else if (node instanceof Text) node.data = next.data;
+    else {
+      for (const { name } of [...node.attributes]) if (!next.hasAttribute(name)) node.removeAttribute(name);
+      for (const { name, value } of next.attributes) if (name !== "style") node.setAttribute(name, value);
+      node.style.cssText = next.style.cssText; // as an attribute, the policy of the page forbids it
+      change(node, [...next.childNodes]);
+    }
+  });
+  while (box.childNodes.length > wanted.length) box.lastChild.remove();
 }
 
 function link(parts, parameters, ...children) {
@@ -81,7 +101,8 @@ function table(columns, rows, empty) {
 }
 const row = (...cells) => el("tr", {}, ...cells.map((c) => (c instanceof HTMLTableCellElement ? c : el("td", {}, c))));
 const number = (text, title = null) => el("td", { class: "n", title }, text);
-const words = (text) => el("td", { class: "text" }, text);
+const brief = (text, most = 400) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const words = (text) => el("td", { class: "text", title: brief(text) === text ? null : text }, brief(text));
 
 function progress(reached, total, wide = false) {
   const parts = PHASES.filter((phase) => reached[phase]);
@@ -96,7 +117,9 @@ function progress(reached, total, wide = false) {
 
 // ---- where we are ----
 
-const now = { route: null, values: null, text: "", ahead_ms: 0, busy: false, again: null, view: null, again_ms: 0 };
+const now = {
+  route: null, values: null, ahead_ms: 0, busy: false, stop: null, again: null, view: null, again_ms: 0, asked_ms: 0,
+};
 const serverNow = () => Date.now() + now.ahead_ms;
 
 function address(parts, parameters = {}) {
@@ -107,9 +130,12 @@ function address(parts, parameters = {}) {
 
 function here() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [page, job, result] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const plain = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
+  const [page, job, result] = path.split("/").filter(Boolean).map(plain);
   const given = new URLSearchParams(query || "");
-  return { masters: page === "masters", job: job || null, result: result || null, at: given.get("at"), partition: given.get("partition") };
+  const [at, partition] = [given.get("at"), given.get("partition")];
+  return page === "masters" ? { masters: true, job: null, result: null, at: null, partition: null }
+    : { masters: false, job: job || null, result: result || null, at, partition };
 }
 
 const partsOf = (route) => (route.masters ? ["masters"] : route.job ? ["job", route.job, ...(route.result ? [route.result] : [])] : []);
@@ -134,14 +160,14 @@ function showPath() {
 function enter() {
   now.route = here();
   now.values = null;
-  now.text = "";
   now.view = now.route.result ? exchangeView() : now.route.job ? jobView() : now.route.masters ? mastersView() : jobsView();
-  put($("main"), el("p", { class: "dim" }, "Reading the log …"));
+  $("main").replaceChildren(el("p", { class: "dim" }, "Reading the log …"));
   $("moment").hidden = !now.route.job;
   $("tip").hidden = true;
   showPath();
   const route = now.route;
   if (stream) stream.close();
+  now.stop?.abort();
   want({}).finally(() => { if (route === now.route) connect(); });
 }
 
@@ -160,19 +186,22 @@ function source(more) {
 function problem(text) {
   $("problem").textContent = text;
   $("problem").hidden = !text;
+  pulse();
 }
 
 async function want(more) {
   if (now.busy) { now.again = more; return; }
   now.busy = true;
+  now.asked_ms = performance.now();
+  now.stop = new AbortController();
   const route = now.route;
   try {
-    const answer = await fetch(source(more));
+    const answer = await fetch(source(more), { signal: now.stop.signal });
     const text = await answer.text();
     if (route === now.route) take(answer, text, more);
   } catch (error) {
     if (error instanceof TypeError) problem("The server does not answer.");
-    else throw error;
+    else if (error.name !== "AbortError") throw error;
   } finally {
     now.busy = false;
     if (now.again !== null) { const next = now.again; now.again = null; want(next); }
@@ -184,7 +213,7 @@ function take(answer, text, more) {
     let reason = text;
     try { reason = JSON.parse(text).error; } catch { /* plain text */ }
     problem(reason);
-    if (!now.values) put($("main"));
+    if (!now.values) $("main").replaceChildren();
     return;
   }
   problem("");
@@ -193,15 +222,14 @@ function take(answer, text, more) {
   if (at ? at.live : true) now.ahead_ms = (at ? at.now_ms : now.values.now_ms) - Date.now();
   if (more.event && at) rewrite({ at: at.offset });
   show();
+  if (at && now.again === null) $("slider").value = at.event; // nobody has moved it on
 }
 
 function show() {
   if (!now.values) return;
-  const chosen = getSelection();
-  if (!chosen.isCollapsed && $("main").contains(chosen.anchorNode)) return; // somebody is copying
   const began = performance.now();
   if (now.values.moment) showMoment(now.values.moment);
-  if (!$("main").contains(now.view.boxes[0])) put($("main"), ...now.view.boxes);
+  if (!$("main").contains(now.view.boxes[0])) $("main").replaceChildren(...now.view.boxes);
   now.view.show(now.values);
   void $("main").offsetHeight; // lay it out now: that is most of the time for a thousand jobs
   const ended = performance.now();
@@ -236,7 +264,7 @@ function connect() {
   mine.onmessage = (message) => {
     const news = JSON.parse(message.data);
     if (news.error) problem(news.error);
-    else if (!now.values || !now.values.moment || news.events !== now.values.moment.events) want({});
+    else if (!$("problem").hidden || !now.values || !now.values.moment || news.events !== now.values.moment.events) want(now.again ?? {});
   };
   mine.onerror = () => {
     connected = false;
@@ -247,9 +275,9 @@ function connect() {
 }
 
 function pulse() {
-  const past = now.route && now.route.at !== null;
-  $("pulse").className = connected ? (past ? "" : "live") : "lost";
-  $("pulse").textContent = connected ? (past ? "in the past" : "live") : "not connected";
+  const past = now.route && now.route.at !== null, well = $("problem").hidden;
+  $("pulse").className = connected && well ? (past ? "" : "live") : "lost";
+  $("pulse").textContent = !connected ? "not connected" : !well ? "no answer" : past ? "in the past" : "live";
 }
 
 // ---- the list of jobs ----
@@ -387,7 +415,7 @@ function exchangeGraph({ report, job }) {
     return depths.get(name);
   };
   for (const name of known.keys()) (columns[depth(name)] ||= []).push(name);
-  const [wide, high, gap, air] = [184, 46, 48, 14];
+  const [wide, high, gap, air] = [184, 61, 48, 14];
   for (const [x, names] of columns.entries()) names.forEach((name, y) => places.set(name, [12 + x * (wide + gap), 12 + y * (high + air)]));
   const width = columns.length * (wide + gap) - gap + 24;
   const height = Math.max(...columns.map((names) => names.length)) * (high + air) - air + 24;
@@ -401,13 +429,16 @@ function exchangeGraph({ report, job }) {
     const href = address(["job", job.job, each.result], { at: now.route.at });
     const part = (each.reached.consumable || 0) + (each.reached.released || 0) + (each.reached.deleted || 0);
     const colour = each.again ? "--lost" : each.released !== null ? "--released" : each.complete ? "--consumable" : "--writing";
-    const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+    const { registered, ResultComplete: whole, read_first: first, read_last: last } = each.times;
+    const took = [whole === undefined || registered === undefined ? "" : `written in ${span(whole - registered)}`,
+      last === undefined ? "" : `read in ${span(last - first)}`].filter(Boolean).join(", ");
     return svg("a", { href, "data-key": `node ${href}`, "aria-label": `exchange ${each.result}` },
       svg("title", {}, `${each.result} ${each.label}`),
       svg("rect", { x, y, width: wide, height: high, rx: 6, fill: "var(--over)", stroke: `var(${colour})`, "stroke-width": 1.5 }),
       svg("rect", { x: x + 8, y: y + high - 9, width: Math.max(0, (wide - 16) * part / Math.max(1, each.partitions)), height: 4, rx: 2, fill: `var(${colour})` }),
-      svg("text", { x: x + 8, y: y + 16 }, short(`${each.result} ${each.label}`, 25)),
-      svg("text", { x: x + 8, y: y + 31, class: "dim" }, short(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 29)));
+      svg("text", { x: x + 8, y: y + 16 }, brief(`${each.result} ${each.label}`, 25)),
+      svg("text", { x: x + 8, y: y + 31, class: "dim" }, brief(`${count(each.rows)} rows, ${bytes(each.stored_bytes)}`, 29)),
+      svg("text", { x: x + 8, y: y + 46, class: "dim" }, took));
   });
   return [title, el("div", { class: "graph" }, svg("svg", { width, height, role: "group", "aria-label": "Graph of exchanges" }, ...edges, ...nodes))];
 }
@@ -461,32 +492,4 @@ function notableList({ notable, job }) {
 function masterList({ authors }) {
   const rows = authors.map((each) => row(words(each.by), number(count(each.decisions)), number(count(each.first)), number(count(each.last)), moment(each.time_ms)));
   return [el("h2", {}, "Who has decided"), table([["master"], ["decisions", "n"], ["first", "n"], ["last", "n"], ["time of the last"]], rows, "Nobody yet.")];
-}
-
-async function showFsck(button, box) {
-  button.disabled = true;
-  put(box, el("p", { class: "dim" }, "reading the log and listing the objects of this job …"));
-  try {
-    const answer = await fetch(`/api/fsck?${new URLSearchParams({ job: now.route.job })}`);
-    const { clean, lines, error } = await answer.json();
-    if (error) { put(box, el("p", { class: "bad" }, error)); return; }
-    const verdict = `${lines.pop()}, compared at ${moment(serverNow())}`;
-    put(box, el("p", { class: clean ? "complete" : "bad" }, `${clean ? "✓ " : ""}${verdict}`),
-      lines.length ? el("pre", { class: "scroll" }, lines.join("\n")) : null);
-  } finally { button.disabled = false; }
-}
-
-async function showAudit(box) {
-  put(box, "verifying …");
-  const { job, at } = now.route;
-  const answer = await fetch(`/api/audit?${new URLSearchParams(at === null ? { job } : { job, at })}`);
-  const { audits, error } = await answer.json();
-  if (error) { put(box, el("span", { class: "bad" }, error)); return; }
-  put(box, audits.map((each) => {
-    const counts = `${plural(each.facts, "fact")}, ${plural(each.decisions, "decision")}, ${each.due ? count(each.due) : "none"} still due`;
-    if (!each.whole) return el("span", { class: "bad" }, "The first events and the snapshot are gone: not verified.");
-    if (each.violation) return el("span", { class: "bad" }, `offset ${each.offset}: ${each.violation}`);
-    const from = each.start === null ? "" : `, from the snapshot at offset ${each.start} on`;
-    return el("span", { class: "complete" }, `✓ every decision follows from its facts: ${counts}${from}`);
-  }));
 }
