@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from importlib import import_module
+
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import functions as F
@@ -51,4 +55,39 @@ def test_spark_forgets_the_jobs_of_queries() -> None:
             SYSTEM_CLOCK.sleep_s(deadline.poll_s)
         assert scheduler.activeQueryToJobs().isEmpty()
     finally:
+        spark.stop()
+
+
+class StuckListener:
+    """A listener of Spark's that waits for a while when a task has ended."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return self._wait if name == "onTaskEnd" else lambda *_: None
+
+    def _wait(self, event: object) -> None:
+        self.ended.wait(60)
+
+    class Java:
+        implements = ("org.apache.spark.scheduler.SparkListenerInterface",)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_listener_that_is_stuck() -> None:
+    """A slow listener of the user's stops nobody from attaching, from queries and from reports."""
+    conf = {"spark.headgate.sql.enabled": "true"}
+    spark, listener = build_session(real_place(), "local[2]", **conf), StuckListener()
+    try:
+        context = spark.sparkContext
+        import_module("pyspark.java_gateway").ensure_callback_server_started(context._gateway)
+        context._jsc.sc().addSparkListener(listener)
+        context.parallelize(range(2), 2).count()
+        with attach(spark) as hg:
+            assert len(spark.range(9).selectExpr("id % 3 k").groupBy("k").count().collect()) == 3
+            assert len(hg.report().results) == 1
+    finally:
+        listener.ended.set()
         spark.stop()
