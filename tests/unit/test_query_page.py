@@ -10,8 +10,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from headgate.connectors.spark.jvm.pages import query_page
-from headgate.connectors.spark.jvm.pages.plan_tree import PlanTree
+from headgate.connectors.spark.jvm.pages.plan_tree import PlanTree, States
 from headgate.connectors.spark.jvm.pages.query_page import QueryPage, call_site
+from headgate.control.errors import Invalid
 
 
 def test_ends_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +28,35 @@ def test_ends_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
         QueryPage(spark, dict, is_read=True)._end_later(0, "")
     assert 0.1 < sum(slept) < 0.3
     assert posted.count("SQLExecutionEnd") == 10
+
+
+def test_a_job_that_was_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query ends on the page also if its job is closed while it runs."""
+
+    def closed() -> States:
+        raise Invalid("the job is not registered with this master")
+
+    posted: list[str] = []
+    monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
+    page = QueryPage(MagicMock(), closed, is_read=True)
+    with page:
+        page._number = 1
+    assert ["DriverAccumUpdates", "SQLExecutionEnd"] == posted
+
+
+def test_a_plan_that_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query ends on the page also if its plan is too deep for Python."""
+
+    def too_deep(page: QueryPage) -> None:
+        raise RecursionError
+
+    posted: list[str] = []
+    monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
+    monkeypatch.setattr(QueryPage, "_show_all", too_deep)
+    page = QueryPage(MagicMock(), dict)
+    with page:
+        page._number, page._is_stale = 1, True
+    assert ["SQLExecutionEnd"] == posted
 
 
 def test_threads_that_share_properties_show_nothing() -> None:

@@ -95,7 +95,7 @@ class QueryPage:
         with self._unshown("the end of a query"):
             failed = "" if is_well else self._hide(f"{type(error).__name__}: {error}")
             ended = SYSTEM_CLOCK.now_ms(), failed  # without a text, a failed job would count
-            if self._is_read and not self._plan.is_read(self._results()):
+            if self._is_read and not self._plan.is_read(self._states()):
                 self._spark.later(self._end_later, *ended)
             else:
                 self._end(*ended)
@@ -106,17 +106,24 @@ class QueryPage:
         with self._unshown("the end of a query"):
             for _ in range(_LOOKS):
                 is_late = SYSTEM_CLOCK.now_ms() >= at_ms + _LOOKS * _LOOK_MS
-                if is_late or self._plan.is_read(self._results()):
+                if is_late or self._plan.is_read(self._states()):
                     break
                 SYSTEM_CLOCK.sleep_s(_LOOK_MS / 1000)
             self._end(at_ms, failed)
 
     def _end(self, at_ms: int, failed: str) -> None:
-        if self._is_stale:
-            self._show_all()
-        values = self._plan.values(self._results())
-        self._post("DriverAccumUpdates", self._number, accumUpdates=values)
+        with self._unshown("the numbers of a query"):
+            if self._is_stale:
+                self._show_all()
+            values = self._plan.values(self._states())
+            self._post("DriverAccumUpdates", self._number, accumUpdates=values)
         self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
+
+    def _states(self) -> States:
+        """Return the results as far as they are known: none when the job was closed meanwhile."""
+        with contextlib.suppress(HeadgateError):
+            return self._results()
+        return {}
 
     def leave(self) -> None:
         """Let this thread start jobs that do not belong to the query. Do nothing if it has left."""
@@ -189,7 +196,7 @@ class QueryPage:
         """Go on after an error. Plans may be too deep for JSON, and Spark may have stopped."""
         try:
             yield
-        except (Py4JError, LookupError, OSError, RecursionError, HeadgateError) as exc:
+        except (Py4JError, LookupError, OSError, RecursionError) as exc:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
