@@ -18,11 +18,13 @@ from headgate import attach
 
 from .conftest import Place, build_session
 
+SECRET = "opensesame"
 QUERY = "select n, sum(v) s from orders join names using (k) group by n order by n"
 ACTIONS: dict[str, Callable[[DataFrame, str], Any]] = {
     "collect": lambda df, folder: df.collect(),
     "toPandas": lambda df, folder: df.toPandas(),
     "toLocalIterator": lambda df, folder: list(df.toLocalIterator()),
+    "rdd": lambda df, folder: df.rdd.count(),
     "parquet": lambda df, folder: df.write.parquet(folder),
 }
 
@@ -55,9 +57,17 @@ def main(folder: Path) -> None:
         before = len(hg.results())
         hg.repartition(spark.table("orders"), 3, "k").collect()
         queries["repartition"] = [each.result for each in hg.results()[before:]]
+        before = len(hg.results())
+        _pairs(spark).collect()
+        queries["collect, of pairs"] = [each.result for each in hg.results()[before:]]
+        for _ in _query(spark).toLocalIterator():
+            break
         wrong = spark.range(9).selectExpr("if(id < 5, id, raise_error('wrong')) k")
         with suppress(SparkRuntimeException):
             wrong.groupBy("k").count().collect()
+        spark.conf.set("spark.sql.redaction.string.regex", SECRET)
+        spark.sparkContext.setJobDescription(f"with the password {SECRET}")
+        _query(spark).collect()
         report = hg.report()
         print(
             json.dumps(
@@ -74,6 +84,12 @@ def main(folder: Path) -> None:
 
 def _query(spark: SparkSession) -> DataFrame:
     return spark.sql(QUERY)
+
+
+def _pairs(spark: SparkSession) -> DataFrame:
+    """Return a function of groups of two sides, which the tasks that read both exchanges call."""
+    orders, names = (spark.table(name).groupBy("k") for name in ("orders", "names"))
+    return orders.cogroup(names).applyInPandas(lambda left, _: left[["k"]].head(1), "k long")
 
 
 def _views(spark: SparkSession) -> None:

@@ -214,3 +214,22 @@ def test_rows_that_cannot_be_combined_are_read_as_they_are(
     assert placed(out) == placed(df.repartition(SUBPARTITIONS, "k"))
     hg.release(out)
     assert_is_clean(hg)
+
+
+def test_a_query_whose_combining_has_failed(
+    hg: Headgate, df: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Spark's SQL page the query has not failed, although one of its jobs has."""
+    context: Any = df.sparkSession.sparkContext
+
+    def failing(_: CombineStage) -> list[int]:
+        context.parallelize([0], 1).foreach(lambda zero: 1 // zero)
+        raise AssertionError("has not failed")
+
+    monkeypatch.setattr(CombineStage, "run", failing)
+    monkeypatch.setattr(exchange, "choose", partial(_chosen, Way(1, 1)))
+    hg.release(hg.repartition(df, SUBPARTITIONS, "k"))
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    shown = df.sparkSession._jsparkSession.sharedState().statusStore().executionsList().last()
+    assert "FAILED" in shown.jobs().mkString()
+    assert "COMPLETED" == shown.executionStatus()

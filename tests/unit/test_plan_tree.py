@@ -52,6 +52,33 @@ def test_an_exchange_that_nobody_scans_is_shown() -> None:
     assert shown(tree)[-2:] == ["   Headgate exchange 1-01", "      Range"]
 
 
+def test_tasks_that_read_several_results() -> None:
+    """A scan of several results has the stages of all of them below it."""
+    tree = PlanTree()
+    for result in ("1-01", "1-02"):
+        tree.stage(result, "hash", node("Range"))
+    tree.last(node("Scan Headgate 1-01 1-02-combined"))
+    assert [line.strip() for line in shown(tree)] == [
+        "Scan Headgate 1-01 1-02-combined",
+        "Headgate exchange 1-01",
+        "Range",
+        "Headgate exchange 1-02-combined",
+        "Headgate exchange 1-02",
+        "Range",
+    ]
+
+
+def test_boxes_have_one_child() -> None:
+    """Spark's page draws only the first child of a box of fused operators, so what nobody scans is
+    below the first operator inside, and is drawn outside of the box."""
+    tree = PlanTree()
+    tree.stage("1-01", "hash", node("Range"))
+    tree.last(node("WholeStageCodegen (1)", node("Sort", node("Project"))))
+    (sort,) = tree.tree()["children"]
+    assert ["Project", "InputAdapter"] == [below["nodeName"] for below in sort["children"]]
+    assert shown(tree)[-2:] == ["      Headgate exchange 1-01", "         Range"]
+
+
 def test_a_combined_result_is_above_the_result_that_it_combines() -> None:
     """A scan of combined objects shows both results."""
     tree = PlanTree()

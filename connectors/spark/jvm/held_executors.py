@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from ..report import Hold
 from .bridge import Jvm
+from .scheduler import await_listeners
 
 _SETTINGS = "org.apache.spark.internal.config.package"
 _FOREVER_S = 2**31 - 1  # Spark's default for cached partitions; that for shuffles is longer
@@ -26,7 +27,7 @@ def holds(spark: SparkSession, jvm: Jvm) -> tuple[Hold, ...]:
     core = spark.sparkContext._jsc.sc()
     if not (limits := hold_limits(spark, jvm)):
         return ()
-    core.listenerBus().waitUntilEmpty()
+    await_listeners(core)
     numbers = {"native shuffle": _shuffles(core, jvm), "cached partition": _partitions(core)}
     counted = (replace(limit, number=numbers[limit.what]) for limit in limits)
     return tuple(hold for hold in counted if hold.number)

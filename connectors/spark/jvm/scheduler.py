@@ -36,11 +36,18 @@ def session_name(spark: SparkSession) -> str:
 def ended_jobs(spark: SparkSession) -> Iterator[Any]:
     """Yield the jobs that have ended, from the store that Spark's web pages show."""
     core = spark.sparkContext._jsc.sc()
-    core.listenerBus().waitUntilEmpty()
+    await_listeners(core)
     jobs = core.statusStore().jobsList(None)
     for at in range(jobs.size()):
         if (job := jobs.apply(at)).status().name() != "RUNNING":
             yield job
+
+
+def await_listeners(core: Any) -> None:
+    """Wait until Spark's stores have all events so far, but no longer than Spark waits: a listener
+    of the user's may be slow."""
+    with suppress(Py4JJavaError):
+        core.listenerBus().waitUntilEmpty()
 
 
 def native_jobs(spark: SparkSession, known: Container[int]) -> Iterator[NativeJob]:

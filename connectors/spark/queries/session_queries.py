@@ -244,7 +244,7 @@ class SessionQueries:
     @contextmanager
     def _keeping(self, df: DataFrame, collected: bool, refusal: str) -> Iterator[DataFrame]:
         """Run a query whose stored rows stay until nothing in Spark can read them any more."""
-        with self._instead(df, collected, refusal) as out:
+        with self._instead(df, collected, refusal, is_read=False) as out:
             try:
                 yield out
             finally:
@@ -253,10 +253,16 @@ class SessionQueries:
 
     @contextmanager
     def _instead(
-        self, df: DataFrame, collected: bool, refusal: str, is_new: bool = False
+        self,
+        df: DataFrame,
+        collected: bool,
+        refusal: str,
+        is_new: bool = False,
+        is_read: bool = True,
     ) -> Iterator[DataFrame]:
-        """Yield the DataFrame to run for a query: the query itself where Spark has to run it."""
-        with self.in_use.query(), self._exchanger.page(is_read=True) as page:
+        """Yield the DataFrame to run for a query: the query itself where Spark has to run it. Take
+        `is_read` if its rows are read inside."""
+        with self.in_use.query(), self._exchanger.page(is_read) as page:
             out, reasons = self._try_offload(df, page, collected, refusal, is_new)
             with accounted(self._exchanger.spark.sparkContext) if reasons else nullcontext():
                 yield out

@@ -12,8 +12,9 @@ from typing import Any
 from .....control.ids import ResultId
 from .....control.model.state import ResultState
 
-_SCANS = "Scan Headgate "  # the name of a result follows
+_SCANS = "Scan Headgate "  # the names of results follow
 _COMBINED = "-combined"
+_BOX = "WholeStageCodegen"  # Spark's page draws its first child only
 _APART = "InputAdapter"  # what is below it is drawn outside of the box of its parent
 _PARTITIONS_MAX = 1_000  # for more, Spark's page would add them up too slowly
 _METRICS = (
@@ -54,7 +55,11 @@ class PlanTree:
         if root is None and len(others) == 1:
             return others[0]
         root = root or _node("Headgate", "the last stage is planned when its exchanges are done")
-        return {**root, "children": [*root["children"], *others]}
+        top = root
+        while top["nodeName"].startswith(_BOX):
+            (top,) = top["children"]
+        top["children"] += [_node(_APART, "", each) for each in others]
+        return root
 
     def values(self, results: States) -> list[tuple[int, int]]:
         """Return the values of all metrics, each with the number of the metric."""
@@ -79,9 +84,9 @@ class PlanTree:
         """Return a node with the exchanges that it scans. Take their stages out of `left`."""
         children = [self._grown(child, left) for child in node["children"]]
         if node["nodeName"].startswith(_SCANS):
-            result = node["nodeName"].removeprefix(_SCANS)
-            if result.removesuffix(_COMBINED) in left:
-                children.append(_node(_APART, "", self._exchange(result, left)))
+            for result in node["nodeName"].removeprefix(_SCANS).split():
+                if result.removesuffix(_COMBINED) in left:
+                    children.append(_node(_APART, "", self._exchange(result, left)))
         return {**node, "children": children}
 
     def _exchange(self, result: str, left: dict[str, tuple[str, Node]]) -> Node:

@@ -10,17 +10,19 @@ Guarantees that an error of all this changes nothing but the page.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
 import pyspark
+from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -41,15 +43,17 @@ _NUMBERS = "org.apache.spark.sql.execution.SQLExecution"
 _NUMBER, _ROOT = "spark.sql.execution.id", "spark.sql.execution.root.id"
 _SHORT, _LONG = "callSite.short", "callSite.long"
 _FRAMES_MAX = 20
-_LOOKS, _LOOK_S = 20, 0.01
-_LIBRARIES = (str(Path(__file__).parents[4]), str(Path(pyspark.__file__).parent))
+_LOOKS, _LOOK_MS = 20, 10
+_LIBRARIES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[4], *pyspark.__path__))
+_PASSED = (*_LIBRARIES, contextlib.__file__, functools.__file__)
 _within = threading.local()
 """Its `pages` are those of the queries that the thread runs, the innermost last."""
 
 
 class QueryPage:
     """A query on Spark's SQL page. It is not shown before `begin`. Inside of its context, the jobs
-    of the thread have the user's line as their call site."""
+    of the thread have the user's line as their call site. Threads that share the local properties
+    of their jobs show nothing."""
 
     def __init__(
         self, spark: SparkSession, results: Callable[[], States], is_read: bool = False
@@ -69,6 +73,8 @@ class QueryPage:
         self._properties: Any = None
 
     def __enter__(self) -> Self:
+        if not self._spark.is_pinned:
+            return self
         self._before = self._spark.context.getLocalProperties()
         self._properties = self._before.clone()
         self._properties.setProperty(_SHORT, self._site[0])
@@ -79,34 +85,45 @@ class QueryPage:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
-        """End the query on the page, with the volumes of its exchanges so far."""
+        """End the query on the page, with the volumes of its exchanges so far. A caller that wants
+        no more rows is no failure."""
         self.leave()
         if self._number < 0:
             return
-        failed = self._hide(f"{type(error).__name__}: {error}") if error else None
-        ended = SYSTEM_CLOCK.now_ms(), failed
+        self._spark.forget_jobs(self._number)
+        is_well = error is None or isinstance(error, GeneratorExit)
         with self._unshown("the end of a query"):
-            if self._is_read and not self._plan.is_read(self._results()):
+            failed = "" if is_well else self._hide(f"{type(error).__name__}: {error}")
+            ended = SYSTEM_CLOCK.now_ms(), failed  # without a text, a failed job would count
+            if self._is_read and not self._plan.is_read(self._states()):
                 self._spark.later(self._end_later, *ended)
             else:
                 self._end(*ended)
 
-    def _end_later(self, at_ms: int, failed: str | None) -> None:
+    def _end_later(self, at_ms: int, failed: str) -> None:
         """End the query when all exchanges are read, but wait no longer than it may take the master
         to hear of the last readers: a query with a limit reads less."""
         with self._unshown("the end of a query"):
             for _ in range(_LOOKS):
-                if self._plan.is_read(self._results()):
+                is_late = SYSTEM_CLOCK.now_ms() >= at_ms + _LOOKS * _LOOK_MS
+                if is_late or self._plan.is_read(self._states()):
                     break
-                SYSTEM_CLOCK.sleep_s(_LOOK_S)
+                SYSTEM_CLOCK.sleep_s(_LOOK_MS / 1000)
             self._end(at_ms, failed)
 
-    def _end(self, at_ms: int, failed: str | None) -> None:
-        if self._is_stale:
-            self._show_all()
-        values = self._plan.values(self._results())
-        self._post("DriverAccumUpdates", self._number, accumUpdates=values)
+    def _end(self, at_ms: int, failed: str) -> None:
+        with self._unshown("the numbers of a query"):
+            if self._is_stale:
+                self._show_all()
+            values = self._plan.values(self._states())
+            self._post("DriverAccumUpdates", self._number, accumUpdates=values)
         self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
+
+    def _states(self) -> States:
+        """Return the results as far as they are known: none when the job was closed meanwhile."""
+        with contextlib.suppress(HeadgateError):
+            return self._results()
+        return {}
 
     def leave(self) -> None:
         """Let this thread start jobs that do not belong to the query. Do nothing if it has left."""
@@ -127,11 +144,12 @@ class QueryPage:
         with self._unshown("a query"):
             number = self._spark.number()
             root = self._properties.getProperty(_ROOT)
+            described = self._properties.getProperty(DESCRIPTION)
             self._post(
                 "SQLExecutionStart",
                 number,
                 rootExecutionId=int(root or number),
-                description=self._properties.getProperty(DESCRIPTION) or self._site[0],
+                description=hide(described) if described else self._site[0],
                 details=self._site[1],
                 physicalPlanDescription="",
                 sparkPlanInfo=self._plan.tree(),
@@ -178,7 +196,7 @@ class QueryPage:
         """Go on after an error. Plans may be too deep for JSON, and Spark may have stopped."""
         try:
             yield
-        except (Py4JError, LookupError, OSError, RecursionError, HeadgateError) as exc:
+        except (Py4JError, LookupError, OSError, RecursionError) as exc:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
@@ -206,7 +224,7 @@ def _pages() -> list[QueryPage]:
 def call_site() -> tuple[str, str]:
     """Return the user's call of Headgate or PySpark with its line, and the lines that led to it."""
     called, frame = "Headgate", sys._getframe()
-    while frame.f_back and frame.f_code.co_filename.startswith((*_LIBRARIES, contextlib.__file__)):
+    while frame.f_back and frame.f_code.co_filename.startswith(_PASSED):
         if frame.f_code.co_filename.startswith(_LIBRARIES):
             called = frame.f_code.co_name
         frame = frame.f_back
@@ -222,11 +240,13 @@ class _Core:
 
     def __init__(self, context: SparkContext) -> None:
         self.context: Any = context._jsc.sc()
+        self.is_pinned = isinstance(context._gateway, ClientServer)
+        """True if each thread has a thread of the JVM, with local properties, to itself."""
         self._jvm = Jvm(context)
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def later(self, end: Callable[[int, str | None], None], *ended: Any) -> None:
+    def later(self, end: Callable[[int, str], None], *ended: Any) -> None:
         """Call a function in a thread of its own."""
         with self._lock:
             self._later = self._later or ThreadPoolExecutor(1, "headgate-pages")
@@ -239,15 +259,15 @@ class _Core:
                 self._later.shutdown()
             self._later = None
 
-    @cached_property
+    @functools.cached_property
     def bus(self) -> Any:
         return self.context.listenerBus()
 
-    @cached_property
+    @functools.cached_property
     def protocol(self) -> Any:
         return self._jvm.only(_JSON)
 
-    @cached_property
+    @functools.cached_property
     def mapper(self) -> Any:
         return self.protocol.mapper()
 
@@ -260,7 +280,12 @@ class _Core:
         numbers = self._jvm.only(_NUMBERS)
         return int(self._jvm.static(_METHODS).invokeMethod(numbers, True, "nextExecutionId"))
 
+    def forget_jobs(self, number: int) -> None:
+        """Let Spark forget the jobs of an execution, with their RDDs. Spark before 4.3 has none."""
+        with contextlib.suppress(Py4JError):
+            self.context.dagScheduler().cleanupQueryJobs(number)
 
-@lru_cache(maxsize=4)
+
+@functools.lru_cache(maxsize=1)  # else the JVM keeps contexts that have stopped
 def _core(context: SparkContext) -> _Core:
     return _Core(context)
