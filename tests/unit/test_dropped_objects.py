@@ -22,7 +22,8 @@ def wait_until_empty(dropped: DroppedObjects) -> None:
 
 
 def test_dropped_objects_go_together() -> None:
-    """Objects that were dropped within a moment are released by one call; py4j gets the rest."""
+    """Objects that were dropped within a moment are released by one call; py4j gets the rest. As
+    many as the call itself has dropped wait for others, so that an idle session makes no calls."""
     queue: deque[Any] = deque()
     released: list[list[str]] = []
     dropped = DroppedObjects(queue, SimpleNamespace(removeAll=released.append), UTIL)
@@ -30,10 +31,14 @@ def test_dropped_objects_go_together() -> None:
         dropped.appendleft(("client", name))
     dropped.appendleft("end of the worker")
     wait_until_empty(dropped)
-    dropped.appendleft(("client", "o4"))
+    for name in ("o4", "o5"):
+        dropped.appendleft(("client", name))
+    SYSTEM_CLOCK.sleep_s(0.5)
+    assert [["o1", "o2", "o3"]] == released
+    dropped.appendleft(("client", "o6"))
     wait_until_empty(dropped)
     SYSTEM_CLOCK.sleep_s(0.1)
-    assert [["o1", "o2", "o3"], ["o4"]] == released
+    assert [["o1", "o2", "o3"], ["o4", "o5", "o6"]] == released
     assert ["end of the worker"] == list(queue)
 
 
@@ -45,7 +50,8 @@ def test_py4j_goes_on_when_the_jvm_refuses() -> None:
         raise Py4JError("the JVM has ended")
 
     dropped = DroppedObjects(queue, SimpleNamespace(removeAll=refuse), UTIL)
-    dropped.appendleft(("client", "o1"))
+    for name in ("o1", "o2", "o3"):
+        dropped.appendleft(("client", name))
     dropped._thread.join(LIMIT_S)
-    dropped.appendleft(("client", "o2"))
-    assert [("client", "o2")] == list(queue)
+    dropped.appendleft(("client", "o4"))
+    assert [("client", "o4")] == list(queue)

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from ....control.clock import SYSTEM_CLOCK
 
 _WAIT_S = 0.2
+_OWN = 2  # objects that a call makes and drops itself: they alone are no reason for another call
 _KEPT = (ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID)  # Python can get them by name again
 
 
@@ -46,7 +47,8 @@ class DroppedObjects:
         with suppress(Py4JError, OSError):  # the JVM has ended
             while True:
                 SYSTEM_CLOCK.sleep_s(_WAIT_S)
-                if names := [self._dropped.popleft() for _ in range(len(self._dropped))]:
+                if (count := len(self._dropped)) > _OWN:
+                    names = [self._dropped.popleft() for _ in range(count)]
                     self._bound.removeAll(self._names_of(self._words(" ".join(names))))
 
 
