@@ -41,6 +41,7 @@ from .tasks.shipping import cause, probe, ship
 from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
+_PINNED = "PYSPARK_PIN_THREAD"
 _SPARKS_BAR = "spark.ui.showConsoleProgress"
 
 
@@ -64,6 +65,7 @@ def attach_session(
     with QueryPage(spark, dict):
         _require_headgate(spark)
     _hint_at_sockets(spark)
+    _hint_at_threads()
     limits = _limits_of(context, settings.limits)
     services = open_services(replace(settings, limits=limits), job, local, str(context.master))
     try:
@@ -205,6 +207,13 @@ def _hint_at_sockets(spark: SparkSession) -> None:
             "%s is off: a Python task costs about 50 ms instead of 15; set it when the "
             "session is built",
             SOCKETS,
+        )
+
+
+def _hint_at_threads() -> None:
+    if not is_true(os.environ.get(_PINNED, "true")):
+        _LOG.warning(
+            "%s=false: queries that run side by side may end each other; unset it", _PINNED
         )
 
 

@@ -161,3 +161,18 @@ def test_the_processes_of_an_executor_share_files(
     limits = attach._limits_of(context, Limits())
     assert (limits.readers, limits.executors) == (8, executors)
     assert limits.files is files
+
+
+@pytest.mark.parametrize(("pinned", "warned"), [(None, False), ("true", False), ("false", True)])
+def test_threads_that_are_shared(
+    pinned: str | None,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A warning says that queries may end each other where threads share their jobs' properties."""
+    monkeypatch.delenv("PYSPARK_PIN_THREAD", raising=False)
+    if pinned is not None:
+        monkeypatch.setenv("PYSPARK_PIN_THREAD", pinned)
+    attach._hint_at_threads()
+    assert warned == ("PYSPARK_PIN_THREAD=false" in caplog.text)
