@@ -42,6 +42,7 @@ from .versions import SOCKETS, version_of
 
 _LOG = logging.getLogger("headgate")
 _SPARKS_BAR = "spark.ui.showConsoleProgress"
+_TASKS_MEMORY = "spark.executor.pyspark.memory"
 
 
 def attach_session(
@@ -89,8 +90,10 @@ def _log_from(level: str) -> None:
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:
     """Return the limits with the number of tasks and executors that Spark runs side by side. Their
-    processes write no files if Spark is to encrypt its own."""
+    processes write no files if Spark is to encrypt its own, and map none if it limits their
+    memory."""
     slots, conf = context.defaultParallelism, context.getConf()
+    limits = replace(limits, maps=conf.get(_TASKS_MEMORY, None) is None)
     if is_true(conf.get(ENCRYPTED)):
         return replace(limits, readers=slots, executors=slots)
     cores = int(conf.get("spark.executor.cores", "1"))

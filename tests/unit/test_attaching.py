@@ -151,13 +151,16 @@ def test_a_number_beyond_all_clients_is_refused() -> None:
         ("yarn", {}, 8, True),
         ("k8s://https://host", {"spark.executor.cores": "3"}, 3, True),
         ("local[8]", {"spark.io.encryption.enabled": "TRUE"}, 8, False),
+        ("local[8]", {"spark.executor.pyspark.memory": "2g"}, 1, True),
     ],
 )
 def test_the_processes_of_an_executor_share_files(
     master: str, conf: dict[str, str], executors: int, files: bool
 ) -> None:
-    """They write none if Spark is to encrypt its own files."""
+    """They write none if Spark is to encrypt its own files, and map none if it limits their
+    memory."""
     context: Any = SimpleNamespace(master=master, defaultParallelism=8, getConf=lambda: conf)
     limits = attach._limits_of(context, Limits())
     assert (limits.readers, limits.executors) == (8, executors)
     assert limits.files is files
+    assert limits.merges is (files and "spark.executor.pyspark.memory" not in conf)
