@@ -79,11 +79,12 @@ def attach_session(
 
 def _log_from(level: str) -> None:
     """Let this process show its lines from a level on: where the application shows its own, or on
-    stderr if it has set up no logging."""
+    stderr as long as it has set up no logging."""
     logger = logging.getLogger("headgate")
     logger.setLevel(level)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
+        handler.addFilter(lambda _: not logging.root.handlers)  # which may come later
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
 

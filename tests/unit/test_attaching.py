@@ -3,6 +3,7 @@ behind."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -164,3 +165,24 @@ def test_the_processes_of_an_executor_share_files(
     assert (limits.readers, limits.executors) == (8, executors)
     assert limits.files is files
     assert limits.merges is (files and "spark.executor.pyspark.memory" not in conf)
+
+
+def test_an_application_that_sets_up_its_logging_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line is shown once: on stderr, or where the application shows its own from then on."""
+    logger = logging.getLogger("headgate")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = logger.level
+    try:
+        attach._log_from("INFO")
+        logger.info("first")
+        logging.basicConfig(format="here %(message)s")
+        logger.info("second")
+        attach._log_from("ERROR")
+        logger.info("third")
+    finally:
+        logger.setLevel(before)
+    lines = capsys.readouterr().err.splitlines()
+    assert ["INFO first", "here second"] == [line[-11:].strip() for line in lines]
