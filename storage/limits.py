@@ -23,12 +23,19 @@ class Limits:
     """The bytes of neighbours that a process read along and holds for its next readers."""
     files: bool = False
     """True if tasks may write files into a folder of their executor."""
+    maps: bool = True
+    """False if the address space of tasks is limited, so that they map no large files."""
     group_bytes: int = 512 << 20
     """The bytes that a task which groups rows by key holds; about twice as much while it sorts."""
     readers: int = 1
     """The number of tasks that read side by side."""
     executors: int = 1
     """The number of executors that these tasks run on, or of tasks if these share nothing."""
+
+    @property
+    def merges(self) -> bool:
+        """Return True if the rows of a task may wait in files, and become one segment."""
+        return self.files and self.maps
 
     @property
     def shared_bytes(self) -> int:

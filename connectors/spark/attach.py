@@ -43,6 +43,7 @@ from .versions import SOCKETS, version_of
 _LOG = logging.getLogger("headgate")
 _PINNED = "PYSPARK_PIN_THREAD"
 _SPARKS_BAR = "spark.ui.showConsoleProgress"
+_TASKS_MEMORY = "spark.executor.pyspark.memory"
 
 
 def attach_session(
@@ -80,19 +81,22 @@ def attach_session(
 
 def _log_from(level: str) -> None:
     """Let this process show its lines from a level on: where the application shows its own, or on
-    stderr if it has set up no logging."""
+    stderr as long as it has set up no logging."""
     logger = logging.getLogger("headgate")
     logger.setLevel(level)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
+        handler.addFilter(lambda _: not logging.root.handlers)  # which may come later
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
 
 
 def _limits_of(context: SparkContext, limits: Limits) -> Limits:
     """Return the limits with the number of tasks and executors that Spark runs side by side. Their
-    processes write no files if Spark is to encrypt its own."""
+    processes write no files if Spark is to encrypt its own, and map none if it limits their
+    memory."""
     slots, conf = context.defaultParallelism, context.getConf()
+    limits = replace(limits, maps=conf.get(_TASKS_MEMORY, None) is None)
     if is_true(conf.get(ENCRYPTED)):
         return replace(limits, readers=slots, executors=slots)
     cores = int(conf.get("spark.executor.cores", "1"))

@@ -115,7 +115,7 @@ def _combining(size: ExchangeSize, way: Way, limits: Limits) -> tuple[Requests, 
     objects have. Tasks that write files read one object after the other. Others read the same
     subpartitions of all objects, and store them before the next ones."""
     groups, parts = way.ranges, size.objects
-    if not limits.files:
+    if not limits.merges:
         groups *= _pieces(size, way, way.bundles, combined_bytes(limits))
         parts = way.bundles
     blocks = way.ranges * _pieces(size, way, parts, limits.fetch_bytes)
@@ -210,7 +210,7 @@ def _ways(size: ExchangeSize, limits: Limits, steps: int) -> Iterator[Way]:
     yield DIRECT
     bundles = 1
     while bundles < size.objects and bundles <= size.partitions:
-        for share_bytes in (_FULL * limits.fetch_bytes, _SPILLED_BYTES)[: 1 + limits.files]:
+        for share_bytes in (_FULL * limits.fetch_bytes, _SPILLED_BYTES)[: 1 + limits.merges]:
             shares = ceil(size.stored_bytes / bundles / share_bytes)
             shares = min(shares, ceil(size.partitions / bundles), size.subpartitions)
             yield Way(bundles, max(1, shares))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from headgate.connectors.spark.exchanges.combining import exchange_size
 from headgate.connectors.spark.tasks.combine_task import share, share_reader
 from headgate.connectors.spark.tasks.exchange_tasks import Part as WorkerPart
 from headgate.control.errors import Invalid
@@ -21,6 +22,8 @@ from headgate.storage.contract import InputGateDeployment, ResultPartitionDeploy
 from headgate.storage.format import segment
 from headgate.storage.format.segment import SegmentIndex
 from headgate.storage.limits import Limits
+from headgate.storage.reading.ways import Way, predict
+from headgate.storage.stores.costs import COSTS
 from headgate.storage.writing import encoding
 
 from ..doubles.segments import (
@@ -161,7 +164,7 @@ def test_a_task_that_combines_reads_whole_objects(merges: bool) -> None:
     than what it may hold."""
     rows = pa.record_batch({"n": pa.array(np.random.default_rng(1).integers(0, 1 << 60, 1_000))})
     part = Part(rows, np.arange(1_000) % 40, ())
-    limits = Limits(fetch_bytes=100_000)
+    limits = Limits(fetch_bytes=100_000, files=True, maps=merges)
     with exchange(rows.schema, [part] * 12, 40, "none", limits) as written:
         wanted = share(WorkerPart(range(40)), written.state)
         before = written.store.requests.gets
@@ -173,6 +176,9 @@ def test_a_task_that_combines_reads_whole_objects(merges: bool) -> None:
         blocks = -(-written.manifest().sizes.sum() // limits.fetch_bytes)
         assert blocks > 1
         assert (1 if merges else blocks) * 12 == written.store.requests.gets - before
+        size = exchange_size(written.descriptor, written.state, 0)
+        predicted = predict(size, Way(1, 1), limits, COSTS["own"]).combining.gets
+        assert predicted == written.store.requests.gets - before
 
 
 def test_a_hot_subpartition_is_read_within_the_limit() -> None:

@@ -101,7 +101,6 @@ def test_a_limit(spark: SparkSession, hg: Headgate, act: str) -> None:
 SPREAD: dict[str, Callable[[DataFrame], DataFrame]] = {
     "by number": lambda df: df.repartition(20),
     "by column": lambda df: df.repartition("k").select("n", (F.col("k") + 1).alias("more")),
-    "by range": lambda df: df.repartitionByRange(5, "n"),
     "rebalanced": lambda df: df.hint("rebalance"),
     "twice": lambda df: df.repartition(7).withColumn("x", F.col("k") * 2).repartition(3),
 }
@@ -131,13 +130,21 @@ def test_a_limit_needs_no_repartition(spark: SparkSession, hg: Headgate, name: s
 
 
 def test_a_limit_that_needs_a_repartition(spark: SparkSession, hg: Headgate) -> None:
-    """A repartition runs if something besides its rows can be seen, or if others read it."""
+    """A repartition runs if something besides its rows can be seen, if others read it, or if its
+    rows are to be kept."""
     df = spark.range(0, 500, 1, 3)
     numbered = df.repartition(20, "id").select(F.spark_partition_id().alias("at"))
     assert 1 == stored(hg, lambda: numbered.take(3))
+    top = df.repartitionByRange(500, F.desc("id"))
+    assert [499, 498, 497] == [row[0] for row in top.take(3)]
     assert 1 == stored(hg, lambda: df.repartition(20, "id").filter(F.rand(1) < 0.9).take(3))
     assert 1 <= stored(hg, lambda: df.repartition(20).limit(3).toArrow())
     assert 3 == df.repartition(20).limit(3).count()
+    before = len(hg.results())
+    out = hg.offload(df.repartition(20).limit(3))
+    assert 1 == len(hg.results()) - before
+    assert out.collect() == out.collect()
+    hg.release(out)
 
 
 @pytest.mark.parametrize("chars", ["10", "2147483632"])

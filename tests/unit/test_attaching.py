@@ -3,6 +3,7 @@ behind."""
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -151,16 +152,19 @@ def test_a_number_beyond_all_clients_is_refused() -> None:
         ("yarn", {}, 8, True),
         ("k8s://https://host", {"spark.executor.cores": "3"}, 3, True),
         ("local[8]", {"spark.io.encryption.enabled": "TRUE"}, 8, False),
+        ("local[8]", {"spark.executor.pyspark.memory": "2g"}, 1, True),
     ],
 )
 def test_the_processes_of_an_executor_share_files(
     master: str, conf: dict[str, str], executors: int, files: bool
 ) -> None:
-    """They write none if Spark is to encrypt its own files."""
+    """They write none if Spark is to encrypt its own files, and map none if it limits their
+    memory."""
     context: Any = SimpleNamespace(master=master, defaultParallelism=8, getConf=lambda: conf)
     limits = attach._limits_of(context, Limits())
     assert (limits.readers, limits.executors) == (8, executors)
     assert limits.files is files
+    assert limits.merges is (files and "spark.executor.pyspark.memory" not in conf)
 
 
 @pytest.mark.parametrize(("pinned", "warned"), [(None, False), ("true", False), ("false", True)])
@@ -176,3 +180,24 @@ def test_threads_that_are_shared(
         monkeypatch.setenv("PYSPARK_PIN_THREAD", pinned)
     attach._hint_at_threads()
     assert warned == ("PYSPARK_PIN_THREAD=false" in caplog.text)
+
+
+def test_an_application_that_sets_up_its_logging_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line is shown once: on stderr, or where the application shows its own from then on."""
+    logger = logging.getLogger("headgate")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [])
+    before = logger.level
+    try:
+        attach._log_from("INFO")
+        logger.info("first")
+        logging.basicConfig(format="here %(message)s")
+        logger.info("second")
+        attach._log_from("ERROR")
+        logger.info("third")
+    finally:
+        logger.setLevel(before)
+    lines = capsys.readouterr().err.splitlines()
+    assert ["INFO first", "here second"] == [line[-11:].strip() for line in lines]

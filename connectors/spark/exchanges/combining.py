@@ -58,7 +58,7 @@ def estimated_size(
     """Return the size of a result that is not written yet, by an estimate of its bytes."""
     size_bytes = int(stored_bytes)
     objects = partitions
-    if not limits.files:
+    if not limits.merges:
         objects = max(objects, ceil(size_bytes / limits.segment_bytes))
     tasks = _tasks(subpartitions, size_bytes, together_bytes)
     return ExchangeSize(partitions, objects, subpartitions, size_bytes, size_bytes, tasks)

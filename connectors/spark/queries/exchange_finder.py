@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ..jvm.bridge import Jvm, name_of, schema_of
-from .exchange_nodes import ExchangeNode, Group, Mark, PlanNode, Shuffle
+from .exchange_nodes import RANGE, ExchangeNode, Group, Mark, PlanNode, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
@@ -135,6 +135,8 @@ def without_spreads(jvm: Jvm, root: Any) -> Any:
     while True:
         name = name_of(node)
         if name == _SHUFFLE and name_of(node.shuffleOrigin()) in _SPREADS:
+            if name_of(node.outputPartitioning()) == RANGE:
+                break  # its first rows are the smallest
             spreads += 1
         elif name == _PROJECT and all(
             column.deterministic() for column in jvm.items(node.projectList())

@@ -78,6 +78,7 @@ class Planner:
         self._logical: Any = None
         self._cache: Cache | None = None
         self.is_limited = False
+        self.keeps_rows = False
 
     def caches(self, asked: Query) -> list[Cache]:
         """Return the caches that a query reads."""
@@ -345,7 +346,8 @@ class Planner:
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
-            root = whole if name_of(top) == TOP else without_spreads(self._jvm, whole)
+            is_whole = self.keeps_rows or name_of(top) == TOP
+            root = whole if is_whole else without_spreads(self._jvm, whole)
             is_shortened = root is not whole
         walk = ExchangeFinder(self._jvm, self._marks, root)
         if walk.tops:

@@ -118,7 +118,9 @@ class QueryRunner:
         return f"{PREFIX}sql.from.bytes = {least}" if is_small else ""
 
     def run(self, asked: Query) -> tuple[DataFrame, FinishedQuery]:
-        """Run all exchanges of a query, and return its rows and a report."""
+        """Run all exchanges of a query, and return its rows and a report. Keep the rows of all of
+        them, unless `refusals` was asked for an action."""
+        self._plans.keeps_rows = self._plan is None
         first = self._plan or self.plan(asked)
         if first.shuffles or first.is_shortened:
             self.page.begin(self._settings.hide)
