@@ -140,9 +140,9 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1
     groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
     windows = overlapping * (groups + pieces - 1)  # no window goes on beyond the end of an object
     wide = min(together, ceil(count / pieces))
-    # each executor requests a window once, for all of its tasks
+    # each executor requests a window once, for all of its tasks, if any of them has rows there
     sharing = min(limits.executors, ceil(wide * tasks / count)) if together > 1 and shared else 1
-    gets = _filled(windows, size.rows) * sharing
+    gets = _filled(windows * sharing, size.rows)
     gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)
 

@@ -137,6 +137,7 @@ def test_requests_are_those_of_the_readers(
     seed=st.integers(0, 9),
 )
 @example(10, 1000, 1000, MIB, 8, 0)
+@example(7, 2858, 1917, MIB, 4, 7)  # few executors have rows in a window
 @settings(max_examples=50)
 def test_nobody_requests_an_empty_slice(
     objects: int, subpartitions: int, rows: int, row_bytes: int, executors: int, seed: int
