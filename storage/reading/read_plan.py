@@ -89,12 +89,12 @@ class _Groups:
         wanted_bytes = int(ends[self.wanted[-1]]) - (int(ends[first - 1]) if first else 0)
         count = manifest.count
         objects = ceil(sum(map(_reach, manifest.sources)) / count)
-        alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, executors=1))
-        self.shared = wanted_bytes < min(alone_bytes, stored_bytes)
+        shared_bytes = group_bytes(objects, count, stored_bytes, limits)
+        self.shared = wanted_bytes < min(shared_bytes, stored_bytes)
         if self.shared:
-            most = group_bytes(objects, count, stored_bytes, limits)
-            self._ranges = cut(ends, range(count), most)
+            self._ranges = cut(ends, range(count), shared_bytes)
         else:
+            alone_bytes = group_bytes(objects, count, stored_bytes, replace(limits, executors=1))
             self._ranges = cut(ends, self.wanted, alone_bytes)
         self._group = range(0)
 

@@ -132,9 +132,10 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1
     shard_gets = 0
     if len(shards) > 1:
         shard_gets = len(shards) * min(limits.readers, ceil(tasks / len(shards)))
-    alone_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, executors=1))
-    shared = stored_bytes // tasks < min(alone_bytes, stored_bytes // len(shards))
-    most_bytes = group_bytes(overlapping, count, stored_bytes, limits) if shared else alone_bytes
+    most_bytes = group_bytes(overlapping, count, stored_bytes, limits)
+    shared = stored_bytes // tasks < min(most_bytes, stored_bytes // len(shards))
+    if not shared:
+        most_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, executors=1))
     together = min(shards.step, max(1, most_bytes * count // max(1, stored_bytes)))
     cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
     groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
