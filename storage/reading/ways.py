@@ -29,6 +29,7 @@ _SLOT_SECOND_USD = 1.4e-5  # of a processor that costs 5 cents an hour
 _FULL = 0.9  # of the largest share, because shares are uneven
 _SPILLED_BYTES = 1 << 30  # of a share whose task writes files
 _WIDE = 500
+_FEW = 4  # neighbours: of so few of uneven sizes, half a one less fits into a window
 _PARTS = MultipartSettings()
 
 
@@ -136,13 +137,15 @@ def _reads(size: ExchangeSize, overlapping: int, limits: Limits, pieces: int = 1
     shared = stored_bytes // tasks < min(most_bytes, stored_bytes // len(shards))
     if not shared:
         most_bytes = group_bytes(overlapping, count, stored_bytes, replace(limits, executors=1))
-    together = min(shards.step, max(1, most_bytes * count // max(1, stored_bytes)))
+    room = most_bytes * count / max(1, stored_bytes)
+    together = min(shards.step, max(1.0, room - 0.5 if room < _FEW else room // 1))
     cuts = set(shards) if shared else {*shards, *(count * at // tasks for at in range(tasks))}
     groups = sum(ceil((end - at) / together) for at, end in pairwise(sorted({*cuts, count})))
     windows = overlapping * (groups + pieces - 1)  # no window goes on beyond the end of an object
-    wide = min(together, ceil(count / pieces))
+    wide = min(together, count / pieces)
     # each executor requests a window once, for all of its tasks, if any of them has rows there
-    sharing = min(limits.executors, ceil(wide * tasks / count)) if together > 1 and shared else 1
+    readers = ceil(round(wide * tasks / count, 6))
+    sharing = min(limits.executors, readers) if together > 1 and shared else 1
     gets = _filled(windows * sharing, size.rows)
     gets = min(gets, _filled(overlapping * count, size.rows))  # nobody requests an empty slice
     return Requests(len(shards) if shard_gets else 0, gets + shard_gets)

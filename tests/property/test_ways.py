@@ -100,6 +100,8 @@ def sent(whole: Manifest, tasks: int, limits: Limits) -> int:
     seed=st.integers(0, 9),
 )
 @example(40, 120, 3000, 0.0, 4, 1, 0)
+@example(1, 24, 1_019_559, 0.0, 3, 7, 0)  # about a window for each task
+@example(1, 20, 3_962_994, 0.0, 1, 1, 0)  # about half a window each
 @example(200, 2000, 3000, 0.14, 2, 1, 0)
 @settings(max_examples=100)
 def test_requests_are_those_of_the_readers(
@@ -164,6 +166,7 @@ def test_nobody_requests_an_empty_slice(
 )
 @example(Way(10, 8), 40, 2 * KIB, 1, 4)
 @example(Way(1, 3), 12, 20, 3, 4)
+@example(Way(9, 12), 37, 232_985, 2, 3)  # an object has about the rows of a task
 @settings(max_examples=50)
 def test_combined_rows_take_the_requests_that_were_predicted(
     way: Way, subpartitions: int, slice_bytes: int, executors: int, share: int
