@@ -174,7 +174,7 @@ def test_a_job_is_shown_by_its_driver(
 
     def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
         with closing(HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Headgate-Page": "1"})
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
 
