@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import xxhash
@@ -48,10 +50,18 @@ def sort(batches: list[pa.RecordBatch], targets: list[Longs], subpartitions: int
     if low < 0 or high >= subpartitions:
         raise Invalid(f"a row is for subpartition {low if low < 0 else high} of {subpartitions}")
     where = wide.astype(np.min_scalar_type(subpartitions - 1))  # small numbers sort by digits
-    order = np.argsort(where, kind="stable").astype(np.uint32)
     rows = np.bincount(where, minlength=subpartitions).astype(np.int64)
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    if in_order(where):
+        return Run(batch, rows)
+    order = np.argsort(where, kind="stable").astype(np.uint32)
     taken = pa.Array.from_buffers(pa.uint32(), len(order), [None, pa.py_buffer(order)])
-    return Run(pa.concat_batches(batches).take(taken), rows)
+    return Run(batch.take(taken), rows)
+
+
+def in_order(subpartitions: npt.NDArray[np.integer[Any]]) -> bool:
+    """Return True if rows of these subpartitions are ordered by subpartition."""
+    return bool(np.all(subpartitions[1:] >= subpartitions[:-1]))
 
 
 def encode(runs: list[Run], codec: str, attempt: AttemptId) -> Segment:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark import daemon
 
-from headgate.connectors.spark.tasks.exchange_tasks import Frames, MapTask, ReadTask
+from headgate.connectors.spark.tasks.exchange_tasks import MapTask, ReadTask
+from headgate.connectors.spark.tasks.frames import Frames
 from headgate.control.kafka.log import KafkaReceipt
 from headgate.storage.stores.s3.store import S3BlobStore
 from headgate.storage.writing import writer

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from headgate import Headgate, Invalid, attach
 from headgate.connectors.spark.exchanges.transport import JvmTransport
-from headgate.connectors.spark.tasks.exchange_tasks import Frames
+from headgate.connectors.spark.tasks.frames import Frames
 from headgate.connectors.spark.types import carried_schema, stored_schema
 
 pytestmark = pytest.mark.timeout(240)

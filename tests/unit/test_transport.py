@@ -16,7 +16,8 @@ from headgate import Corrupt
 from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
-from headgate.connectors.spark.tasks.exchange_tasks import Frames, ReaderTask
+from headgate.connectors.spark.tasks.exchange_tasks import ReaderTask
+from headgate.connectors.spark.tasks.frames import Frames
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap

@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
-from ..tasks.exchange_tasks import SUBPARTITION, Frames, ReaderTask, Volume
+from ..tasks.exchange_tasks import SUBPARTITION, ReaderTask
+from ..tasks.frames import Frames, RunFrames, Volume, layout_of
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
@@ -52,11 +53,15 @@ class JvmTransport:
         self.rows = plan.rows
         self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
+        self._sent = self.schema.append(pa.field(SUBPARTITION, pa.int32()))
+        self._layout = layout_of(self._sent)
 
     @cached_property
     def _batches(self) -> Any:
-        """Return the map stage as an RDD of Arrow batches. With adaptive execution, planning it
-        runs the stages before it."""
+        """Return the map stage as an RDD of Arrow batches in bytes. With adaptive execution,
+        planning it runs the stages before it."""
+        if self._layout:
+            return self._door.sorted_runs(self._plan.executed, self._layout)
         row_bytes = types.least_bytes(self.schema)
         return self._door.arrow_batches(self._plan.executed, self._batch_rows, row_bytes)
 
@@ -64,7 +69,7 @@ class JvmTransport:
         return self._door.lineage(self._plan.origin, self._batches)
 
     def writes(self, write: Write) -> MapStage:
-        sent = Frames(self.schema.append(pa.field(SUBPARTITION, pa.int32())))
+        sent = RunFrames(self._sent, self._layout) if self._layout else Frames(self._sent)
         return self._door.tasks.over(self._batches, ship(write), sent)
 
     def reads(self, task: ReaderTask) -> DataFrame:

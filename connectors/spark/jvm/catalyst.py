@@ -21,9 +21,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
 from ..tasks.exchange_tasks import SUBPARTITION
-from ..types import has_maps, is_small, stored_schema
+from ..tasks.frames import layout_of
+from ..types import carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
+from .compiled.classes import CompiledClasses
 from .dropped_objects import release_together
 from .task_rdds import TaskRdds
 
@@ -81,6 +83,10 @@ class CatalystDoor:
         return self._spark.sparkContext._jsc.sc()
 
     @cached_property
+    def _compiled(self) -> CompiledClasses:
+        return CompiledClasses(self._context, self.jvm, self.version)
+
+    @cached_property
     def tasks(self) -> TaskRdds:
         return TaskRdds(self._spark, self.jvm)
 
@@ -135,9 +141,17 @@ class CatalystDoor:
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
-        with self.active(getattr(self._thread, "session", None) or self._session):
-            pairs = plan.execute().mapPartitions(convert, False, self._any)
+        pairs = self._rows(plan).mapPartitions(convert, False, self._any)
         return self.jvm["pairs"](pairs, self._any, self._any).keys().rdd()
+
+    def sorted_runs(self, plan: Any, layout: str) -> Any:
+        """Return a physical plan's rows, whose last column is the number of the subpartition, as
+        an RDD of runs in bytes."""
+        return self._compiled.runs(self._rows(plan), layout)
+
+    def _rows(self, plan: Any) -> Any:
+        with self.active(getattr(self._thread, "session", None) or self._session):
+            return plan.execute()
 
     def try_converter(self) -> None:
         """Make a converter for no columns.
@@ -278,9 +292,12 @@ class CatalystDoor:
         """Return a JavaRDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
         `coalesce` to the same number makes reading lazy. A join whose other side is empty then
         starts no Python worker. Spark would end it, and a new worker takes a second to start."""
-        loader = self.jvm["loader"]
-        loaded = loader.toDataFrame(batches, self._parsed(stored), self._session)
-        rows = loaded.queryExecution().analyzed().rdd()
+        if layout := layout_of(carried_schema(stored)):
+            rows = self._compiled.rows(batches.rdd(), layout)
+        else:
+            loader = self.jvm["loader"]
+            loaded = loader.toDataFrame(batches, self._parsed(stored), self._session)
+            rows = loaded.queryExecution().analyzed().rdd()
         return rows.coalesce(count, False, self.jvm.nothing(), None)
 
     def as_stored(self, attributes: Any, schema: StructType) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from ..tasks.exchange_tasks import VOLUME, Volume, VolumeFrames, Volumes
+from ..tasks.frames import VOLUME, Volume, VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
 from .pages.task_metrics import TaskMetrics

@@ -18,7 +18,8 @@ from ....storage.contract import InputGateDeployment
 from ....storage.format.manifest import AnnouncedSegment, announced_segments
 from ....storage.format.segment import SegmentIndex
 from ....storage.reading.ways import combined_bytes
-from .exchange_tasks import MapTask, Part, Volume, environment_of
+from .exchange_tasks import MapTask, Part, environment_of
+from .frames import Volume
 
 if TYPE_CHECKING:
     from ....storage.environment import ObjectStoreEnvironment

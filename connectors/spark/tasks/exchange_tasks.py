@@ -8,18 +8,15 @@ name, so every worker runs the code that is installed there.
 from __future__ import annotations
 
 import socket
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc as ipc
 from pyspark import TaskContext
-from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int, write_int
 
 from ....control.ids import AttemptId, JobId, PartitionId, ResultId
 from ....control.kafka.settings import KafkaSettings
@@ -28,21 +25,13 @@ from ....storage.format.manifest import Manifest
 from ....storage.format.manifest_shards import StoredManifest
 from ....storage.limits import Limits
 from ....storage.writing.encoding import cut
+from .frames import Volume
 
 if TYPE_CHECKING:
     from ....storage.environment import ObjectStoreEnvironment
     from ....storage.writing.writer import SegmentWriter
 
 SUBPARTITION = "headgate_subpartition"
-VOLUME = struct.Struct(">qq")
-"""A volume as the JVM reads it."""
-
-
-class Volume(NamedTuple):
-    """Stored rows that were written or read."""
-
-    rows: int
-    stored_bytes: int
 
 
 class Meter:
@@ -132,47 +121,6 @@ class MapTask:
         except BaseException as exc:
             writer.abort(type(exc).__name__)
             raise
-
-
-class Frames(NoOpSerializer):
-    """Reads batches of one schema from a stream. Each is a length and that many bytes, which are an
-    Arrow stream of one batch. An end mark follows the last.
-
-    Raises:
-        EOFError: the stream ends without the mark, as it does when the JVM side of the task fails.
-            Rows are missing then, and the partition must not be announced.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    def load_stream(self, stream: Any) -> Iterator[pa.RecordBatch]:
-        while (length := read_int(stream)) != SpecialLengths.END_OF_DATA_SECTION:  # type: ignore[no-untyped-call]
-            # Arrow's allocator reuses pages; Python's asks the system for new ones each time.
-            frame = pa.allocate_buffer(length)
-            if stream.readinto(memoryview(frame).cast("B")) != length:
-                raise EOFError(f"a batch of {length} bytes was cut off")
-            messages = ipc.MessageReader.open_stream(frame)
-            messages.read_next_message()  # the schema, which is known
-            yield ipc.read_record_batch(messages.read_next_message(), self._schema)
-
-
-class Volumes(NoOpSerializer):
-    """Writes volumes, so that the JVM can pass them on without Python."""
-
-    def dumps(self, obj: Volume) -> bytes:
-        return VOLUME.pack(*obj)
-
-
-class VolumeFrames(NoOpSerializer):
-    """Writes messages, each with the volume behind it that was read for it. The JVM's loader reads
-    the message and no further."""
-
-    def _write_with_length(self, obj: tuple[pa.Buffer, Volume], stream: Any) -> None:
-        message, volume = obj
-        write_int(message.size + VOLUME.size, stream)  # type: ignore[no-untyped-call]
-        stream.write(message)
-        stream.write(VOLUME.pack(*volume))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from .exchange_tasks import Meter, ReaderTask, Volume, WorkerSettings
+from .exchange_tasks import Meter, ReaderTask, WorkerSettings
+from .frames import Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from ...tasks.exchange_tasks import VOLUME
+from ...tasks.frames import VOLUME
 from ..bridge import Jvm
 
 _METRICS = "org.apache.spark.executor"

@@ -1,0 +1,63 @@
+"""Java classes as texts, which Spark compiles in its executors. No jar is needed.
+
+Spark makes Java code for each query and sends it to the executors as text. The same way is open to
+code that is written by hand: a text, the arguments of its class, and an RDD over whose partitions
+the class iterates.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from typing import Any
+
+from ...versions import Version
+from ..bridge import Jvm
+
+_METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
+
+
+class CompiledClasses:
+    def __init__(self, context: Any, jvm: Jvm, version: Version) -> None:
+        self._context = context
+        self._jvm = jvm
+        self._version = version
+        self._made = lru_cache(maxsize=256)(self._make)
+
+    def runs(self, rows: Any, layout: str) -> Any:
+        """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
+        runs = rows.mapPartitionsWithEvaluator(self._made("SortedRuns", layout), self._any)
+        return runs.map(self._bytes, self._any)
+
+    def rows(self, messages: Any, layout: str) -> Any:
+        """Return an RDD of rows of Spark's, over an RDD of record batches in bytes."""
+        return messages.mapPartitionsWithEvaluator(self._made("StoredRows", layout), self._any)
+
+    def _make(self, name: str, layout: str) -> Any:
+        """Return what makes iterators of a class."""
+        text = self._text(name)
+        if self._version.texts_may_be_broadcast:
+            text = self._jvm["right"](text)
+        arguments = self._jvm["list"]()
+        arguments.add(layout)
+        return self._jvm["compiled"](text, self._duration, arguments.toArray())
+
+    def _text(self, name: str) -> Any:
+        text = files(__package__).joinpath(f"{name}.java").read_text()
+        comments = self._jvm.only("scala.collection.immutable.Map").empty()
+        return self._jvm["text"](text, comments)
+
+    @cached_property
+    def _duration(self) -> Any:
+        """Return the metric that Spark asks for. Nobody reads it."""
+        return self._jvm.only(_METRICS).createMetric(self._context, "headgate")
+
+    @cached_property
+    def _bytes(self) -> Any:
+        """Return a function that takes the bytes out of a row."""
+        bound = self._jvm["bound"](0, self._jvm["types"].BinaryType, False)
+        return self._jvm["evaluate"](self._jvm.seq([bound]))
+
+    @cached_property
+    def _any(self) -> Any:
+        return self._jvm.only("scala.reflect.ClassTag").Any()

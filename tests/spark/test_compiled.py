@@ -1,0 +1,134 @@
+"""The classes that Spark compiles in its executors give what Spark's own converters give."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyspark import RDD
+from pyspark.sql import SparkSession
+from pyspark.sql import types as T
+
+from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
+from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
+from headgate.connectors.spark.types import carried_schema, least_bytes
+
+from .conftest import Place
+
+pytestmark = pytest.mark.timeout(240)
+
+SUBPARTITION = pa.field("to", pa.int32())
+WIDE = Decimal("9" * 38)
+KINDS: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "tinyint": st.integers(-(2**7), 2**7 - 1),
+    "smallint": st.integers(-(2**15), 2**15 - 1),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "decimal(18,3)": st.decimals(-(10**14), 10**14, places=3),
+    "decimal(38,0)": st.one_of(
+        st.integers(-int(WIDE), int(WIDE)).map(Decimal),
+        st.sampled_from([2**at + more for at in range(0, 121, 8) for more in (-1, 0)]).map(Decimal),
+    ),
+    "string": st.one_of(st.text(max_size=20), st.sampled_from(["", "x" * 255, "ä" * 129])),
+    "binary": st.binary(max_size=300).map(bytearray),
+    "date": st.dates(dt.date(1, 1, 1), dt.date(9999, 1, 1)),
+    "void": st.none(),
+}
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the types of some columns, sometimes of very many, and rows that repeat often."""
+    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
+    kinds = kinds * draw(st.sampled_from([1, 1, 1, 13, 32]))
+    nulls = draw(st.booleans())
+    values = [st.one_of(st.none(), KINDS[kind]) if nulls else KINDS[kind] for kind in kinds]
+    rows = draw(st.lists(st.tuples(*values), max_size=8))
+    return kinds, rows * draw(st.sampled_from([1, 1, 40, 150]))
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return Place("embedded", {})
+
+
+@pytest.fixture(scope="module")
+def door(spark: SparkSession) -> CatalystDoor:
+    opened = open_door(spark)
+    assert opened is not None, "this Spark is known"
+    return opened
+
+
+def whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
+
+
+def texts(rows: pa.RecordBatch | pa.Table) -> list[str]:
+    """Return rows as texts that tell minus zero from zero, and equal numbers that are none."""
+    return [str(row) for row in rows.to_pylist()]
+
+
+def collected(spark: SparkSession, rdd: Any, frames: Frames) -> list[list[pa.RecordBatch]]:
+    """Return the batches of each partition."""
+    sent: RDD[Any] = RDD(rdd.toJavaRDD(), spark.sparkContext, frames)
+    return sent.glom().collect()
+
+
+@settings(max_examples=25)
+@given(frame=frames(), n=st.integers(1, 40), partitions=st.integers(1, 3), cut=st.integers(1, 700))
+@example((["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)]), 3, 1, 2)
+@example((["decimal(38,0)"], [(None,), (Decimal(-1),), (WIDE,), (WIDE.copy_negate(),)]), 2, 1, 3)
+@example((["void", "boolean"], [(None, None)] * 600), 2, 1, 599)
+def test_rows_there_and_back(
+    spark: SparkSession,
+    door: CatalystDoor,
+    frame: tuple[list[str], list[tuple[Any, ...]]],
+    n: int,
+    partitions: int,
+    cut: int,
+) -> None:
+    """Runs hold the rows of Spark's own batches, ordered by subpartition, and record batches become
+    the rows that they were, wherever they are cut."""
+    kinds, rows = frame
+    schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))
+    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
+    keys = [name for name, kind in df.dtypes if kind != "void"]
+    plan = door.exchange_plan(df, n, keys[:2])
+    carried = carried_schema(plan.rows)
+    sent = carried.append(SUBPARTITION)
+    layout = layout_of(sent)
+    assert layout is not None
+    runs = collected(spark, door.sorted_runs(plan.executed, layout), RunFrames(sent, layout))
+    batches = door.arrow_batches(plan.executed, 1000, least_bytes(carried))
+    expected = [
+        whole(parts, sent) if parts else None for parts in collected(spark, batches, Frames(sent))
+    ]
+    for made, given_rows in zip(runs, expected, strict=True):
+        first = 0
+        for run in made:
+            run.validate(full=True)
+            part = given_rows.slice(first, run.num_rows)
+            order = sorted(
+                range(part.num_rows), key=part.column(len(carried)).to_pylist().__getitem__
+            )
+            assert texts(part.take(pa.array(order, pa.int32()))) == texts(run)
+            first += run.num_rows
+        assert first == (given_rows.num_rows if given_rows else 0)
+    stored = [part.select(range(len(carried))) for part in expected if part]
+    pieces = [
+        part.slice(at, cut).serialize().to_pybytes() + bytes(16)
+        for part in stored
+        for at in range(0, part.num_rows, cut)
+    ]
+    messages = spark.sparkContext.parallelize(pieces, 2)._to_java_object_rdd()
+    back = door.load(messages, plan.rows, plan.rows)
+    assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
