@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import RDD
 from pyspark.sql import SparkSession
-from pyspark.sql import types as T
 
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
@@ -48,7 +46,8 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def frames(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the types of some columns, sometimes of very many, and rows that repeat often."""
-    kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6))
+    keys = st.sampled_from(sorted(KINDS.keys() - {"void"}))
+    kinds = [draw(keys), *draw(st.lists(st.sampled_from(sorted(KINDS)), max_size=5))]
     kinds = kinds * draw(st.sampled_from([1, 1, 1, 13, 32]))
     nulls = draw(st.booleans())
     values = [st.one_of(st.none(), KINDS[kind]) if nulls else KINDS[kind] for kind in kinds]
@@ -87,7 +86,7 @@ def collected(spark: SparkSession, rdd: Any, frames: Frames) -> list[list[pa.Rec
 @given(frame=frames(), n=st.integers(1, 40), partitions=st.integers(1, 3), cut=st.integers(1, 700))
 @example((["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)]), 3, 1, 2)
 @example((["decimal(38,0)"], [(None,), (Decimal(-1),), (WIDE,), (WIDE.copy_negate(),)]), 2, 1, 3)
-@example((["void", "boolean"], [(None, None)] * 600), 2, 1, 599)
+@example((["boolean", "void"], [(None, None)] * 600), 2, 1, 599)
 def test_rows_there_and_back(
     spark: SparkSession,
     door: CatalystDoor,
@@ -101,8 +100,7 @@ def test_rows_there_and_back(
     kinds, rows = frame
     schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))
     df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
-    keys = [name for name, kind in df.dtypes if kind != "void"]
-    plan = door.exchange_plan(df, n, keys[:2])
+    plan = door.exchange_plan(df, n, ["c0"])
     carried = carried_schema(plan.rows)
     sent = carried.append(SUBPARTITION)
     layout = layout_of(sent)

@@ -25,7 +25,7 @@ from ..tasks.frames import layout_of
 from ..types import carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
-from .compiled.classes import CompiledClasses
+from .compiled_classes import CompiledClasses
 from .dropped_objects import release_together
 from .task_rdds import TaskRdds
 

@@ -104,7 +104,7 @@ class VolumeFrames(NoOpSerializer):
 
 
 def layout_of(schema: pa.Schema) -> str | None:
-    """Return a letter for the form of each column, as the classes in `jvm/compiled` take it, None
+    """Return a letter for the form of each column, as the classes in `jvm/java` take it, None
     if they cannot carry one of them: `t` for text and bytes, `b` for bits, `d` for decimals, `n`
     for nothing but nulls, else the bytes of a value."""
     if sys.byteorder != "little":

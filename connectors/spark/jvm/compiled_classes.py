@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ...versions import Version
-from ..bridge import Jvm
+from ..versions import Version
+from .bridge import Jvm
 
 _METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
 
@@ -43,7 +43,7 @@ class CompiledClasses:
         return self._jvm["compiled"](text, self._duration, arguments.toArray())
 
     def _text(self, name: str) -> Any:
-        text = files(__package__).joinpath(f"{name}.java").read_text()
+        text = files(__package__).joinpath("java", f"{name}.java").read_text()
         comments = self._jvm.only("scala.collection.immutable.Map").empty()
         return self._jvm["text"](text, comments)
 

@@ -1,1 +1,0 @@
-"""Rows to Arrow's columns and back, by code that Spark compiles in its executors."""
