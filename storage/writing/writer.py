@@ -22,12 +22,12 @@ from ...control.events.types import AttemptFailed, AttemptStarted, Produced, Seg
 from ..contract import SEGMENT_BYTES_MAX, ResultPartitionDeployment
 from ..format.segment import Longs, checksum, inline_bytes, signed
 from ..runtime import JobClients
-from .encoding import Run, Segment, encode, in_order, sort
+from .encoding import BATCH_BYTES, Run, Segment, encode, in_order, sort
 from .fingerprint import Fingerprint
 from .spill import Spill
 
 _RUN_ROWS = 128 * 1024  # sorted at once: small enough for the processor's caches
-_ORDERED_ROWS = _RUN_ROWS // 8  # so many that come in order are not sorted with others
+_LARGE_ROWS = _RUN_ROWS // 8  # so many that come in order are not sorted with others
 
 
 class SegmentWriter:
@@ -72,7 +72,8 @@ class SegmentWriter:
         size_bytes = max(batch.nbytes, batch.num_rows)  # rows without columns count, too
         if self._held_bytes and self._held_bytes + size_bytes > SEGMENT_BYTES_MAX:
             self._flush()
-        is_run = batch.num_rows >= _ORDERED_ROWS and in_order(subpartitions)
+        is_large = batch.num_rows >= _LARGE_ROWS or size_bytes >= BATCH_BYTES
+        is_run = is_large and in_order(subpartitions)
         if is_run:
             self._sort()
         self._batches.append(batch)

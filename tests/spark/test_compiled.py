@@ -12,8 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import RDD
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
 
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
+from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
@@ -68,7 +70,8 @@ def door(spark: SparkSession) -> CatalystDoor:
 
 
 def whole(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches, schema).combine_chunks().to_batches()[0]
+    none = pa.RecordBatch.from_pylist([], schema)
+    return pa.concat_batches([none, *batches])
 
 
 def texts(rows: pa.RecordBatch | pa.Table) -> list[str]:
@@ -107,9 +110,7 @@ def test_rows_there_and_back(
     assert layout is not None
     runs = collected(spark, door.sorted_runs(plan.executed, layout), RunFrames(sent, layout))
     batches = door.arrow_batches(plan.executed, 1000, least_bytes(carried))
-    expected = [
-        whole(parts, sent) if parts else None for parts in collected(spark, batches, Frames(sent))
-    ]
+    expected = [whole(parts, sent) for parts in collected(spark, batches, Frames(sent))]
     for made, given_rows in zip(runs, expected, strict=True):
         first = 0
         for run in made:
@@ -120,8 +121,8 @@ def test_rows_there_and_back(
             )
             assert texts(part.take(pa.array(order, pa.int32()))) == texts(run)
             first += run.num_rows
-        assert first == (given_rows.num_rows if given_rows else 0)
-    stored = [part.select(range(len(carried))) for part in expected if part]
+        assert first == given_rows.num_rows
+    stored = [part.select(range(len(carried))) for part in expected]
     pieces = [
         part.slice(at, cut).serialize().to_pybytes() + bytes(16)
         for part in stored
@@ -130,3 +131,19 @@ def test_rows_there_and_back(
     messages = spark.sparkContext.parallelize(pieces, 2)._to_java_object_rdd()
     back = door.load(messages, plan.rows, plan.rows)
     assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
+
+
+def test_a_spark_that_does_not_compile_them(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a Spark that does not compile the classes, its own converters carry all columns, and a
+    warning says so."""
+    monkeypatch.setattr(CompiledClasses, "_body", lambda _, name: f"no Java of {name}")
+    opened = open_door(spark)
+    assert opened is not None
+    rows = StructType([StructField("c0", LongType())])
+    assert opened.layout(carried_schema(rows)) is None
+    assert "does not compile" in caplog.text
+    message = pa.record_batch([pa.array([7])], ["c0"]).serialize().to_pybytes()
+    messages = spark.sparkContext.parallelize([message], 1)._to_java_object_rdd()
+    assert opened.load(messages, rows, rows).collect() == [(7,)]

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
 from ..tasks.exchange_tasks import SUBPARTITION, ReaderTask
-from ..tasks.frames import Frames, RunFrames, Volume, layout_of
+from ..tasks.frames import Frames, RunFrames, Volume
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
@@ -54,7 +54,7 @@ class JvmTransport:
         self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
         self._sent = self.schema.append(pa.field(SUBPARTITION, pa.int32()))
-        self._layout = layout_of(self._sent)
+        self._layout = door.layout(self._sent)
 
     @cached_property
     def _batches(self) -> Any:

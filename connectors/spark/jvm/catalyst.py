@@ -7,6 +7,7 @@ caller then uses public PySpark only.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import DecimalType, StructType
 
@@ -29,6 +32,7 @@ from .compiled_classes import CompiledClasses
 from .dropped_objects import release_together
 from .task_rdds import TaskRdds
 
+_LOG = logging.getLogger("headgate")
 _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
@@ -83,8 +87,12 @@ class CatalystDoor:
         return self._spark.sparkContext._jsc.sc()
 
     @cached_property
-    def _compiled(self) -> CompiledClasses:
-        return CompiledClasses(self._context, self.jvm, self.version)
+    def _compiled(self) -> CompiledClasses | None:
+        try:
+            return CompiledClasses(self._context, self.jvm, self.version)
+        except (Py4JError, PySparkException, LookupError) as exc:
+            _LOG.warning("exchanges are slower: Spark does not compile our classes: %s", exc)
+            return None
 
     @cached_property
     def tasks(self) -> TaskRdds:
@@ -144,9 +152,15 @@ class CatalystDoor:
         pairs = self._rows(plan).mapPartitions(convert, False, self._any)
         return self.jvm["pairs"](pairs, self._any, self._any).keys().rdd()
 
+    def layout(self, schema: pa.Schema) -> str | None:
+        """Return the layout of columns that compiled classes carry, None if Spark's own converters
+        have to carry them."""
+        return layout_of(schema) if self._compiled else None
+
     def sorted_runs(self, plan: Any, layout: str) -> Any:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
+        assert self._compiled is not None, "there is a layout"
         return self._compiled.runs(self._rows(plan), layout)
 
     def _rows(self, plan: Any) -> Any:
@@ -292,7 +306,7 @@ class CatalystDoor:
         """Return a JavaRDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
         `coalesce` to the same number makes reading lazy. A join whose other side is empty then
         starts no Python worker. Spark would end it, and a new worker takes a second to start."""
-        if layout := layout_of(carried_schema(stored)):
+        if self._compiled and (layout := layout_of(carried_schema(stored))):
             rows = self._compiled.rows(batches.rdd(), layout)
         else:
             loader = self.jvm["loader"]

@@ -14,15 +14,26 @@ from typing import Any
 from ..versions import Version
 from .bridge import Jvm
 
+_COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 _METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
 
 
 class CompiledClasses:
+    """Both classes. They are compiled when this is made.
+
+    Raises:
+        Py4JError: this Spark does not compile them.
+    """
+
     def __init__(self, context: Any, jvm: Jvm, version: Version) -> None:
         self._context = context
         self._jvm = jvm
         self._version = version
         self._made = lru_cache(maxsize=256)(self._make)
+        compiler = jvm.only(_COMPILER)
+        self._texts = {name: self._text(name) for name in ("SortedRuns", "StoredRows")}
+        for text in self._texts.values():
+            compiler.compile(text)
 
     def runs(self, rows: Any, layout: str) -> Any:
         """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
@@ -35,7 +46,7 @@ class CompiledClasses:
 
     def _make(self, name: str, layout: str) -> Any:
         """Return what makes iterators of a class."""
-        text = self._text(name)
+        text = self._texts[name]
         if self._version.texts_may_be_broadcast:
             text = self._jvm["right"](text)
         arguments = self._jvm["list"]()
@@ -43,9 +54,11 @@ class CompiledClasses:
         return self._jvm["compiled"](text, self._duration, arguments.toArray())
 
     def _text(self, name: str) -> Any:
-        text = files(__package__).joinpath("java", f"{name}.java").read_text()
         comments = self._jvm.only("scala.collection.immutable.Map").empty()
-        return self._jvm["text"](text, comments)
+        return self._jvm["text"](self._body(name), comments)
+
+    def _body(self, name: str) -> str:
+        return files(__package__).joinpath("java", f"{name}.java").read_text()
 
     @cached_property
     def _duration(self) -> Any:
