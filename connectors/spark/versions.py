@@ -27,8 +27,6 @@ class Version:
     """More arguments of `ShuffleExchangeExec`."""
     to_arrow_schema: tuple[tuple[str, Any], ...] = ()
     """More keyword arguments of PySpark's `to_arrow_schema`."""
-    texts_may_be_broadcast: bool = False
-    """True if `WholeStageCodegenEvaluatorFactory` takes its text in a `Right`."""
     sockets: bool = True
     """True if Spark can reach Python tasks by a Unix domain socket."""
     grouped: bool = False
@@ -41,11 +39,7 @@ VERSIONS: Mapping[str, Version] = {
     "4.1": Version(),
     "4.2": Version(to_arrow_schema=_ZONED),
     "4.3": Version(
-        logical_rdd=(False,),
-        shuffle_exchange=(False,),
-        to_arrow_schema=_ZONED,
-        texts_may_be_broadcast=True,
-        grouped=True,
+        logical_rdd=(False,), shuffle_exchange=(False,), to_arrow_schema=_ZONED, grouped=True
     ),
 }
 OLDEST, *_, NEWEST = VERSIONS

@@ -19,8 +19,6 @@ from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
-from .conftest import Place
-
 pytestmark = pytest.mark.timeout(240)
 
 SUBPARTITION = pa.field("to", pa.int32())
@@ -55,11 +53,6 @@ def frames(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
     values = [st.one_of(st.none(), KINDS[kind]) if nulls else KINDS[kind] for kind in kinds]
     rows = draw(st.lists(st.tuples(*values), max_size=8))
     return kinds, rows * draw(st.sampled_from([1, 1, 40, 150]))
-
-
-@pytest.fixture(scope="module")
-def place() -> Place:
-    return Place("embedded", {})
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ class CatalystDoor:
     @cached_property
     def _compiled(self) -> CompiledClasses | None:
         try:
-            return CompiledClasses(self._context, self.jvm, self.version)
+            return CompiledClasses(self._context, self.jvm)
         except (Py4JError, PySparkException, LookupError) as exc:
             _LOG.warning("exchanges are slower: Spark does not compile our classes: %s", exc)
             return None

@@ -11,7 +11,6 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from ..versions import Version
 from .bridge import Jvm
 
 _COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
@@ -25,10 +24,9 @@ class CompiledClasses:
         Py4JError: this Spark does not compile them.
     """
 
-    def __init__(self, context: Any, jvm: Jvm, version: Version) -> None:
+    def __init__(self, context: Any, jvm: Jvm) -> None:
         self._context = context
         self._jvm = jvm
-        self._version = version
         self._made = lru_cache(maxsize=256)(self._make)
         compiler = jvm.only(_COMPILER)
         self._texts = {name: self._text(name) for name in ("SortedRuns", "StoredRows")}
@@ -46,11 +44,9 @@ class CompiledClasses:
 
     def _make(self, name: str, layout: str) -> Any:
         """Return what makes iterators of a class."""
-        text = self._texts[name]
-        if self._version.texts_may_be_broadcast:
-            text = self._jvm["right"](text)
         arguments = self._jvm["list"]()
         arguments.add(layout)
+        text = self._jvm["right"](self._texts[name])
         return self._jvm["compiled"](text, self._duration, arguments.toArray())
 
     def _text(self, name: str) -> Any:
