@@ -14,10 +14,10 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ...control.errors import Invalid
+from .tasks.frames import LONG_DIGITS
 from .versions import NEWEST, VERSIONS, version_of
 
 _VERSION = version_of(pyspark.__version__) or VERSIONS[NEWEST]
-_LONG_DIGITS = 18
 TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _PLAIN = (*TIMES, T.DayTimeIntervalType, T.NumericType, T.BooleanType, T.BinaryType, T.NullType)
 _MONTHS = "int(extract(YEAR FROM {0}) * 12 + extract(MONTH FROM {0}))"
@@ -171,7 +171,7 @@ def stored_schema(schema: T.StructType) -> T.StructType:
 def is_small(kind: T.DataType) -> bool:
     """Return True if decimals of a type are stored as whole numbers without their scale. In Arrow's
     own form each value would cost the JVM a big integer, when written and again when read."""
-    return isinstance(kind, T.DecimalType) and kind.precision <= _LONG_DIGITS
+    return isinstance(kind, T.DecimalType) and kind.precision <= LONG_DIGITS
 
 
 def to_carried(schema: T.StructType) -> list[Column]:

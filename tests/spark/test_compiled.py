@@ -14,10 +14,13 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
+from headgate import Headgate
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
+
+from .grouped import same
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -124,6 +127,14 @@ def test_rows_there_and_back(
     messages = spark.sparkContext.parallelize(pieces, 2)._to_java_object_rdd()
     back = door.load(messages, plan.rows, plan.rows)
     assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
+
+
+@pytest.mark.parametrize("digits", [1, 18, 19])
+def test_decimals_of_functions(spark: SparkSession, hg: Headgate, digits: int) -> None:
+    """Functions return small decimals in Arrow's form, though exchanges store whole numbers."""
+    value = f"if(id % 5 = 3, null, cast(4 - id as decimal({digits}, 0)))"
+    df = spark.sql(f"select id % 3 k, {value} d from range(0, 9, 1, 2)")
+    same(hg, df.groupBy("k").applyInArrow(lambda group: group, df.schema))
 
 
 def test_a_spark_that_does_not_compile_them(

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int, write_int
 
+LONG_DIGITS = 18
+"""Decimals of so many digits, or of fewer, are small: Spark's rows hold each in a long."""
 VOLUME = struct.Struct(">qq")
 """A volume as the JVM reads it."""
 
@@ -106,7 +108,8 @@ class VolumeFrames(NoOpSerializer):
 def layout_of(schema: pa.Schema) -> str | None:
     """Return a letter for the form of each column, as the classes in `jvm/java` take it, None
     if they cannot carry one of them: `t` for text and bytes, `b` for bits, `d` for decimals, `n`
-    for nothing but nulls, else the bytes of a value."""
+    for nothing but nulls, else the bytes of a value. Rows hold small decimals as whole numbers.
+    Exchanges store them so, but functions return them in Arrow's form, which is not carried."""
     if sys.byteorder != "little":
         return None
     letters = [_letter(field.type) for field in schema]
@@ -119,7 +122,8 @@ def _letter(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "b"
     if pa.types.is_decimal128(kind):
-        return "d"
+        return "d" if kind.precision > LONG_DIGITS else ""
     if pa.types.is_null(kind):
         return "n"
-    return str(kind.bit_width // 8) if pa.types.is_primitive(kind) else ""
+    is_value = pa.types.is_primitive(kind) and kind.bit_width in (8, 16, 32, 64)
+    return str(kind.bit_width // 8) if is_value else ""

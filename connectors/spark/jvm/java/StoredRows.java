@@ -104,7 +104,8 @@ final class StoredRows extends org.apache.spark.sql.execution.BufferedRowIterato
 
   // Gives each row a place in the block, and returns how many rows have one.
   private int layOut() {
-    int rows = Math.min(BLOCK_ROWS, count - first);
+    int most = Math.max(1, BLOCK_BYTES / (nullBytes + 8 * columns));  // else those left out are sized again
+    int rows = Math.min(Math.min(BLOCK_ROWS, most), count - first);
     java.util.Arrays.fill(sizes, 0, rows, nullBytes + 8 * columns);
     for (int column = 0; column < columns; column++) {
       if (kinds[column] == 't') {
