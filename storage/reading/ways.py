@@ -106,7 +106,7 @@ def combined_bytes(limits: Limits) -> int:
 def _pieces(size: ExchangeSize, way: Way, parts: int, bytes_max: int) -> int:
     """Return the pieces of at most so many bytes, of neighbouring subpartitions, into which a task
     that combines cuts one of so many parts of the rows."""
-    row_bytes = max(1, size.stored_bytes // (parts * size.subpartitions))
+    row_bytes = max(1, size.stored_bytes // max(1, parts * size.subpartitions))
     together = max(1, bytes_max // row_bytes)
     return ceil(size.subpartitions / way.ranges / together)
 
