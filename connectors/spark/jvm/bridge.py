@@ -151,6 +151,11 @@ class Jvm:
         return self["scala"].asScala(java)
 
     @cached_property
+    def any(self) -> Any:
+        """Return the tag of a class of elements about which nothing is known."""
+        return self.only("scala.reflect.ClassTag").Any()
+
+    @cached_property
     def subquery(self) -> Any:
         """Return the pattern that plans with subqueries contain."""
         return self.only(_PATTERNS).PLAN_EXPRESSION()

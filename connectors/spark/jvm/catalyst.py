@@ -149,8 +149,8 @@ class CatalystDoor:
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(batch_rows, rows_max))
-        pairs = self._rows(plan).mapPartitions(convert, False, self._any)
-        return self.jvm["pairs"](pairs, self._any, self._any).keys().rdd()
+        pairs = self._rows(plan).mapPartitions(convert, False, self.jvm.any)
+        return self.jvm["pairs"](pairs, self.jvm.any, self.jvm.any).keys().rdd()
 
     def layout(self, schema: pa.Schema) -> str | None:
         """Return the layout of columns that compiled classes carry, None if Spark's own converters
@@ -220,13 +220,9 @@ class CatalystDoor:
         unsafe.setAccessible(True)
         return unsafe.get(None).allocateInstance(self.jvm["class"].forName(CLASSES["converter"]))
 
-    @cached_property
-    def _any(self) -> Any:
-        return self.jvm.only("scala.reflect.ClassTag").Any()
-
     def no_rows(self) -> Any:
         """Return a new RDD without rows."""
-        return self._context.emptyRDD(self._any)
+        return self._context.emptyRDD(self.jvm.any)
 
     def relation(self, attributes: Any) -> Any:
         """Return a logical leaf without rows."""

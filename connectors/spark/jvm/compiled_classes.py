@@ -35,12 +35,12 @@ class CompiledClasses:
 
     def runs(self, rows: Any, layout: str) -> Any:
         """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
-        runs = rows.mapPartitionsWithEvaluator(self._made("SortedRuns", layout), self._any)
-        return runs.map(self._bytes, self._any)
+        runs = rows.mapPartitionsWithEvaluator(self._made("SortedRuns", layout), self._jvm.any)
+        return runs.map(self._bytes, self._jvm.any)
 
     def rows(self, messages: Any, layout: str) -> Any:
         """Return an RDD of rows of Spark's, over an RDD of record batches in bytes."""
-        return messages.mapPartitionsWithEvaluator(self._made("StoredRows", layout), self._any)
+        return messages.mapPartitionsWithEvaluator(self._made("StoredRows", layout), self._jvm.any)
 
     def _make(self, name: str, layout: str) -> Any:
         """Return what makes iterators of a class."""
@@ -66,7 +66,3 @@ class CompiledClasses:
         """Return a function that takes the bytes out of a row."""
         bound = self._jvm["bound"](0, self._jvm["types"].BinaryType, False)
         return self._jvm["evaluate"](self._jvm.seq([bound]))
-
-    @cached_property
-    def _any(self) -> Any:
-        return self._jvm.only("scala.reflect.ClassTag").Any()

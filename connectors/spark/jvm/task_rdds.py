@@ -51,14 +51,13 @@ class TaskRdds:
         self._jvm = jvm
         self._nothing = jvm["list"]()
         self._metrics = TaskMetrics(jvm)
-        self._any = jvm.only("scala.reflect.ClassTag").Any()
         self._passed: tuple[object, Any, Any] = (), None, None
 
     def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
         """Return the volumes that a task gives, one for each partition of an RDD. `given` is the
         serializer that reads its elements."""
         made = self._made(parent, task, given, Volumes())
-        noted = made.map(self._metrics.written, self._any).toJavaRDD()
+        noted = made.map(self._metrics.written, self._jvm.any).toJavaRDD()
         return JvmMapStage(noted, self._jvm, self._context._gateway)
 
     def without_input(self, count: int, task: Task) -> Any:
@@ -66,7 +65,7 @@ class TaskRdds:
         read for it. The tasks are given nothing."""
         empty = self._context._jsc.parallelize(self._nothing, count).rdd()
         made = self._made(empty, task, NoOpSerializer(), VolumeFrames())
-        return made.map(self._metrics.read, self._any).toJavaRDD()
+        return made.map(self._metrics.read, self._jvm.any).toJavaRDD()
 
     def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context
