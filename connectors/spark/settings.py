@@ -171,12 +171,6 @@ OPTIONS = (
     ),
     Option("codec", "lz4", one_of("lz4", "zstd", "none"), "compression of segments"),
     Option(
-        "batch.rows",
-        32_768,
-        whole(1, (1 << 31) - 1),
-        "maximum rows of a batch between the JVM and Python",
-    ),
-    Option(
         "segment.bytes",
         _LIMITS.segment_bytes,
         size(_MIB, SEGMENT_BYTES_MAX),
@@ -250,8 +244,6 @@ class ExchangeSettings:
     """The kind of store by which costs are computed; `auto`: by its URL."""
     codec: str
     """The compression of segments."""
-    batch_rows: int
-    """The most rows of a batch between the JVM and Python."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,6 @@ class WarmUp:
         rows = reader.reads(task)
         Planner(spark, self._door).plan(rows.groupBy("k").count())
         plan = self._door.exchange_plan(rows, slots, ["k"])
-        transport = JvmTransport(spark, self._door, plan, slots)
+        transport = JvmTransport(spark, self._door, plan)
         if not self._closed.is_set():
             transport.writes(task.write).run()

@@ -105,7 +105,7 @@ def test_rows_there_and_back(
     layout = layout_of(sent)
     assert layout is not None
     runs = collected(spark, door.sorted_runs(plan.executed, layout), RunFrames(sent, layout))
-    batches = door.arrow_batches(plan.executed, 1000, least_bytes(carried))
+    batches = door.arrow_batches(plan.executed, least_bytes(carried))
     expected = [whole(parts, sent) for parts in collected(spark, batches, Frames(sent))]
     for made, given_rows in zip(runs, expected, strict=True):
         first = 0

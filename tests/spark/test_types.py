@@ -132,8 +132,7 @@ def transport_of(hg: Headgate, df: DataFrame, key: str) -> JvmTransport:
     exchanger = hg._exchanger
     assert exchanger.door is not None
     plan = exchanger.door.exchange_plan(df, 1, [key])
-    batch_rows = exchanger.job_context.settings.batch_rows
-    return JvmTransport(exchanger.spark, exchanger.door, plan, batch_rows)
+    return JvmTransport(exchanger.spark, exchanger.door, plan)
 
 
 def test_private_road(spark: SparkSession, hg: Headgate) -> None:

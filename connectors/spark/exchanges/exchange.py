@@ -115,8 +115,7 @@ class Exchanger:
                 else:
                     plan = self.door.exchange_plan(df, n, columns)
                     page.stage(result, label, plan.shown)
-                    batch_rows = self.job_context.settings.batch_rows
-                    transport = JvmTransport(self.spark, self.door, plan, batch_rows)
+                    transport = JvmTransport(self.spark, self.door, plan)
                 written = self.write(
                     transport,
                     df.schema,

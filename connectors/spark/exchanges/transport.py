@@ -43,13 +43,10 @@ class Transport(Protocol):
 
 
 class JvmTransport:
-    def __init__(
-        self, spark: SparkSession, door: CatalystDoor, plan: ExchangePlan, batch_rows: int
-    ) -> None:
+    def __init__(self, spark: SparkSession, door: CatalystDoor, plan: ExchangePlan) -> None:
         self._spark = spark
         self._door = door
         self._plan = plan
-        self._batch_rows = batch_rows
         self.rows = plan.rows
         self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
@@ -63,7 +60,7 @@ class JvmTransport:
         if self._layout:
             return self._door.sorted_runs(self._plan.executed, self._layout)
         row_bytes = types.least_bytes(self.schema)
-        return self._door.arrow_batches(self._plan.executed, self._batch_rows, row_bytes)
+        return self._door.arrow_batches(self._plan.executed, row_bytes)
 
     def lineage(self) -> Lineage:
         return self._door.lineage(self._plan.origin, self._batches)

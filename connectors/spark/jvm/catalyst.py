@@ -38,6 +38,7 @@ _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString writes the id
+_BATCH_ROWS = 32 * 1024
 _BATCH_BYTES = 16 << 20  # by Spark's estimate; off the heap they take about twice as much
 
 
@@ -143,12 +144,12 @@ class CatalystDoor:
             return self.jvm["literal"](0, self.jvm["types"].IntegerType)
         return partitioning.partitionIdExpression()
 
-    def arrow_batches(self, plan: Any, batch_rows: int, row_bytes: int) -> Any:
+    def arrow_batches(self, plan: Any, row_bytes: int) -> Any:
         """Return a physical plan's rows as an RDD of Arrow streams in bytes, a batch each.
         Unlike the batches of `Dataset.toArrowBatchRdd`, these are limited in bytes too. A row
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
-        convert = self._convert(plan.schema(), min(batch_rows, rows_max))
+        convert = self._convert(plan.schema(), min(_BATCH_ROWS, rows_max))
         pairs = self._rows(plan).mapPartitions(convert, False, self.jvm.any)
         return self.jvm["pairs"](pairs, self.jvm.any, self.jvm.any).keys().rdd()
 

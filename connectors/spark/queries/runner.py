@@ -262,9 +262,7 @@ class QueryRunner:
         exchanger = self._exchanger
         assert exchanger.door is not None
         plan = self._plans.rows(shuffle, scans, in_order)
-        return JvmTransport(
-            exchanger.spark, exchanger.door, plan, exchanger.job_context.settings.batch_rows
-        )
+        return JvmTransport(exchanger.spark, exchanger.door, plan)
 
     def _scans(self, inputs: Iterable[Shuffle]) -> dict[Shuffle, Scan]:
         """Return the scans for the exchanges of a stage, all of which are done."""
