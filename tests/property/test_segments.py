@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from headgate.connectors.spark.exchanges.combining import exchange_size
@@ -289,6 +289,29 @@ def test_polars_reads_a_segment(data: st.DataObject, kinds: list[pa.DataType], c
     (batch,) = frame.to_arrow().cast(schema).combine_chunks().to_batches()
     order = np.argsort(part.targets, kind="stable")
     assert part.rows.take(pa.array(order)) == reinterpret(batch, plain_schema(schema))
+
+
+SIZES = st.sampled_from([0, 10, 15_000, 17_000, 40_000])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(SIZES, st.booleans()), max_size=6), st.sampled_from([1, 3, 300]), LIMITS)
+def test_batches_in_order_and_others_keep_the_order_of_rows(
+    sizes: list[tuple[int, bool]], subpartitions: int, limits: Limits
+) -> None:
+    """A writer takes a large batch that comes in order as it is. Rows of one subpartition keep
+    their order all the same."""
+    draw = np.random.default_rng(len(sizes))
+    drawn = [(draw.integers(0, subpartitions, size), ordered) for size, ordered in sizes]
+    targets = [np.sort(each) if ordered else each for each, ordered in drawn]
+    numbers = np.arange(sum(size for size, _ in sizes))
+    schema = pa.schema([("a", pa.int64())])
+    rows = pa.record_batch([pa.array(numbers)], schema=schema)
+    cuts = tuple(np.cumsum([0, *(size for size, _ in sizes)])[1:-1].tolist())
+    part = Part(rows, np.concatenate([np.zeros(0, np.int64), *targets]), cuts)
+    with exchange(schema, [part], subpartitions, "lz4", limits) as written:
+        every = expected(schema, [part], 0, subpartitions)
+        assert every == written.read(0, subpartitions)
 
 
 @pytest.mark.parametrize("codec", CODECS)
