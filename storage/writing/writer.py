@@ -76,6 +76,7 @@ class SegmentWriter:
         is_run = is_large and in_order(subpartitions)
         if is_run:
             self._sort()
+            size_bytes += subpartitions.nbytes  # in one piece of memory with the run, which stays
         self._batches.append(batch)
         self._targets.append(subpartitions)
         self._held_bytes += size_bytes

@@ -17,7 +17,7 @@ from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.connectors.spark.jvm.task_settings import hiding
 from headgate.connectors.spark.tasks import worker
 from headgate.connectors.spark.tasks.exchange_tasks import ReaderTask
-from headgate.connectors.spark.tasks.frames import Frames
+from headgate.connectors.spark.tasks.frames import Frames, RunFrames
 from headgate.control.events.types import Produced, ResultRegistered, SegmentSummary
 from headgate.control.ids import AttemptId, PartitionId, ResultId
 from headgate.control.model.persistent import PersistentMap
@@ -51,6 +51,28 @@ def test_frames_without_their_mark_are_an_error() -> None:
     for sent in range(len(SENT)):
         with pytest.raises((EOFError, struct.error)):
             list(Frames(SCHEMA).load_stream(io.BytesIO(SENT[:sent])))
+
+
+def test_runs_of_another_size_are_an_error() -> None:
+    """A run whose bytes are not those of its columns is an error, and never fewer rows."""
+    schema = pa.schema([("c", pa.string()), ("to", pa.int32())])
+    texts = pa.array(["a", None, "third"] * 3, pa.string())
+    bitmap, ends, values = [content.to_pybytes() for content in texts.buffers()]
+    parts = [bitmap[:2], ends[:40], values[:18] + bytes(8), bytes(36)]
+
+    def run(rows: int, nulls: int) -> bytes:
+        head = struct.pack("<5q", rows, nulls, 18, 0, 0)
+        frame = head + b"".join(part + bytes(-len(part) % 8) for part in parts)
+        return struct.pack("!i", len(frame)) + frame + END
+
+    def read(sent: bytes) -> list[pa.RecordBatch]:
+        return list(RunFrames(schema, "t4").load_stream(io.BytesIO(sent)))
+
+    (batch,) = read(run(9, 3))
+    assert texts.to_pylist() == batch.column(0).to_pylist()
+    for sent in (run(7, 3), run(9, 0)):
+        with pytest.raises((Corrupt, pa.ArrowException)):
+            read(sent)
 
 
 def test_messages_are_bounded_by_their_bytes() -> None:

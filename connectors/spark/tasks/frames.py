@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 from pyspark.serializers import NoOpSerializer, SpecialLengths, read_int, write_int
 
+from ....control.errors import Corrupt
+
 LONG_DIGITS = 18
 """Decimals of so many digits, or of fewer, are small: Spark's rows hold each in a long."""
 VOLUME = struct.Struct(">qq")
@@ -52,7 +54,11 @@ class Frames(NoOpSerializer):
 
 
 class RunFrames(Frames):
-    """Reads the runs that `SortedRuns.java` makes."""
+    """Reads the runs that `SortedRuns.java` makes.
+
+    Raises:
+        Corrupt: a run has more bytes than its columns.
+    """
 
     def __init__(self, schema: pa.Schema, layout: str) -> None:
         super().__init__(schema)
@@ -84,6 +90,8 @@ class RunFrames(Frames):
                 if letter == "n"
                 else pa.Array.from_buffers(kind, rows, buffers, null_count=nulls)
             )
+        if at != frame.size:
+            raise Corrupt(f"a run has {frame.size} bytes, and its columns have {at}")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
