@@ -54,13 +54,13 @@ def package() -> set[str]:
         on_disk |= {
             f"headgate/{path.relative_to(ROOT)}"
             for path in ROOT.glob(f"{room}/**/*")
-            if path.suffix in (".py", ".avsc", ".yml", ".html", ".css", ".js", ".svg")
+            if path.suffix in (".py", ".java", ".avsc", ".yml", ".html", ".css", ".js", ".svg")
         }
     return on_disk
 
 
 def test_the_wheel_holds_the_package(shipped: dict[str, bytes]) -> None:
-    """The wheel holds every module, schema and marker, the licence, and its own records."""
+    """The wheel holds every module, text, schema and marker, the licence, and its own records."""
     expected = package() | {LICENCE} | {f"{NAME}.dist-info/{name}" for name in OF_ITSELF}
     assert {"headgate/py.typed", "headgate/infra/devstack/compose.yml"} < expected
     assert expected == set(shipped)
