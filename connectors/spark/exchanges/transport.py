@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from .. import types
 from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
 from ..tasks.exchange_tasks import SUBPARTITION, ReaderTask
-from ..tasks.frames import Frames, RunFrames, Volume
+from ..tasks.frames import Frames, RunFrames, Volume, layout_of
 from ..tasks.shipping import ship
 from .rerun import MapStage
 
@@ -51,7 +51,7 @@ class JvmTransport:
         self.shown = plan.shown
         self.schema = types.carried_schema(self.rows)
         self._sent = self.schema.append(pa.field(SUBPARTITION, pa.int32()))
-        self._layout = door.layout(self._sent)
+        self._layout = layout_of(self._sent)
 
     @cached_property
     def _batches(self) -> Any:
@@ -144,7 +144,7 @@ class StoredReader:
 
 
 def read_frames(door: CatalystDoor, task: ReaderTask) -> Any:
-    """Return a JavaRDD of the batches of each task, as the messages that the JVM loads."""
+    """Return an RDD of the batches of each task, as the messages that the JVM loads."""
     return door.tasks.without_input(task.count, ship(task.frames))
 
 

@@ -15,16 +15,16 @@ from pyspark.sql.types import StructType
 from ....control.errors import Corrupt
 
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
-_SCHEDULER = "org.apache.spark.scheduler.DAGScheduler"
+_SCHEDULER = "org.apache.spark.scheduler."
 CLASSES = {
     "class": "java.lang.Class",
     "weak": "java.lang.ref.WeakReference",
     "list": "java.util.ArrayList",
-    "arrays": "java.util.Arrays",
     "alike": "java.util.HashMap",
     "same": "java.util.IdentityHashMap",
     "pairs": "org.apache.spark.api.java.JavaPairRDD",
     "python": "org.apache.spark.api.python.PythonRDD",
+    "job": "org.apache.spark.rdd.AsyncRDDActions",
     "function": "org.apache.spark.api.python.SimplePythonFunction",
     "bytes": "org.apache.spark.network.util.JavaUtils",
     "loader": "org.apache.spark.sql.api.r.SQLUtils",
@@ -34,9 +34,6 @@ CLASSES = {
     "xor": "org.apache.spark.sql.catalyst.expressions.BitwiseXor",
     "bound": "org.apache.spark.sql.catalyst.expressions.BoundReference",
     "struct": "org.apache.spark.sql.catalyst.expressions.CreateStruct",
-    "if": "org.apache.spark.sql.catalyst.expressions.If",
-    "is not null": "org.apache.spark.sql.catalyst.expressions.IsNotNull",
-    "length": "org.apache.spark.sql.catalyst.expressions.Length",
     "literal": "org.apache.spark.sql.catalyst.expressions.Literal",
     "decimal": "org.apache.spark.sql.catalyst.expressions.MakeDecimal",
     "hash": "org.apache.spark.sql.catalyst.expressions.Murmur3Hash",
@@ -46,8 +43,6 @@ CLASSES = {
     "unscaled": "org.apache.spark.sql.catalyst.expressions.UnscaledValue",
     "text": "org.apache.spark.sql.catalyst.expressions.codegen.CodeAndComment",
     "ordering": "org.apache.spark.sql.catalyst.expressions.codegen.LazilyGeneratedOrdering",
-    "bean": "org.apache.spark.sql.catalyst.expressions.objects.InitializeJavaBean",
-    "call on": "org.apache.spark.sql.catalyst.expressions.objects.Invoke",
     "call": "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke",
     "limit": "org.apache.spark.sql.catalyst.plans.logical.GlobalLimit",
     "local limit": "org.apache.spark.sql.catalyst.plans.logical.LocalLimit",
@@ -81,7 +76,6 @@ CLASSES = {
     "array": "scala.collection.immutable.ArraySeq",
     "right": "scala.util.Right",
     "map of one": "scala.collection.immutable.Map$Map1",
-    "map of two": "scala.collection.immutable.Map$Map2",
     "scala": "scala.jdk.javaapi.CollectionConverters",
 }
 

@@ -7,7 +7,6 @@ caller then uses public PySpark only.
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,6 @@ from .compiled_classes import CompiledClasses
 from .dropped_objects import release_together
 from .task_rdds import TaskRdds
 
-_LOG = logging.getLogger("headgate")
 _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
@@ -75,9 +73,13 @@ class ExchangePlan:
 
 
 class CatalystDoor:
-    def __init__(self, spark: SparkSession, jvm: Jvm, version: Version) -> None:
+    def __init__(
+        self, spark: SparkSession, jvm: Jvm, version: Version, compiled: CompiledClasses
+    ) -> None:
         self.jvm = jvm
         self.version = version
+        self.tasks = TaskRdds(spark, jvm, compiled)
+        self._compiled = compiled
         self._spark = spark
         self._session = spark._jsparkSession
         self._thread = threading.local()
@@ -86,18 +88,6 @@ class CatalystDoor:
     @cached_property
     def _context(self) -> Any:
         return self._spark.sparkContext._jsc.sc()
-
-    @cached_property
-    def _compiled(self) -> CompiledClasses | None:
-        try:
-            return CompiledClasses(self._context, self.jvm)
-        except (Py4JError, PySparkException, LookupError) as exc:
-            _LOG.warning("exchanges are slower: Spark does not compile our classes: %s", exc)
-            return None
-
-    @cached_property
-    def tasks(self) -> TaskRdds:
-        return TaskRdds(self._spark, self.jvm)
 
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
         """Return the rows under `df.repartition(n, *columns)`, each with Spark's own id of its
@@ -108,9 +98,9 @@ class CatalystDoor:
         if has_maps(df.schema):
             partitioning, session = self._with_maps(query, partitioning)
         carried = self.carried(child.output(), df.schema, self.number(partitioning))
-        rows = self.frame(self.jvm["project"](carried, child), session)
-        executed = rows._jdf.queryExecution().executedPlan()
-        origin = rows._jdf.queryExecution().withCachedData()
+        rows = self.frame(self.jvm["project"](carried, child), session, is_analyzed=True)
+        planned = rows._jdf.queryExecution()
+        executed, origin = planned.executedPlan(), planned.withCachedData()
         stored = stored_schema(df.schema)
         shown, output = self.shown(executed), child.output()
         return ExchangePlan(executed, shown, stored, origin, output, df.schema, partitioning)
@@ -130,8 +120,8 @@ class CatalystDoor:
 
     def _with_maps(self, query: Any, partitioning: Any) -> tuple[Any, Any]:
         """Return the optimized partitioning, and a session that may hash maps. Spark's optimizer
-        sorts the maps in partition expressions before they are hashed, but an ordinary session's
-        analyzer refuses the sorted maps too."""
+        sorts the maps in partition expressions before they are hashed, but in an ordinary session
+        the hash of the sorted maps has no type."""
         session = self._session.cloneSession()
         session.conf().set("spark.sql.legacy.allowHashOnMapType", "true")
         planned = query.optimizedPlan()
@@ -153,15 +143,9 @@ class CatalystDoor:
         pairs = self._rows(plan).mapPartitions(convert, False, self.jvm.any)
         return self.jvm["pairs"](pairs, self.jvm.any, self.jvm.any).keys().rdd()
 
-    def layout(self, schema: pa.Schema) -> str | None:
-        """Return the layout of columns that compiled classes carry, None if Spark's own converters
-        have to carry them."""
-        return layout_of(schema) if self._compiled else None
-
     def sorted_runs(self, plan: Any, layout: str) -> Any:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
-        assert self._compiled is not None, "there is a layout"
         return self._compiled.runs(self._rows(plan), layout)
 
     def _rows(self, plan: Any) -> Any:
@@ -191,6 +175,9 @@ class CatalystDoor:
             return
         sessions = self.jvm["sessions"]
         outside: Any = sessions.getActiveSession() if before is None else None
+        if before is None and self._is_pinned and outside.contains(session):
+            yield
+            return
         sessions.setActiveSession(session)
         self._thread.session = session
         try:
@@ -284,30 +271,31 @@ class CatalystDoor:
         given: StructType,
         partitioning: Any,
     ) -> DataFrame:
-        """Return a DataFrame over a JavaRDD of Arrow batches. Spark knows its attributes, which
-        have the schema `given`, and its partitioning."""
+        """Return a DataFrame over an RDD of Arrow batches, as `tasks` gives them. Spark knows its
+        attributes, which have the schema `given`, and its partitioning."""
         count = int(batches.getNumPartitions())
         assert count == partitioning.numPartitions(), "else rows go wrong"
         read, back = self.as_stored(attributes, given)
         scan = self.logical(read, self.rows_of(batches, count, stored), partitioning)
-        return self.frame(self.jvm["project"](back, scan) if back else scan)
+        plan = self.jvm["project"](back, scan) if back else scan
+        return self.frame(plan, is_analyzed=True)
 
     def load(self, batches: Any, stored: StructType, schema: StructType) -> DataFrame:
-        """Return a DataFrame over a JavaRDD of Arrow batches whose partitioning Spark does not
+        """Return a DataFrame over an RDD of Arrow batches whose partitioning Spark does not
         know."""
         attributes = self.jvm["attributes"].toAttributes(self._parsed(schema))
         unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, schema, unknown)
 
     def rows_of(self, batches: Any, count: int, stored: StructType) -> Any:
-        """Return a JavaRDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
+        """Return an RDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
         `coalesce` to the same number makes reading lazy. A join whose other side is empty then
         starts no Python worker. Spark would end it, and a new worker takes a second to start."""
-        if self._compiled and (layout := layout_of(carried_schema(stored))):
-            rows = self._compiled.rows(batches.rdd(), layout)
+        if layout := layout_of(carried_schema(stored)):
+            rows = self._compiled.rows(batches, layout)
         else:
-            loader = self.jvm["loader"]
-            loaded = loader.toDataFrame(batches, self._parsed(stored), self._session)
+            loader, messages = self.jvm["loader"], self._compiled.bytes_of(batches).toJavaRDD()
+            loaded = loader.toDataFrame(messages, self._parsed(stored), self._session)
             rows = loaded.queryExecution().analyzed().rdd()
         return rows.coalesce(count, False, self.jvm.nothing(), None)
 
@@ -358,7 +346,11 @@ class CatalystDoor:
             *self.version.logical_rdd,
         )
 
-    def frame(self, logical: Any, session: Any = None) -> DataFrame:
+    def frame(self, logical: Any, session: Any = None, is_analyzed: bool = False) -> DataFrame:
+        """Return the DataFrame of a plan. Spark analyzes it, unless `is_analyzed` says that there
+        is nothing to find out."""
+        if is_analyzed:
+            logical.setAnalyzed()
         return DataFrame(self.jvm["dataset"].ofRows(session or self._session, logical), self._spark)
 
     def alias(self, expression: Any, name: str) -> Any:
@@ -380,10 +372,12 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
     if (version := version_of(spark.version)) is None:
         return None
     try:
-        door = CatalystDoor(spark, Jvm(spark), version)
-        door.jvm.require_classes()
+        jvm = Jvm(spark)
+        jvm.require_classes()
+        compiled = CompiledClasses(spark.sparkContext._jsc.sc(), jvm)
+        door = CatalystDoor(spark, jvm, version, compiled)
         door.try_converter()
-    except (LookupError, Py4JError):
+    except (LookupError, Py4JError, PySparkException):
         return None
     release_together(spark)
     return door

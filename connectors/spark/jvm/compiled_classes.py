@@ -14,11 +14,12 @@ from typing import Any
 from .bridge import Jvm
 
 _COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
+_NAMES = ("SortedRuns", "StoredRows", "CountedVolumes")
 _METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
 
 
 class CompiledClasses:
-    """Both classes. They are compiled when this is made.
+    """All classes. They are compiled when this is made.
 
     Raises:
         Py4JError: this Spark does not compile them.
@@ -29,23 +30,40 @@ class CompiledClasses:
         self._jvm = jvm
         self._made = lru_cache(maxsize=256)(self._make)
         compiler = jvm.only(_COMPILER)
-        self._texts = {name: self._text(name) for name in ("SortedRuns", "StoredRows")}
+        self._texts = {name: self._text(name) for name in _NAMES}
         for text in self._texts.values():
             compiler.compile(text)
 
     def runs(self, rows: Any, layout: str) -> Any:
         """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
-        runs = rows.mapPartitionsWithEvaluator(self._made("SortedRuns", layout), self._jvm.any)
-        return runs.map(self._bytes, self._jvm.any)
+        return self.bytes_of(self._over(rows, "SortedRuns", layout))
 
     def rows(self, messages: Any, layout: str) -> Any:
-        """Return an RDD of rows of Spark's, over an RDD of record batches in bytes."""
-        return messages.mapPartitionsWithEvaluator(self._made("StoredRows", layout), self._jvm.any)
+        """Return an RDD of rows of Spark's, over an RDD of rows that each have the bytes of a
+        record batch."""
+        return self._over(messages, "StoredRows", layout)
 
-    def _make(self, name: str, layout: str) -> Any:
+    def written(self, volumes: Any) -> Any:
+        """Return an RDD of rows that have the rows of each volume, over an RDD of volumes in bytes.
+        The tasks tell Spark what they have written."""
+        return self._over(volumes, "CountedVolumes", "written")
+
+    def read(self, messages: Any) -> Any:
+        """Return an RDD of rows that each have the bytes of an element of another RDD, which end
+        with a volume. The tasks tell Spark what they have read."""
+        return self._over(messages, "CountedVolumes", "read")
+
+    def bytes_of(self, rows: Any) -> Any:
+        """Return an RDD of bytes, over an RDD of rows that have only these."""
+        return rows.map(self._bytes, self._jvm.any)
+
+    def _over(self, elements: Any, name: str, argument: str) -> Any:
+        return elements.mapPartitionsWithEvaluator(self._made(name, argument), self._jvm.any)
+
+    def _make(self, name: str, argument: str) -> Any:
         """Return what makes iterators of a class."""
         arguments = self._jvm["list"]()
-        arguments.add(layout)
+        arguments.add(argument)
         text = self._jvm["right"](self._texts[name])
         return self._jvm["compiled"](text, self._duration, arguments.toArray())
 

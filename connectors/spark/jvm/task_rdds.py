@@ -4,7 +4,6 @@ JVM, because it passes the environment of the workers anew each time."""
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +11,19 @@ from pyspark import RDD, cloudpickle
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import SparkSession
 
-from ..tasks.frames import VOLUME, Volume, VolumeFrames, Volumes
+from ..tasks.frames import VolumeFrames, Volumes
 from ..tasks.shipping import Task
 from .bridge import Jvm
-from .pages.task_metrics import TaskMetrics
+from .compiled_classes import CompiledClasses
 
+_AWAIT = "scala.concurrent.Await"
+_DURATION = "scala.concurrent.duration.Duration"
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
 
 class JvmMapStage:
-    """A JavaRDD each of whose tasks gives a volume, as `Volumes` writes it."""
+    """An RDD each of whose tasks gives a row with the number of the rows that it has written."""
 
     def __init__(self, rdd: Any, jvm: Jvm, gateway: Any) -> None:
         self._rdd = rdd
@@ -34,38 +35,39 @@ class JvmMapStage:
         return int(self._rdd.getNumPartitions())
 
     def run(self) -> list[int]:
-        sent = json.loads(self._jvm["arrays"].deepToString(self._rdd.collect().toArray()))
-        signed = [struct.pack(f"{VOLUME.size}b", *each) for each in sent]
-        return [Volume(*VOLUME.unpack(each)).rows for each in signed]
+        # `collect` would have Spark examine the whole code of its context, which takes longer than
+        # a small job
+        job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
+        rows = self._jvm.only(_AWAIT).result(job, self._jvm.only(_DURATION).Inf())
+        return [each for (each,) in json.loads(rows.mkString("[", ",", "]"))]
 
     def run_again(self, partitions: list[int]) -> None:
         chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
         for at, partition in enumerate(partitions):
             chosen[at] = partition
-        self._rdd.collectPartitions(chosen)
+        self._rdd.toJavaRDD().collectPartitions(chosen)
 
 
 class TaskRdds:
-    def __init__(self, spark: SparkSession, jvm: Jvm) -> None:
+    def __init__(self, spark: SparkSession, jvm: Jvm, compiled: CompiledClasses) -> None:
         self._context: Any = spark.sparkContext
         self._jvm = jvm
         self._nothing = jvm["list"]()
-        self._metrics = TaskMetrics(jvm)
+        self._compiled = compiled
         self._passed: tuple[object, Any, Any] = (), None, None
 
     def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
-        """Return the volumes that a task gives, one for each partition of an RDD. `given` is the
-        serializer that reads its elements."""
+        """Return a map stage of a task that gives one volume for each partition of an RDD. `given`
+        is the serializer that reads the RDD's elements."""
         made = self._made(parent, task, given, Volumes())
-        noted = made.map(self._metrics.written, self._jvm.any).toJavaRDD()
-        return JvmMapStage(noted, self._jvm, self._context._gateway)
+        return JvmMapStage(self._compiled.written(made), self._jvm, self._context._gateway)
 
     def without_input(self, count: int, task: Task) -> Any:
-        """Return a JavaRDD of the messages that `count` tasks give, each with the volume that was
-        read for it. The tasks are given nothing."""
+        """Return an RDD of rows that each have a message, with the volume that was read for it.
+        `count` tasks, which are given nothing, give them."""
         empty = self._context._jsc.parallelize(self._nothing, count).rdd()
         made = self._made(empty, task, NoOpSerializer(), VolumeFrames())
-        return made.map(self._metrics.read, self._jvm.any).toJavaRDD()
+        return self._compiled.read(made)
 
     def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context

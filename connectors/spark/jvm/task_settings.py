@@ -14,7 +14,6 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.conf import RuntimeConfig
 
 from .bridge import Jvm
 
@@ -35,11 +34,10 @@ class TaskSettings:
         configured = spark._jsparkSession.sessionState().conf().getAllConfs()
         self._settings = Jvm(spark).java_map(configured)
         self._tags = _session_tags(spark)
-        self._conf = spark.conf
 
     @cached_property
     def hide(self) -> Callable[[str], str]:
-        return hiding(self._conf)
+        return hiding(self._settings.get)
 
     @contextmanager
     def carried(self, description: str = "") -> Iterator[None]:
@@ -73,10 +71,10 @@ def _session_tags(spark: SparkSession) -> list[str]:
         return []
 
 
-def hiding(conf: RuntimeConfig) -> Callable[[str], str]:
+def hiding(setting: Callable[[str], str | None]) -> Callable[[str], str]:
     """Return a function that redacts a text as Spark redacts its plans, by Spark's settings. A
     pattern that Java may read in another way than Python redacts the whole text."""
-    asked = [text for key in _REDACTIONS if (text := conf.get(key, None))]
+    asked = [text for key in _REDACTIONS if (text := setting(key))]
     try:
         if any(odd in text for text in asked for odd in _JAVAS):
             raise re.error("sets of sets")

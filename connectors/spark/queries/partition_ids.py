@@ -95,7 +95,7 @@ class PartitionIds:
         wanted = int(self._session.conf().get(_SAMPLED, "100")) * count
         named = self._jvm.seq(self._door.alias(key, f"k{at}") for at, key in enumerate(keys))
         rows = self._jvm["project"](named, self._door.stage(plan))
-        frame = self._door.frame(rows, self._session)
+        frame = self._door.frame(rows, self._session, is_analyzed=True)
         drawn = (
             frame.withColumn("drawn", F.rand()).orderBy("drawn").limit(min(wanted, _SAMPLED_MAX))
         )

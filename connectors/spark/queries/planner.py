@@ -301,7 +301,8 @@ class Planner:
         stated = OutputColumns(self._jvm, self._asked, plan.top)
         columns = stated.columns(root)
         logical = self._door.logical(columns, rows, partitioning, root.outputOrdering())
-        return self._door.frame(stated.limited(logical)), str(root.toString()), shown
+        frame = self._door.frame(stated.limited(logical), is_analyzed=True)
+        return frame, str(root.toString()), shown
 
     def _bytes(self, text: str | None) -> int:
         if text is None or text.startswith("-"):

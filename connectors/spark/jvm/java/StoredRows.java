@@ -1,5 +1,5 @@
-// Makes Spark's rows of record batches, each the bytes of one message of Arrow's with eight bytes or more
-// behind it. Spark compiles this text in its executors, as it compiles the code that it makes for a query;
+// Makes Spark's rows of record batches, each a row with the bytes of one message of Arrow's and eight bytes or
+// more behind it. Spark compiles this text in its executors, as it compiles the code that it makes for a query;
 // generics and lambdas are unknown there.
 
 public Object generate(Object[] references) {
@@ -48,7 +48,7 @@ final class StoredRows extends org.apache.spark.sql.execution.BufferedRowIterato
   public boolean hasNext() throws java.io.IOException {
     while (given == made) {
       if (first < count) make();
-      else if (messages.hasNext()) open((byte[]) messages.next());
+      else if (messages.hasNext()) open(((InternalRow) messages.next()).getBinary(0));
       else return false;
     }
     return true;

@@ -43,7 +43,7 @@ _NUMBERS = "org.apache.spark.sql.execution.SQLExecution"
 _NUMBER, _ROOT = "spark.sql.execution.id", "spark.sql.execution.root.id"
 _SHORT, _LONG = "callSite.short", "callSite.long"
 _FRAMES_MAX = 20
-_LOOKS, _LOOK_MS = 20, 10
+_LATE_MS, _LOOK_S = 200, 0.01
 _LIBRARIES = tuple(f"{path}{os.sep}" for path in (Path(__file__).parents[4], *pyspark.__path__))
 _PASSED = (*_LIBRARIES, contextlib.__file__, functools.__file__)
 _within = threading.local()
@@ -90,34 +90,27 @@ class QueryPage:
         self.leave()
         if self._number < 0:
             return
-        self._spark.forget_jobs(self._number)
         is_well = error is None or isinstance(error, GeneratorExit)
         with self._unshown("the end of a query"):
             failed = "" if is_well else self._hide(f"{type(error).__name__}: {error}")
-            ended = SYSTEM_CLOCK.now_ms(), failed  # without a text, a failed job would count
-            if self._is_read and not self._plan.is_read(self._states()):
-                self._spark.later(self._end_later, *ended)
-            else:
-                self._end(*ended)
-
-    def _end_later(self, at_ms: int, failed: str) -> None:
-        """End the query when all exchanges are read, but wait no longer than it may take the master
-        to hear of the last readers: a query with a limit reads less."""
-        with self._unshown("the end of a query"):
-            for _ in range(_LOOKS):
-                is_late = SYSTEM_CLOCK.now_ms() >= at_ms + _LOOKS * _LOOK_MS
-                if is_late or self._plan.is_read(self._states()):
-                    break
-                SYSTEM_CLOCK.sleep_s(_LOOK_MS / 1000)
-            self._end(at_ms, failed)
+            # without a text, a failed job would count
+            self._spark.later(self._end, SYSTEM_CLOCK.now_ms(), failed)
 
     def _end(self, at_ms: int, failed: str) -> None:
+        """End the query, if its rows are read inside, when all exchanges are read. Wait no longer
+        than it may take the master to hear of the last readers: a query with a limit reads less."""
+        self._spark.forget_jobs(self._number)
+        while self._is_read and SYSTEM_CLOCK.now_ms() < at_ms + _LATE_MS:
+            if self._plan.is_read(self._states()):
+                break
+            SYSTEM_CLOCK.sleep_s(_LOOK_S)
         with self._unshown("the numbers of a query"):
             if self._is_stale:
                 self._show_all()
             values = self._plan.values(self._states())
             self._post("DriverAccumUpdates", self._number, accumUpdates=values)
-        self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
+        with self._unshown("the end of a query"):
+            self._post("SQLExecutionEnd", self._number, time=at_ms, errorMessage=failed)
 
     def _states(self) -> States:
         """Return the results as far as they are known: none when the job was closed meanwhile."""
