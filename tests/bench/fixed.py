@@ -9,6 +9,8 @@ from rich.table import Table
 
 from .places import attached, consume
 
+_WARM_UP = 40  # so many queries later the JVM has compiled most of what it runs
+
 
 def run(spark: SparkSession, rounds: int, places: list[str]) -> Table:
     df = spark.range(0, 100, 1, 2).selectExpr("id % 10 AS k", "id AS v")
@@ -17,7 +19,7 @@ def run(spark: SparkSession, rounds: int, places: list[str]) -> Table:
     for place in places:
         with attached(spark, place) as (hg, meter):
             own, ours, writes = [], [], []
-            for _ in range(rounds + 5):
+            for _ in range(rounds + _WARM_UP):
                 own.append(meter.measure(lambda: consume(df.repartition(2, "k"))).wall_s)
                 made: list[DataFrame] = []
                 write = meter.measure(lambda made=made: made.append(hg.repartition(df, 2, "k")))  # type: ignore[misc]
@@ -25,7 +27,7 @@ def run(spark: SparkSession, rounds: int, places: list[str]) -> Table:
                 hg.release(made[0])
                 ours.append(write.wall_s + read.wall_s)
                 writes.append(write.wall_s)
-            figures = [median(s[5:]) * 1000 for s in (own, ours, writes)]
+            figures = [median(s[_WARM_UP:]) * 1000 for s in (own, ours, writes)]
             over = figures[1] - figures[0]
             table.add_row(
                 place, f"{figures[0]:.0f}", f"{figures[1]:.0f}", f"{over:.0f}", f"{figures[2]:.0f}"

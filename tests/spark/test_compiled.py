@@ -12,7 +12,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import RDD
 from pyspark.sql import SparkSession
-from pyspark.sql.types import LongType, StructField, StructType
 
 from headgate import Headgate
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door

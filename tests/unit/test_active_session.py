@@ -10,6 +10,7 @@ from py4j.clientserver import ClientServer
 
 from headgate.connectors.spark.jvm.bridge import Jvm
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor
+from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.versions import VERSIONS
 
 
@@ -21,7 +22,9 @@ class Sessions:
 
     def getActiveSession(self) -> SimpleNamespace:
         return SimpleNamespace(
-            isEmpty=lambda now=self.now: now is None, get=lambda now=self.now: now
+            isEmpty=lambda now=self.now: now is None,
+            contains=lambda session, now=self.now: now == session,
+            get=lambda now=self.now: now,
         )
 
     def setActiveSession(self, session: str) -> None:
@@ -35,7 +38,9 @@ def door(sessions: Sessions, gateway: object) -> CatalystDoor:
     spark: Any = SimpleNamespace(
         _jsparkSession="user's", sparkContext=SimpleNamespace(_gateway=gateway)
     )
-    return CatalystDoor(spark, cast(Jvm, {"sessions": sessions}), next(iter(VERSIONS.values())))
+    jvm = cast(Jvm, {"sessions": sessions, "list": list})
+    compiled = cast(CompiledClasses, None)
+    return CatalystDoor(spark, jvm, next(iter(VERSIONS.values())), compiled)
 
 
 PINNED = type("Pinned", (ClientServer,), {"__init__": lambda self: None, "entry_point": None})
@@ -57,6 +62,9 @@ def test_sessions_nest(pinned: bool) -> None:
     assert sessions.now is None
     sessions.now = "outside"
     with opened.active("one"):
+        assert sessions.now == "one"
+    assert sessions.now == "outside"
+    with opened.active("outside"), opened.active("one"):
         assert sessions.now == "one"
     assert sessions.now == "outside"
 

@@ -7,6 +7,7 @@ import logging
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from py4j.protocol import Py4JError
@@ -67,9 +68,12 @@ def test_a_jvm_that_makes_no_batches_has_no_door(
         def require_classes(self) -> None:
             """Do nothing: all classes are there."""
 
-    fake = FakeJvm({"class": SimpleNamespace(forName=make)})
+    fake = FakeJvm({"class": SimpleNamespace(forName=make), "list": list})
     monkeypatch.setattr(catalyst, "Jvm", lambda _: fake)
-    spark: Any = SimpleNamespace(version="4.3.0", _jsparkSession=java)
+    monkeypatch.setattr(catalyst, "CompiledClasses", lambda *_: None)
+    spark: Any = SimpleNamespace(
+        version="4.3.0", _jsparkSession=java, sparkContext=MagicMock(spec=["_jsc"])
+    )
     assert catalyst.open_door(spark) is None
 
 

@@ -25,7 +25,7 @@ def test_ends_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
     spark: Any = MagicMock()
     for _ in range(10):
-        QueryPage(spark, dict, is_read=True)._end_later(0, "")
+        QueryPage(spark, dict, is_read=True)._end(0, "")
     assert 0.1 < sum(slept) < 0.3
     assert posted.count("SQLExecutionEnd") == 10
 
@@ -41,6 +41,7 @@ def test_a_job_that_was_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Non
     page = QueryPage(MagicMock(), closed, is_read=True)
     with page:
         page._number = 1
+    page._spark.wait()
     assert ["DriverAccumUpdates", "SQLExecutionEnd"] == posted
 
 
@@ -56,6 +57,7 @@ def test_a_plan_that_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     page = QueryPage(MagicMock(), dict)
     with page:
         page._number, page._is_stale = 1, True
+    page._spark.wait()
     assert ["SQLExecutionEnd"] == posted
 
 

@@ -29,7 +29,11 @@ def refuse(*_: object) -> None:
 
 PLAN = SimpleNamespace(executed=None, shown=None)
 DOOR: Any = SimpleNamespace(
-    exchange_plan=lambda *_: PLAN, shown=lambda _: None, rows_behind=refuse, weakly=refuse
+    exchange_plan=lambda *_: PLAN,
+    shown=lambda _: None,
+    is_adaptive=lambda _: False,
+    rows_behind=refuse,
+    weakly=refuse,
 )
 
 

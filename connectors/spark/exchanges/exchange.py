@@ -31,7 +31,6 @@ from ....storage.format.layout import Layout
 from ....storage.format.manifest_shards import store_manifest
 from ....storage.format.segment import Longs
 from ....storage.reading.ways import DIRECT, ExchangeSize, Prediction, choose, predict, puts
-from ..jvm.bridge import name_of
 from ..jvm.catalyst import CatalystDoor
 from ..jvm.pages.query_page import QueryPage
 from ..jvm.task_settings import TaskSettings
@@ -126,7 +125,7 @@ class Exchanger:
                     settings,
                     estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
                 )
-            if self.door is not None and name_of(plan.executed) == "AdaptiveSparkPlanExec":
+            if self.door is not None and self.door.is_adaptive(plan.executed):
                 page.stage(result, label, self.door.shown(plan.executed))
         try:
             frame = transport.reads(written.read)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -104,6 +103,10 @@ class CatalystDoor:
         stored = stored_schema(df.schema)
         shown, output = self.shown(executed), child.output()
         return ExchangePlan(executed, shown, stored, origin, output, df.schema, partitioning)
+
+    def is_adaptive(self, executed: Any) -> bool:
+        """Return True if Spark changes a plan while it runs."""
+        return name_of(executed) == "AdaptiveSparkPlanExec"
 
     def shown(self, executed: Any) -> Any:
         """Return a plan as Spark's SQL page shows it. This makes the plan's metrics, which tasks
