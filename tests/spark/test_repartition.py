@@ -117,6 +117,15 @@ def test_read_again(spark: SparkSession, hg: Headgate) -> None:
     assert all(result.consumed == 4 for result in hg.results()[-1:])
 
 
+def test_a_later_checkpoint_is_made_by_the_map_stage(spark: SparkSession, hg: Headgate) -> None:
+    """A checkpoint that waits for the first job is made by ours, as by any action of Spark's."""
+    rows = spark.sparkContext.parallelize([(1,), (2,)], 2)
+    rows.localCheckpoint()
+    out = hg.repartition(spark.createDataFrame(rows, "v int"), 2, "v")
+    assert rows.isCheckpointed()
+    assert [1, 2] == sorted(row[0] for row in out.collect())
+
+
 def test_columns_as_expressions(spark: SparkSession, hg: Headgate) -> None:
     """Keys may be expressions, as in `df.repartition`, and the original columns can still be
     used."""

@@ -39,6 +39,7 @@ class JvmMapStage:
         # a small job
         job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
         rows = self._jvm.only(_AWAIT).result(job, self._jvm.only(_DURATION).Inf())
+        self._rdd.doCheckpoint()  # of what the user has marked, as after each job by `collect`
         return [each for (each,) in json.loads(rows.mkString("[", ",", "]"))]
 
     def run_again(self, partitions: list[int]) -> None:
