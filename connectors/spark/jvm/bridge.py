@@ -150,6 +150,16 @@ class Jvm:
         return self.only("scala.reflect.ClassTag").Any()
 
     @cached_property
+    def null(self) -> Any:
+        """Return the evidence with which an option without a value gives null."""
+        return self.only("scala.$less$colon$less").refl()
+
+    @cached_property
+    def for_ever(self) -> Any:
+        """Return the duration that never ends."""
+        return self.only("scala.concurrent.duration.Duration").Inf()
+
+    @cached_property
     def subquery(self) -> Any:
         """Return the pattern that plans with subqueries contain."""
         return self.only(_PATTERNS).PLAN_EXPRESSION()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property, lru_cache
 from typing import Any
 
 from pyspark import RDD, cloudpickle
@@ -17,7 +18,6 @@ from .bridge import Jvm
 from .compiled_classes import CompiledClasses
 
 _AWAIT = "scala.concurrent.Await"
-_DURATION = "scala.concurrent.duration.Duration"
 _COMMAND_BYTES_MAX = 1 << 20  # PySpark sends a larger one as a broadcast
 _pickled: Callable[[object], bytes] = cloudpickle.dumps
 
@@ -25,10 +25,12 @@ _pickled: Callable[[object], bytes] = cloudpickle.dumps
 class JvmMapStage:
     """An RDD each of whose tasks gives a row with the number of the rows that it has written."""
 
-    def __init__(self, rdd: Any, jvm: Jvm, gateway: Any) -> None:
+    def __init__(self, rdd: Any, jvm: Jvm, gateway: Any, bar: Any) -> None:
+        """Take Spark's progress bar as `bar`, None if there is none."""
         self._rdd = rdd
         self._jvm = jvm
         self._gateway = gateway
+        self._bar = bar
 
     @property
     def count(self) -> int:
@@ -38,8 +40,10 @@ class JvmMapStage:
         # `collect` would have Spark examine the whole code of its context, which takes longer than
         # a small job
         job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
-        rows = self._jvm.only(_AWAIT).result(job, self._jvm.only(_DURATION).Inf())
+        rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
         self._rdd.doCheckpoint()  # of what the user has marked, as after each job by `collect`
+        if self._bar is not None:
+            self._bar.finishAll()
         return [each for (each,) in json.loads(rows.mkString("[", ",", "]"))]
 
     def run_again(self, partitions: list[int]) -> None:
@@ -55,20 +59,30 @@ class TaskRdds:
         self._jvm = jvm
         self._nothing = jvm["list"]()
         self._compiled = compiled
+        self._empty = lru_cache(maxsize=32)(self._without_rows)
         self._passed: tuple[object, Any, Any] = (), None, None
+
+    @cached_property
+    def _bar(self) -> Any:
+        bar = self._context._jsc.sc().progressBar()
+        return bar.get() if bar.isDefined() else None
 
     def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
         """Return a map stage of a task that gives one volume for each partition of an RDD. `given`
         is the serializer that reads the RDD's elements."""
         made = self._made(parent, task, given, Volumes())
-        return JvmMapStage(self._compiled.written(made), self._jvm, self._context._gateway)
+        written, gateway = self._compiled.written(made), self._context._gateway
+        return JvmMapStage(written, self._jvm, gateway, self._bar)
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return an RDD of rows that each have a message, with the volume that was read for it.
         `count` tasks, which are given nothing, give them."""
-        empty = self._context._jsc.parallelize(self._nothing, count).rdd()
-        made = self._made(empty, task, NoOpSerializer(), VolumeFrames())
+        made = self._made(self._empty(count), task, NoOpSerializer(), VolumeFrames())
         return self._compiled.read(made)
+
+    def _without_rows(self, count: int) -> Any:
+        """Return an RDD of so many empty partitions."""
+        return self._context._jsc.parallelize(self._nothing, count).rdd()
 
     def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
         context = self._context

@@ -108,7 +108,7 @@ class ExchangeFinder:
         cause = "" if mark else name_of(node.shuffleOrigin())
         return ExchangeNode(
             node,
-            None if mark else _origin(node.child() if cause == _ENSURED else node),
+            None if mark else _origin(self._jvm, node.child() if cause == _ENSURED else node),
             given,
             above,
             self._columns(node, given.names),
@@ -171,10 +171,10 @@ def link(node: Any) -> Any:
     return logical.get() if logical.isDefined() else None
 
 
-def _origin(node: Any) -> Any:
+def _origin(jvm: Jvm, node: Any) -> Any:
     """Return the logical node of a physical node, or of the nearest node below that has one. Call
     this before the stage runs: Spark then plans its nodes again, from another logical leaf."""
-    while (logical := link(node)) is None:
+    while (logical := node.logicalLink().orNull(jvm.null)) is None:
         node = node.child()
     return logical
 

@@ -33,8 +33,10 @@ class PartitionIds:
     def number(self, exchange: ExchangeNode, rows: Callable[[], Any]) -> Any:
         """Return the expression for a row's partition. `rows` returns a physical plan of the rows,
         where these have to be sampled."""
-        if exchange.count == 1 or exchange.kind == HASH:
-            return self._door.number(exchange.partitioning)
+        if exchange.count == 1:
+            return self.first()
+        if exchange.kind == HASH:
+            return exchange.partitioning.partitionIdExpression()
         if exchange.kind == ROUND_ROBIN:
             return self._resolved(_DEAL.format(exchange.count))
         return self._range(exchange, rows)
