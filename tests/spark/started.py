@@ -1,6 +1,7 @@
 """An application that does not know Headgate: `python started.py [what]`."""
 
 import sys
+import threading
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -9,6 +10,13 @@ from pyspark.sql import functions as F
 def sums(spark: SparkSession) -> list[int]:
     grouped = spark.range(1000).groupBy((F.col("id") % 7).alias("k")).count()
     return [int(row[0]) for row in grouped.repartition(3, "k").select("count").collect()]
+
+
+def tell_when_active(spark: SparkSession) -> None:
+    """Print a line when Spark runs a stage: who interrupts an earlier call gets py4j's error."""
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        threading.Event().wait(0.05)
+    print("waits", flush=True)
 
 
 def main(*what: str) -> None:
@@ -26,7 +34,7 @@ def main(*what: str) -> None:
         with headgate.attach(spark) as hg:
             print("sum", sum(sums(spark)), "epoch", hg._exchanger.job_context.epoch)
     if "wait" in what:
-        print("waits", flush=True)
+        threading.Thread(target=tell_when_active, args=(spark,), daemon=True).start()
         spark.range(1).foreach(lambda _: __import__("time").sleep(60))
     if "fail" in what:
         raise ValueError("the application has failed")

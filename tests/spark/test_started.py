@@ -125,8 +125,8 @@ def test_an_application_that_is_interrupted(place: Place, job: str) -> None:
         while running.stdout.readline() != "waits\n":
             assert running.poll() is None
         running.send_signal(signal.SIGINT)
-        running.communicate()
-    assert running.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+        _, err = running.communicate()
+    assert running.returncode in (-signal.SIGINT, 128 + signal.SIGINT), err
     assert_closed(place, job, 1, 1)
 
 
