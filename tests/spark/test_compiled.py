@@ -14,6 +14,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from headgate import Headgate
+from headgate.connectors.spark.jvm import bridge
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
@@ -124,7 +125,7 @@ def test_rows_there_and_back(
         for at in range(0, part.num_rows, cut)
     ]
     messages = spark.sparkContext.parallelize(pieces, 2)._to_java_object_rdd().rdd()
-    classes = CompiledClasses(spark.sparkContext._jsc.sc(), door.jvm)
+    classes = CompiledClasses(spark)
     back = door.load(classes.read(messages), plan.rows, plan.rows)
     assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
 
@@ -141,5 +142,5 @@ def test_a_spark_that_does_not_compile_them(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a Spark that does not compile the classes, there is no door."""
-    monkeypatch.setattr(CompiledClasses, "_body", lambda _, name: f"no Java of {name}")
+    monkeypatch.setattr(bridge, "_body", lambda name: f"no Java of {name}")
     assert open_door(spark) is None

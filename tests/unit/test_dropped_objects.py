@@ -8,7 +8,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from headgate.connectors.spark.jvm.dropped_objects import DroppedObjects
+from headgate.connectors.spark.jvm.gateway.dropped_objects import DroppedObjects
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 UTIL = SimpleNamespace(Collections=SimpleNamespace(list=list), StringTokenizer=str.split)

@@ -27,11 +27,10 @@ def refuse(*_: object) -> None:
     raise RuntimeError("no frame")
 
 
-PLAN = SimpleNamespace(executed=None, shown=None)
+PLAN = SimpleNamespace(executed=None, shown=None, is_adaptive=False)
 DOOR: Any = SimpleNamespace(
     exchange_plan=lambda *_: PLAN,
     shown=lambda _: None,
-    is_adaptive=lambda _: False,
     rows_behind=refuse,
     weakly=refuse,
 )

@@ -125,7 +125,7 @@ class Exchanger:
                     settings,
                     estimate=lambda: inf if self.door is None else self.door.estimate_bytes(df),
                 )
-            if self.door is not None and self.door.is_adaptive(plan.executed):
+            if self.door is not None and plan.is_adaptive:
                 page.stage(result, label, self.door.shown(plan.executed))
         try:
             frame = transport.reads(written.read)

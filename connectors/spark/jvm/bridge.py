@@ -1,19 +1,25 @@
-"""Give access to the JVM's classes by short names, and convert Scala's collections."""
+"""Give access to the JVM's classes by short names, send several calls together, and convert Scala's
+collections."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
+from importlib.resources import files
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from ....control.errors import Corrupt
+from .gateway.calls_together import CallsAtOnce, CallsTogether, LaterClass
 
+_COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _SCHEDULER = "org.apache.spark.scheduler."
 CLASSES = {
@@ -57,6 +63,7 @@ CLASSES = {
     "unknown": "org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning",
     "attributes": "org.apache.spark.sql.catalyst.types.DataTypeUtils",
     "dataset": "org.apache.spark.sql.classic.Dataset",
+    "columns": "org.apache.spark.sql.functions",
     "sessions": "org.apache.spark.sql.classic.SparkSession",
     "converter": "org.apache.spark.sql.connect.execution.SparkConnectPlanExecution",
     "some": "org.apache.spark.sql.execution.LocalLimitExec",
@@ -82,11 +89,47 @@ CLASSES = {
 
 class Jvm:
     def __init__(self, spark: SparkSession | SparkContext) -> None:
-        self._jvm: Any = spark._jvm
+        context = spark if isinstance(spark, SparkContext) else spark.sparkContext
+        self._gateway: Any = context._gateway
+        self._jvm: Any = context._jvm
+        self._thread = threading.local()
+        """Its `calls` are those that wait."""
 
     def __getitem__(self, name: str) -> Any:
         """Return a class by its short name."""
+        if (calls := self._waiting) is not None:
+            return LaterClass(calls, CLASSES[name])
         return _find(self._jvm, CLASSES[name])
+
+    @property
+    def _waiting(self) -> CallsTogether | None:
+        return getattr(self._thread, "calls", None)
+
+    @contextmanager
+    def together(self) -> Iterator[Any]:
+        """Send calls in one message: those of what this object and `on` give inside, when `now` is
+        called or at the end. The messages of this thread do not nest. Where Spark does not compile
+        our classes, each call is sent at once."""
+        assert self._waiting is None, "calls wait already"
+        if (send := _sender(self._gateway)) is None:
+            yield CallsAtOnce()
+            return
+        calls = self._thread.calls = CallsTogether(send, self._gateway._gateway_client)
+        try:
+            yield calls
+            calls.now()
+        finally:
+            del self._thread.calls
+
+    def compile(self, name: str) -> Any:
+        """Have Spark compile a class of the folder `java`, and return its text as Spark takes it.
+
+        Raises:
+            Py4JError: this Spark does not compile it.
+        """
+        text = _text(self._jvm, name)
+        _module(self._jvm, _COMPILER).compile(text)
+        return text
 
     def require_classes(self) -> None:
         """Look all classes up.
@@ -99,7 +142,8 @@ class Jvm:
 
     def only(self, name: str) -> Any:
         """Return the Scala object of this path."""
-        return getattr(_find(self._jvm, f"{name}$"), "MODULE$")
+        module = _module(self._jvm, name)
+        return module if self._waiting is None else self._waiting.on(module)
 
     def static(self, name: str) -> Any:
         """Return the class of this path."""
@@ -115,13 +159,27 @@ class Jvm:
         return seq
 
     def items(self, seq: Any) -> list[Any]:
-        return [seq.apply(at) for at in range(seq.size())]
+        return [item for _, item in self._named(seq, int(seq.size()), names=False)]
 
-    def leaves(self, plan: Any) -> list[Any]:
-        """Return the leaves of a plan and of its subqueries."""
-        nested = plan.containsPattern(self.subquery)
-        plans = [plan, *(self.items(plan.subqueriesAll()) if nested else ())]
-        return [leaf for each in plans for leaf in self.items(each.collectLeaves())]
+    def named_leaves(self, plan: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the leaves of a plan and of its subqueries, each after the name of its class."""
+        pattern = self.subquery
+        with self.together() as calls:
+            leaves = calls.on(plan).collectLeaves()
+            seq, count, nested = calls.now(
+                leaves, leaves.size(), calls.on(plan).containsPattern(pattern)
+            )
+        yield from self._named(seq, count)
+        for subquery in self.items(plan.subqueriesAll()) if nested else ():
+            leaves = subquery.collectLeaves()
+            yield from self._named(leaves, int(leaves.size()))
+
+    def _named(self, seq: Any, count: int, names: bool = True) -> list[tuple[str, Any]]:
+        with self.together() as calls:
+            items = [calls.on(seq).apply(at) for at in range(count)]
+            known = [item.productPrefix() for item in items] if names else [""] * count
+            given = calls.now(*items, *known)
+        return list(zip(given[count:], given[:count], strict=True))
 
     def alias(self, expression: Any, column: Any, metadata: Any) -> Any:
         """Return an expression under the name and the id of a column."""
@@ -147,22 +205,22 @@ class Jvm:
     @cached_property
     def any(self) -> Any:
         """Return the tag of a class of elements about which nothing is known."""
-        return self.only("scala.reflect.ClassTag").Any()
+        return _module(self._jvm, "scala.reflect.ClassTag").Any()
 
     @cached_property
     def null(self) -> Any:
         """Return the evidence with which an option without a value gives null."""
-        return self.only("scala.$less$colon$less").refl()
+        return _module(self._jvm, "scala.$less$colon$less").refl()
 
     @cached_property
     def for_ever(self) -> Any:
         """Return the duration that never ends."""
-        return self.only("scala.concurrent.duration.Duration").Inf()
+        return _module(self._jvm, "scala.concurrent.duration.Duration").Inf()
 
     @cached_property
     def subquery(self) -> Any:
         """Return the pattern that plans with subqueries contain."""
-        return self.only(_PATTERNS).PLAN_EXPRESSION()
+        return _module(self._jvm, _PATTERNS).PLAN_EXPRESSION()
 
     def first_of_each(self, items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the pairs without those whose key equals an earlier key."""
@@ -207,6 +265,32 @@ class _Class:
         member = getattr(self._java, name)
         setattr(self, name, member)
         return member
+
+
+def _module(jvm: Any, name: str) -> Any:
+    return getattr(_find(jvm, f"{name}$"), "MODULE$")
+
+
+def _text(jvm: Any, name: str) -> Any:
+    comments = _module(jvm, "scala.collection.immutable.Map").empty()
+    return _find(jvm, CLASSES["text"])(_body(name), comments)
+
+
+def _body(name: str) -> str:
+    return files(__package__).joinpath("java", f"{name}.java").read_text()
+
+
+@lru_cache(maxsize=1)  # else the JVM keeps what belongs to a gateway that has ended
+def _sender(gateway: Any) -> Callable[[str], str] | None:
+    """Return the method that makes calls together, None where Spark does not compile its class."""
+    try:
+        arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
+        arguments[0] = gateway.java_gateway_server.getGateway()
+        made = _module(gateway.jvm, _COMPILER).compile(_text(gateway.jvm, "CallsTogether"))
+        send: Callable[[str], str] = made._1().generate(arguments).apply
+    except (LookupError, Py4JError):
+        return None
+    return send
 
 
 @lru_cache(maxsize=256)

@@ -120,9 +120,10 @@ class Filled(Reader):
 
 def caches(jvm: Jvm, logical: Any) -> Iterator[Cache]:
     """Yield the caches that a plan reads, each once."""
-    builders = jvm["same"]()
-    for leaf in jvm.leaves(logical):
-        if name_of(leaf) == _RELATION and builders.putIfAbsent(leaf.cacheBuilder(), True) is None:
+    relations = [leaf for name, leaf in jvm.named_leaves(logical) if name == _RELATION]
+    builders: Any = jvm["same"]() if relations else None
+    for leaf in relations:
+        if builders.putIfAbsent(leaf.cacheBuilder(), True) is None:
             yield Cache(leaf.cacheBuilder())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.classic.column import _to_java_column
 from pyspark.sql.types import DecimalType, StructType
 
 from ..tasks.exchange_tasks import SUBPARTITION
@@ -27,7 +28,7 @@ from ..types import carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
 from .compiled_classes import CompiledClasses
-from .dropped_objects import release_together
+from .gateway.dropped_objects import release_together
 from .task_rdds import TaskRdds
 
 _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
@@ -69,6 +70,8 @@ class ExchangePlan:
     """The schema of these columns."""
     partitioning: Any
     """The partitioning of the rows that come out."""
+    is_adaptive: bool = False
+    """True if Spark changes the physical plan while it runs."""
 
 
 class CatalystDoor:
@@ -91,22 +94,35 @@ class CatalystDoor:
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
         """Return the rows under `df.repartition(n, *columns)`, each with Spark's own id of its
         partition."""
-        query = df.repartition(n, *columns)._jdf.queryExecution()
-        node = query.analyzed()
-        partitioning, child, session = node.partitioning(), node.child(), self._session
-        if has_maps(df.schema):
-            partitioning, session = self._with_maps(query, partitioning)
-        carried = self.carried(child.output(), df.schema, self.number(partitioning))
-        rows = self.frame(self.jvm["project"](carried, child), session, is_analyzed=True)
-        planned = rows._jdf.queryExecution()
-        executed, origin = planned.executedPlan(), planned.withCachedData()
-        stored = stored_schema(df.schema)
-        shown, output = self.shown(executed), child.output()
-        return ExchangePlan(executed, shown, stored, origin, output, df.schema, partitioning)
-
-    def is_adaptive(self, executed: Any) -> bool:
-        """Return True if Spark changes a plan while it runs."""
-        return name_of(executed) == "AdaptiveSparkPlanExec"
+        schema, session = df.schema, self._session
+        with self.jvm.together() as calls:
+            keys = [
+                self.jvm["columns"].col(each) if isinstance(each, str) else _to_java_column(each)
+                for each in columns
+            ]
+            query = calls.on(df._jdf).repartition(n, self.jvm.seq(keys)).queryExecution()
+            node = query.analyzed()
+            partitioning, child = node.partitioning(), node.child()
+            if has_maps(schema):
+                query, partitioning, child = calls.now(query, partitioning, child)
+                partitioning, session = self._with_maps(query, partitioning)
+                child = calls.on(child)
+            carried = self.carried(child.output(), schema, self.number(partitioning, n))
+            rows = self._dataset(self.jvm["project"](carried, child), session, is_analyzed=True)
+            planned = rows.queryExecution()
+            plan = planned.executedPlan()
+            executed, shown, origin, output, partitioning, name = calls.now(
+                plan,
+                self.shown(plan),
+                planned.withCachedData(),
+                child.output(),
+                partitioning,
+                plan.productPrefix(),
+            )
+        stored, is_adaptive = stored_schema(schema), name == "AdaptiveSparkPlanExec"
+        return ExchangePlan(
+            executed, shown, stored, origin, output, schema, partitioning, is_adaptive
+        )
 
     def shown(self, executed: Any) -> Any:
         """Return a plan as Spark's SQL page shows it. This makes the plan's metrics, which tasks
@@ -131,10 +147,10 @@ class CatalystDoor:
         kept = name_of(planned) == "RepartitionByExpression"
         return (planned.partitioning() if kept else partitioning), session
 
-    def number(self, partitioning: Any) -> Any:
+    def number(self, partitioning: Any, count: int) -> Any:
         """Return the expression for the number of a row's partition: 0 where there is only one."""
-        if partitioning.numPartitions() == 1:
-            return self.jvm["literal"](0, self.jvm["types"].IntegerType)
+        if count == 1:
+            return self.jvm["literal"](0, self._integer)
         return partitioning.partitionIdExpression()
 
     def arrow_batches(self, plan: Any, row_bytes: int) -> Any:
@@ -143,17 +159,21 @@ class CatalystDoor:
         counts as at least `row_bytes`: Spark counts next to nothing for a null struct."""
         rows_max = max(1, _BATCH_BYTES // max(1, row_bytes))
         convert = self._convert(plan.schema(), min(_BATCH_ROWS, rows_max))
-        pairs = self._rows(plan).mapPartitions(convert, False, self.jvm.any)
+        with self._executing():
+            rows = plan.execute()
+        pairs = rows.mapPartitions(convert, False, self.jvm.any)
         return self.jvm["pairs"](pairs, self.jvm.any, self.jvm.any).keys().rdd()
 
     def sorted_runs(self, plan: Any, layout: str) -> Any:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
-        return self._compiled.runs(self._rows(plan), layout)
+        with self._executing(), self.jvm.together() as calls:
+            (runs,) = calls.now(self._compiled.runs(calls.on(plan).execute(), layout))
+        return runs
 
-    def _rows(self, plan: Any) -> Any:
-        with self.active(getattr(self._thread, "session", None) or self._session):
-            return plan.execute()
+    def _executing(self) -> AbstractContextManager[None]:
+        """Make the session of the query that this thread runs the active one inside."""
+        return self.active(getattr(self._thread, "session", None) or self._session)
 
     def try_converter(self) -> None:
         """Make a converter for no columns.
@@ -176,9 +196,13 @@ class CatalystDoor:
         if before is session and self._is_pinned:
             yield
             return
-        sessions = self.jvm["sessions"]
-        outside: Any = sessions.getActiveSession() if before is None else None
-        if before is None and self._is_pinned and outside.contains(session):
+        sessions, is_active = self.jvm["sessions"], False
+        outside: Any = None
+        if before is None:
+            with self.jvm.together() as calls:
+                now = self.jvm["sessions"].getActiveSession()
+                outside, is_active = calls.now(now, now.contains(session))
+        if is_active and self._is_pinned:
             yield
             return
         sessions.setActiveSession(session)
@@ -197,6 +221,10 @@ class CatalystDoor:
         if self._is_pinned:
             self.jvm["sessions"].setActiveSession(session)
             self._thread.session = session
+
+    @cached_property
+    def _integer(self) -> Any:
+        return self.jvm.static(CLASSES["types"]).IntegerType
 
     @property
     def _is_pinned(self) -> bool:
@@ -231,14 +259,22 @@ class CatalystDoor:
     def leaves_bytes(self, logical: Any) -> float:
         """Return Spark's estimate of the size of all that a plan reads. Spark takes a join for the
         product of its sides."""
-        return sum(float(leaf.stats().sizeInBytes()) for leaf in self.jvm.leaves(logical))
+        leaves = [leaf for _, leaf in self.jvm.named_leaves(logical)]
+        with self.jvm.together() as calls:
+            return sum(
+                map(float, calls.now(*[calls.on(leaf).stats().sizeInBytes() for leaf in leaves]))
+            )
 
     def lineage(self, plan: Any, batches: Any) -> Lineage:
         """Return the scans and guarantees of a map stage, no guarantee where Spark cannot tell. The
         level of an RDD says nothing of the expressions in its plan: both must be deterministic."""
         try:
-            level = batches.outputDeterministicLevel().toString()
-            repeatable = level in _REPEATABLE and plan.deterministic()
+            with self.jvm.together() as calls:
+                level, deterministic = calls.now(
+                    calls.on(batches).outputDeterministicLevel().toString(),
+                    calls.on(plan).deterministic(),
+                )
+            repeatable = level in _REPEATABLE and deterministic
             return Lineage(repeatable and level == _ORDERED, repeatable, self._scans(plan))
         except Py4JError:
             return Lineage()
@@ -246,8 +282,7 @@ class CatalystDoor:
     def _scans(self, plan: Any) -> frozenset[int]:
         """Return the ids of the RDDs under a plan's leaves, its subqueries and its caches."""
         rdds: set[int] = set()
-        for leaf in self.jvm.leaves(plan):
-            name = name_of(leaf)
+        for name, leaf in self.jvm.named_leaves(plan):
             if name in _SCANS:
                 rdds.update(map(int, _RDD_ID.findall(leaf.rdd().toDebugString())))
             elif name == "InMemoryRelation":
@@ -260,7 +295,10 @@ class CatalystDoor:
 
     def rows_behind(self, frame: DataFrame) -> Any:
         """Return the RDD that a frame of this door reads."""
-        return frame._jdf.queryExecution().analyzed().collectLeaves().apply(0).rdd()
+        with self.jvm.together() as calls:
+            plan = calls.on(frame._jdf).queryExecution().analyzed()
+            (rows,) = calls.now(plan.collectLeaves().apply(0).rdd())
+        return rows
 
     def weakly(self, thing: Any) -> Any:
         """Return a weak reference to an object of the JVM."""
@@ -276,12 +314,16 @@ class CatalystDoor:
     ) -> DataFrame:
         """Return a DataFrame over an RDD of Arrow batches, as `tasks` gives them. Spark knows its
         attributes, which have the schema `given`, and its partitioning."""
-        count = int(batches.getNumPartitions())
-        assert count == partitioning.numPartitions(), "else rows go wrong"
         read, back = self.as_stored(attributes, given)
-        scan = self.logical(read, self.rows_of(batches, count, stored), partitioning)
-        plan = self.jvm["project"](back, scan) if back else scan
-        return self.frame(plan, is_analyzed=True)
+        with self.jvm.together() as calls:
+            count = calls.on(batches).getNumPartitions()
+            declared = calls.on(partitioning).numPartitions()
+            rows = self.rows_of(calls.on(batches), count, stored)
+            scan = self.logical(read, rows, partitioning)
+            plan = self.jvm["project"](back, scan) if back else scan
+            made, *counts = calls.now(self._dataset(plan, None, is_analyzed=True), count, declared)
+        assert counts[0] == counts[1], "else rows go wrong"
+        return DataFrame(made, self._spark)
 
     def load(self, batches: Any, stored: StructType, schema: StructType) -> DataFrame:
         """Return a DataFrame over an RDD of Arrow batches whose partitioning Spark does not
@@ -290,7 +332,7 @@ class CatalystDoor:
         unknown = self.jvm["unknown"](batches.getNumPartitions())
         return self.scan(batches, stored, attributes, schema, unknown)
 
-    def rows_of(self, batches: Any, count: int, stored: StructType) -> Any:
+    def rows_of(self, batches: Any, count: Any, stored: StructType) -> Any:
         """Return an RDD of Arrow batches of `count` partitions as an RDD of Spark's rows.
         `coalesce` to the same number makes reading lazy. A join whose other side is empty then
         starts no Python worker. Spark would end it, and a new worker takes a second to start."""
@@ -352,9 +394,12 @@ class CatalystDoor:
     def frame(self, logical: Any, session: Any = None, is_analyzed: bool = False) -> DataFrame:
         """Return the DataFrame of a plan. Spark analyzes it, unless `is_analyzed` says that there
         is nothing to find out."""
+        return DataFrame(self._dataset(logical, session, is_analyzed), self._spark)
+
+    def _dataset(self, logical: Any, session: Any, is_analyzed: bool) -> Any:
         if is_analyzed:
             logical.setAnalyzed()
-        return DataFrame(self.jvm["dataset"].ofRows(session or self._session, logical), self._spark)
+        return self.jvm["dataset"].ofRows(session or self._session, logical)
 
     def alias(self, expression: Any, name: str) -> Any:
         number, empty = self.jvm["named"].newExprId(), self.jvm.seq()
@@ -377,8 +422,7 @@ def open_door(spark: SparkSession) -> CatalystDoor | None:
     try:
         jvm = Jvm(spark)
         jvm.require_classes()
-        compiled = CompiledClasses(spark.sparkContext._jsc.sc(), jvm)
-        door = CatalystDoor(spark, jvm, version, compiled)
+        door = CatalystDoor(spark, jvm, version, CompiledClasses(spark))
         door.try_converter()
     except (LookupError, Py4JError, PySparkException):
         return None

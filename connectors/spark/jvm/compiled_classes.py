@@ -8,12 +8,12 @@ the class iterates.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from .bridge import Jvm
 
-_COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 _NAMES = ("SortedRuns", "StoredRows", "CountedVolumes")
 _METRICS = "org.apache.spark.sql.execution.metric.SQLMetrics"
 
@@ -25,14 +25,11 @@ class CompiledClasses:
         Py4JError: this Spark does not compile them.
     """
 
-    def __init__(self, context: Any, jvm: Jvm) -> None:
-        self._context = context
-        self._jvm = jvm
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext._jsc.sc()
+        self._jvm = jvm = Jvm(spark)  # its own, so that no call for what is kept here waits
         self._made = lru_cache(maxsize=256)(self._make)
-        compiler = jvm.only(_COMPILER)
-        self._texts = {name: self._text(name) for name in _NAMES}
-        for text in self._texts.values():
-            compiler.compile(text)
+        self._texts = {name: jvm.compile(name) for name in _NAMES}
 
     def runs(self, rows: Any, layout: str) -> Any:
         """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
@@ -66,13 +63,6 @@ class CompiledClasses:
         arguments.add(argument)
         text = self._jvm["right"](self._texts[name])
         return self._jvm["compiled"](text, self._duration, arguments.toArray())
-
-    def _text(self, name: str) -> Any:
-        comments = self._jvm.only("scala.collection.immutable.Map").empty()
-        return self._jvm["text"](self._body(name), comments)
-
-    def _body(self, name: str) -> str:
-        return files(__package__).joinpath("java", f"{name}.java").read_text()
 
     @cached_property
     def _duration(self) -> Any:

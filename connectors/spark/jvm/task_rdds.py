@@ -4,7 +4,7 @@ JVM, because it passes the environment of the workers anew each time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -25,26 +25,25 @@ _pickled: Callable[[object], bytes] = cloudpickle.dumps
 class JvmMapStage:
     """An RDD each of whose tasks gives a row with the number of the rows that it has written."""
 
-    def __init__(self, rdd: Any, jvm: Jvm, gateway: Any, bar: Any) -> None:
+    def __init__(self, rdd: Any, count: int, jvm: Jvm, gateway: Any, bar: Any) -> None:
         """Take Spark's progress bar as `bar`, None if there is none."""
+        self.count = count
         self._rdd = rdd
         self._jvm = jvm
         self._gateway = gateway
         self._bar = bar
 
-    @property
-    def count(self) -> int:
-        return int(self._rdd.getNumPartitions())
-
     def run(self) -> list[int]:
         # `collect` would have Spark examine the whole code of its context, which takes longer than
         # a small job
-        job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
-        rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
-        self._rdd.doCheckpoint()  # of what the user has marked, as after each job by `collect`
-        if self._bar is not None:
-            self._bar.finishAll()
-        return [each for (each,) in json.loads(rows.mkString("[", ",", "]"))]
+        with self._jvm.together() as calls:
+            job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
+            rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
+            calls.on(self._rdd).doCheckpoint()  # of what the user has marked, as `collect` does
+            if self._bar is not None:
+                calls.on(self._bar).finishAll()
+            (text,) = calls.now(rows.mkString("[", ",", "]"))
+        return [each for (each,) in json.loads(text)]
 
     def run_again(self, partitions: list[int]) -> None:
         chosen = self._gateway.new_array(self._gateway.jvm.int, len(partitions))
@@ -70,21 +69,29 @@ class TaskRdds:
     def over(self, parent: Any, task: Task, given: Any) -> JvmMapStage:
         """Return a map stage of a task that gives one volume for each partition of an RDD. `given`
         is the serializer that reads the RDD's elements."""
-        made = self._made(parent, task, given, Volumes())
-        written, gateway = self._compiled.written(made), self._context._gateway
-        return JvmMapStage(written, self._jvm, gateway, self._bar)
+        bar, environment = self._bar, self._environment()
+        with self._jvm.together() as calls:
+            made = self._made(parent, task, given, Volumes(), environment)
+            written = self._compiled.written(made)
+            written, count = calls.now(written, written.getNumPartitions())
+        return JvmMapStage(written, count, self._jvm, self._context._gateway, bar)
 
     def without_input(self, count: int, task: Task) -> Any:
         """Return an RDD of rows that each have a message, with the volume that was read for it.
         `count` tasks, which are given nothing, give them."""
-        made = self._made(self._empty(count), task, NoOpSerializer(), VolumeFrames())
-        return self._compiled.read(made)
+        parent, environment = self._empty(count), self._environment()
+        with self._jvm.together() as calls:
+            made = self._made(parent, task, NoOpSerializer(), VolumeFrames(), environment)
+            (rows,) = calls.now(self._compiled.read(made))
+        return rows
 
     def _without_rows(self, count: int) -> Any:
         """Return an RDD of so many empty partitions."""
         return self._context._jsc.parallelize(self._nothing, count).rdd()
 
-    def _made(self, parent: Any, task: Task, given: Any, returned: Any) -> Any:
+    def _made(
+        self, parent: Any, task: Task, given: Any, returned: Any, environment: Iterable[Any]
+    ) -> Any:
         context = self._context
         command = _pickled((task, None, given, returned))
         if len(command) > _COMMAND_BYTES_MAX or list(context._pickled_broadcast_vars):
@@ -93,7 +100,7 @@ class TaskRdds:
             return made._jrdd.rdd()
         function = self._jvm["function"](
             bytearray(command),
-            *self._environment(),
+            *environment,
             context.pythonExec,
             context.pythonVer,
             self._nothing,

@@ -7,7 +7,7 @@ end the jobs. Jobs of RDDs have neither: their tasks would use Spark's defaults.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -30,27 +30,36 @@ class TaskSettings:
     """The settings of a session at the time when this object is made."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context: Any = spark.sparkContext._jsc.sc()
-        configured = spark._jsparkSession.sessionState().conf().getAllConfs()
-        self._settings = Jvm(spark).java_map(configured)
-        self._tags = _session_tags(spark)
+        self._jvm = Jvm(spark)
+        with self._jvm.together() as calls:
+            session, context = spark._jsparkSession, spark.sparkContext._jsc
+            configured = calls.on(session).sessionState().conf().getAllConfs()
+            settings = self._jvm.java_map(configured)
+            redactions = [settings.get(key) for key in _REDACTIONS]
+            self._context, self._settings, *self._redactions = calls.now(
+                calls.on(context).sc(), settings, *redactions
+            )
+        self._tags = _session_tags(self._jvm, session)
 
     @cached_property
     def hide(self) -> Callable[[str], str]:
-        return hiding(self._settings.get)
+        """Return a function that redacts a text as Spark redacts its plans in this session."""
+        return hiding(self._redactions)
 
     @contextmanager
     def carried(self, description: str = "") -> Iterator[None]:
         """Pass the settings to the tasks of the jobs that this thread starts inside. Spark's pages
         show the description of these jobs, if there is one."""
-        before = self._context.getLocalProperties()
-        properties = before.clone()
-        properties.putAll(self._settings)
-        tags = [tag for tag in (properties.getProperty(_TAGS), *self._tags) if tag]
-        properties.setProperty(_TAGS, ",".join(tags))
-        if description:
-            properties.setProperty(DESCRIPTION, description)
-        self._context.setLocalProperties(properties)
+        with self._jvm.together() as calls:
+            before = calls.on(self._context).getLocalProperties()
+            properties = before.clone()
+            properties.putAll(self._settings)
+            before, made, asked = calls.now(before, properties, properties.getProperty(_TAGS))
+            properties = calls.on(made)
+            properties.setProperty(_TAGS, ",".join(tag for tag in (asked, *self._tags) if tag))
+            if description:
+                properties.setProperty(DESCRIPTION, description)
+            calls.on(self._context).setLocalProperties(properties)
         try:
             yield
         finally:
@@ -61,20 +70,21 @@ class TaskSettings:
         self._context.setLocalProperty(DESCRIPTION, description)
 
 
-def _session_tags(spark: SparkSession) -> list[str]:
+def _session_tags(jvm: Jvm, session: Any) -> list[str]:
     """Return the tags by which `interruptAll` and `interruptTag` find the jobs of a session; none
     where this Spark has no such tags."""
     try:
-        session = spark._jsparkSession
-        return [session.sessionJobTag(), session.managedJobTags().get().values().mkString(",")]
+        with jvm.together() as calls:
+            tags = calls.on(session).managedJobTags().get().values().mkString(",")
+            return list(calls.now(calls.on(session).sessionJobTag(), tags))
     except Py4JError:
         return []
 
 
-def hiding(setting: Callable[[str], str | None]) -> Callable[[str], str]:
-    """Return a function that redacts a text as Spark redacts its plans, by Spark's settings. A
-    pattern that Java may read in another way than Python redacts the whole text."""
-    asked = [text for key in _REDACTIONS if (text := setting(key))]
+def hiding(expressions: Iterable[str | None]) -> Callable[[str], str]:
+    """Return a function that redacts a text as Spark redacts its plans by these expressions, if it
+    has some. An expression that Java may read in another way than Python redacts the whole text."""
+    asked = [text for text in expressions if text]
     try:
         if any(odd in text for text in asked for odd in _JAVAS):
             raise re.error("sets of sets")

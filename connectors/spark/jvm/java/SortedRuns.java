@@ -12,7 +12,7 @@ public Object generate(Object[] references) {
 }
 
 final class SortedRuns extends org.apache.spark.sql.execution.BufferedRowIterator {
-  private static final int BYTES_MAX = 16 << 20;  // of a run, but for one large row
+  private static final int BYTES_MAX = 32 << 20;  // of a run, but for one large row
   private static final int ROWS_MAX = 1 << 17;
   private static final int BLOCK_ROWS = 512;  // few enough that their bytes stay in the processor's caches
   private static final int START = Platform.BYTE_ARRAY_OFFSET;

@@ -71,15 +71,21 @@ class QueryPage:
         self._site = call_site()
         self._before: Any = None
         self._properties: Any = None
+        self._asked: list[Any] = [None, None]
+        """The query above this one, and the user's description, if there are."""
 
     def __enter__(self) -> Self:
         if not self._spark.is_pinned:
             return self
-        self._before = self._spark.context.getLocalProperties()
-        self._properties = self._before.clone()
-        self._properties.setProperty(_SHORT, self._site[0])
-        self._properties.setProperty(_LONG, self._site[1])
-        self._spark.context.setLocalProperties(self._properties)
+        with self._spark.jvm.together() as calls:
+            context = calls.on(self._spark.context)
+            before = context.getLocalProperties()
+            properties = before.clone()
+            properties.setProperty(_SHORT, self._site[0])
+            properties.setProperty(_LONG, self._site[1])
+            context.setLocalProperties(properties)
+            asked = [properties.getProperty(key) for key in (_ROOT, DESCRIPTION)]
+            self._before, self._properties, *self._asked = calls.now(before, properties, *asked)
         SCCallSiteSync._spark_stack_depth += 1  # else PySpark names a line of ours
         _within.pages = [*_pages(), self]
         return self
@@ -136,8 +142,7 @@ class QueryPage:
         self._hide = hide
         with self._unshown("a query"):
             number = self._spark.number()
-            root = self._properties.getProperty(_ROOT)
-            described = self._properties.getProperty(DESCRIPTION)
+            root, described = self._asked
             self._post(
                 "SQLExecutionStart",
                 number,
@@ -150,8 +155,10 @@ class QueryPage:
                 modifiedConfigs={},
                 jobTags=[],
             )
-            self._properties.setProperty(_NUMBER, str(number))
-            self._properties.setProperty(_ROOT, str(root or number))
+            with self._spark.jvm.together() as calls:
+                properties = calls.on(self._properties)
+                properties.setProperty(_NUMBER, str(number))
+                properties.setProperty(_ROOT, str(root or number))
             self._number = number
 
     def stage(self, result: ResultId, label: str, plan: Any) -> None:
@@ -193,8 +200,10 @@ class QueryPage:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
-        event = {"Event": f"{_EVENTS}{name}", "executionId": number, **fields}
-        self._spark.bus.post(self._spark.protocol.sparkEventFromJson(json.dumps(event)))
+        event = json.dumps({"Event": f"{_EVENTS}{name}", "executionId": number, **fields})
+        bus, protocol = self._spark.bus, self._spark.protocol
+        with self._spark.jvm.together() as calls:
+            calls.on(bus).post(calls.on(protocol).sparkEventFromJson(event))
 
 
 def end_pages(context: SparkContext) -> None:
@@ -235,7 +244,7 @@ class _Core:
         self.context: Any = context._jsc.sc()
         self.is_pinned = isinstance(context._gateway, ClientServer)
         """True if each thread has a thread of the JVM, with local properties, to itself."""
-        self._jvm = Jvm(context)
+        self.jvm = Jvm(context)
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -258,7 +267,7 @@ class _Core:
 
     @functools.cached_property
     def protocol(self) -> Any:
-        return self._jvm.only(_JSON)
+        return self.jvm.only(_JSON)
 
     @functools.cached_property
     def mapper(self) -> Any:
@@ -270,13 +279,13 @@ class _Core:
         Raises:
             LookupError, Py4JError: this Spark has no such method.
         """
-        numbers = self._jvm.only(_NUMBERS)
-        return int(self._jvm.static(_METHODS).invokeMethod(numbers, True, "nextExecutionId"))
+        numbers = self.jvm.only(_NUMBERS)
+        return int(self.jvm.static(_METHODS).invokeMethod(numbers, True, "nextExecutionId"))
 
     def forget_jobs(self, number: int) -> None:
         """Let Spark forget the jobs of an execution, with their RDDs. Spark before 4.3 has none."""
-        with contextlib.suppress(Py4JError):
-            self.context.dagScheduler().cleanupQueryJobs(number)
+        with contextlib.suppress(Py4JError), self.jvm.together() as calls:
+            calls.on(self.context).dagScheduler().cleanupQueryJobs(number)
 
 
 @functools.lru_cache(maxsize=1)  # else the JVM keeps contexts that have stopped

@@ -14,7 +14,7 @@ from typing import Any
 from py4j.protocol import ENTRY_POINT_OBJECT_ID, GATEWAY_SERVER_OBJECT_ID, Py4JError
 from pyspark.sql import SparkSession
 
-from ....control.clock import SYSTEM_CLOCK
+from .....control.clock import SYSTEM_CLOCK
 
 _WAIT_S = 0.2
 _OWN = 2  # objects that a call makes and drops itself: they alone are no reason for another call

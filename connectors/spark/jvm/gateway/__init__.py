@@ -1,0 +1,1 @@
+"""Fewer messages between Python and the JVM than py4j sends."""
