@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
@@ -66,7 +66,8 @@ class Headgate:
             Unavailable: no decision came in time; the message names the missing decision.
         """
         self._queries.require_open()
-        if n < 1 or not columns:
+        columns = _listed(columns)
+        if not isinstance(n, int) or n < 1 or not columns:
             raise Invalid(f"repartition needs n of 1 or more and a column, not n={n}, {columns}")
         self._services.require_whole_log()
         with self._queries.in_use.query():
@@ -262,6 +263,12 @@ class Headgate:
                 "this takes a DataFrame that repartition or read returned and that is not released"
             )
         return written
+
+
+def _listed(columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the columns of a list, which PySpark takes in the place of columns."""
+    is_list = len(columns) == 1 and isinstance(columns[0], list | tuple)
+    return tuple(columns[0]) if is_list else columns
 
 
 def _moved(name: str, method: Callable[P, T]) -> Callable[P, T]:

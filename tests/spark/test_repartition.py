@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -42,6 +43,13 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: in
     assert out.rdd.getNumPartitions() == n
     assert placed(df.repartition(n, "k", "s")) == placed(out)
     assert df.schema == out.schema
+
+
+@pytest.mark.parametrize("columns", [["k", "s"], ("k",)])
+def test_columns_may_be_in_a_list(spark: SparkSession, hg: Headgate, columns: Any) -> None:
+    """`repartition` takes a list of columns where PySpark does."""
+    df = orders(spark)
+    assert placed(df.repartition(3, columns)) == placed(hg.repartition(df, 3, columns))
 
 
 @pytest.mark.real
