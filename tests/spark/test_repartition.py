@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -160,6 +160,8 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
     ("call", "text"),
     [
         (lambda hg, df: hg.repartition(df, 0, "k"), "n of 1 or more"),
+        (lambda hg, df: hg.repartition(df, cast(int, 3.0), "k"), "n of 1 or more"),
+        (lambda hg, df: hg.repartition(df, cast(int, "3"), "k"), "n of 1 or more"),
         (lambda hg, df: hg.repartition(df, 3), "a column"),
         (
             lambda hg, df: hg.repartition(
