@@ -139,6 +139,13 @@ def test_nobody_asks_for_a_value_too_early(jvm: Jvm) -> None:
             pass
         (known,) = calls.now(is_empty)
         assert known is False
+        waiting = jvm["list"]()
+        with pytest.raises(TypeError, match="gone"):
+            is_empty.booleanValue()
+        with pytest.raises(TypeError, match="gone"):
+            waiting.add(is_empty)
+        with pytest.raises(TypeError, match="gone"):
+            calls.now(is_empty)
 
 
 def test_the_jvm_keeps_what_is_wanted_only(jvm: Jvm, spark: SparkSession) -> None:

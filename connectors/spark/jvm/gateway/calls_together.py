@@ -19,14 +19,16 @@ class LaterObject:
     """The result of a call that waits, or an object of the JVM whose methods are to be called
     together with other calls. It has no fields, and no value before `CallsTogether.now`."""
 
-    __slots__ = ("_calls", "_known", "_place")
+    __slots__ = ("_calls", "_known", "_message", "_place")
 
     def __init__(self, calls: CallsTogether, place: str, known: Any = None) -> None:
         self._calls = calls
+        self._message = calls.message
         self._place = place
         self._known = known
 
     def __getattr__(self, method: str) -> Callable[..., LaterObject]:
+        _require_there(self)
         return partial(self._calls.add, self._place, method)
 
     def __bool__(self) -> bool:
@@ -59,6 +61,8 @@ class CallsTogether:
     def __init__(self, send: Callable[[str], str], client: Any) -> None:
         self._send = send
         self._client = client
+        self.message = 0
+        """The number of the message that is being written."""
         self._lines: list[str] = []
         self._count = 0
         self._used: list[Any] = []  # an object that Python drops is gone in the JVM, too
@@ -80,7 +84,11 @@ class CallsTogether:
 
         Raises:
             Py4JError: a call has failed. The calls after it are not made.
+            TypeError: a result that was not wanted of an earlier message is gone.
         """
+        for each in wanted:
+            _require_there(each)
+        self.message += 1
         lines, used = self._lines, self._used
         self._lines, self._used, self._count = [], [], 0
         places = [each._place if _waits(each) else "" for each in wanted]
@@ -94,6 +102,7 @@ class CallsTogether:
 
     def _word(self, argument: Any) -> str:
         if isinstance(argument, LaterObject):
+            _require_there(argument)
             return argument._place if _waits(argument) else f"r{argument._place}"
         if isinstance(argument, JavaObject):
             self._used.append(argument)
@@ -103,6 +112,11 @@ class CallsTogether:
 
 def _waits(thing: Any) -> bool:
     return isinstance(thing, LaterObject) and thing._known is None
+
+
+def _require_there(thing: Any) -> None:
+    if _waits(thing) and thing._message != thing._calls.message:
+        raise TypeError("the result of a call that was sent is gone: nobody wanted it")
 
 
 def _known(thing: Any) -> Any:
