@@ -116,21 +116,19 @@ class DriverMaster:
         self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
     ) -> Future[ShuffleDescriptor]:
         """Register a result's partitions before the stage that produces them is launched."""
-        loop = self._loop(job_id)
         result = partition.result
-        loop.ask(
-            ev.ResultRegistered(
-                result,
-                partition.partitions,
-                partition.subpartitions,
-                partition.schema,
-                partition.label,
-                partition.inputs,
-                partition.deterministic,
-                partition.pipelined,
-            )
+        registered = ev.ResultRegistered(
+            result,
+            partition.partitions,
+            partition.subpartitions,
+            partition.schema,
+            partition.label,
+            partition.inputs,
+            partition.deterministic,
+            partition.pipelined,
         )
-        answer = loop.ask(ev.PartitionRegistered(result, producer.first, producer.count))
+        produced_by = ev.PartitionRegistered(result, producer.first, producer.count)
+        answer = self._loop(job_id).ask(registered, produced_by)
         described: Future[ShuffleDescriptor] = Future()
         answer.add_done_callback(lambda done: _describe(done, described, job_id, partition))
         return described
@@ -241,7 +239,7 @@ class DriverMaster:
     ) -> tuple[ev.Decision, ...]:
         loop = self._loop(job_id)
         try:
-            asked = loop.ask(fact, deadline)
+            asked = loop.ask(fact, deadline=deadline)
             return asked.result((deadline or self._settings.deadline()).left_s)
         except TimeoutError as exc:
             raise loop.late(f"the decision on {type(fact).__name__}") from exc

@@ -1,9 +1,10 @@
 """The steps of one job's master: facts in, decisions out, each step one transaction. They also
 serve a driver that follows the decisions of session masters.
 
-The caller drives the steps: there is no thread, clock or randomness in here, and the same calls on
-the same log give the same steps. Guarantees: nothing is answered, shown as state or ordered to be
-deleted before it is committed. After any error but `Corrupt` and `Fenced`, steps opened anew go on.
+The caller drives the steps: there is no thread or randomness in here, and without a time to wait no
+clock, so the same calls on the same log give the same steps. Guarantees: nothing is answered, shown
+as state or ordered to be deleted before it is committed. After any error but `Corrupt` and
+`Fenced`, steps opened anew go on.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
+from ..clock import Deadline
 from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
 from ..events.log_lines import write_line
-from ..events.types import JobRegistered, LeaseExpired, Recorded
+from ..events.types import Consumable, JobRegistered, LeaseExpired, PartitionAccepted, Recorded
 from ..log import Decisions, EventLog
 from ..model.ledger import Decided
 from ..model.state import JobState
@@ -27,6 +29,8 @@ from .announcer import Announcer
 from .deletions import Deletion
 from .job_decider import JobDecider
 from .term import Term
+
+_OF_A_PART = (PartitionAccepted, Consumable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class JobSteps:
         self._decisions = decisions
         self._follower = start.follower
         self._step_events_max = settings.step_events_max
+        self._gather_s = settings.pace.gather_s
         self._end = end
         self._term = term
         self._recovered = False
@@ -150,12 +155,7 @@ class JobSteps:
         if starting or self._write_snapshot():
             timeout_s = 0.0  # this step has an outcome even without events
         # 2. Read
-        logged = self._term.logged
-        for recorded in self._follower.poll(self._step_events_max, timeout_s):
-            self._check(recorded)
-            self._decider.observe(recorded)
-            if logged is not None and recorded.offset >= logged:
-                write_line(recorded)
+        self._read(timeout_s)
         # 3. Stop while older events are read
         if not self._recovered and self._follower.position() < self._end:
             self._settle()
@@ -182,6 +182,31 @@ class JobSteps:
         self._follower.close()
         if self._decisions is not None:
             self._decisions.close()
+
+    def _read(self, timeout_s: float) -> None:
+        """Read the next events. While nobody needs what follows from them yet, wait a moment for
+        more: one transaction then serves them all."""
+        left, logged, moment = self._step_events_max, self._term.logged, None
+        while True:
+            events = self._follower.poll(left, timeout_s)
+            left -= len(events)
+            for recorded in events:
+                self._check(recorded)
+                self._decider.observe(recorded)
+                if logged is not None and recorded.offset >= logged:
+                    write_line(recorded)
+            if timeout_s == 0 or left == 0 or not self._can_wait():
+                return
+            moment = moment or Deadline.after(self._gather_s)
+            timeout_s = moment.left_s
+
+    def _can_wait(self) -> bool:
+        """Return True if all that is to be committed is about parts of results. Nobody reads a
+        result before the whole of it is decided."""
+        if self._decisions is None or not self._recovered:
+            return False
+        due = self._decider.ledger.unwritten(self._step_events_max)
+        return bool(due) and all(isinstance(entry.decision, _OF_A_PART) for entry in due)
 
     def _check(self, recorded: Recorded) -> None:
         """Check whether a successor has come: its decisions can be read before a commit of ours is

@@ -121,26 +121,28 @@ class JobMasterThread:
         with self._changed:
             return self._error is None
 
-    def ask(self, body: Fact, deadline: Deadline | None = None) -> Future[tuple[Decision, ...]]:
-        """State a fact. The future gets the decisions on it, none when nothing follows.
+    def ask(self, *facts: Fact, deadline: Deadline | None = None) -> Future[tuple[Decision, ...]]:
+        """State facts, one after the other. The future gets the decisions on the last one, none
+        when nothing follows from it.
 
         Raises:
-            Unavailable: the deadline had passed before the fact was stated.
+            Unavailable: the deadline had passed before the facts were stated.
         """
         deadline = deadline or self._settings.deadline()
         if deadline.passed:
-            raise self.late(f"the time to state {type(body).__name__}")
-        event = self._announcer.fact(body)
+            raise self.late(f"the time to state {type(facts[-1]).__name__}")
+        events = [self._announcer.fact(fact) for fact in facts]
         answer: Future[tuple[Decision, ...]] = Future()
-        asked = _Asked(answer, self._term.position or 0)
+        asked, last = _Asked(answer, self._term.position or 0), events[-1].id
         with self._changed:
             if self._error is not None:
                 raise self._error
-            self._asked[event.id] = asked
+            self._asked[last] = asked
         try:
-            asked.at = self._log.append(event).offset(deadline)
+            for receipt in [self._log.append(event) for event in events]:
+                asked.at = receipt.offset(deadline)
         except BaseException:
-            self._asked.pop(event.id, None)
+            self._asked.pop(last, None)
             raise
         return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -13,19 +14,21 @@ from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Unavailable
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
+    Consumable,
     Event,
     Fact,
     JobAccepted,
     LeaseExpired,
     Recorded,
     ReleaseRequested,
+    ResultComplete,
     Tick,
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion
-from headgate.control.master.job_steps import JobSteps
+from headgate.control.master.job_steps import JobSteps, Outcome
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots.resume import begin, read_snapshots
@@ -47,6 +50,8 @@ from ..doubles.jobs import (
 from ..doubles.logs import FaultyLog
 from ..doubles.steps import CLOCK, STEPS, drive
 from ..doubles.storages import BusyStorage
+
+LIMIT_S = 10.0
 
 
 def opened(log: EventLog, by: str = "master") -> JobSteps:
@@ -97,6 +102,45 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
             assert {attempt(1, 7)} == storage.deleted
             assert set() == storage.early
             assert 4 == audited(log).decisions
+
+
+def waiting_for_more(log: EventLog, gather_s: float, *facts: Fact) -> Outcome:
+    """Return the outcome of a step that is under way while the facts come, one after the other.
+    Assert that it commits nothing before the last one."""
+    patient = replace(SETTINGS, pace=replace(SETTINGS.pace, gather_s=gather_s))
+    with (
+        closing(JobSteps.open(log, Announcer(JOB, "master", CLOCK), patient)) as steps,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        state_facts(log, *OPENING)
+        drive(steps, log, OrderedStorage(log))
+        decided = len([event for event in events(log) if event.event.by == "master"])
+        step = pool.submit(steps.step, LIMIT_S)
+        for fact in facts:
+            Deadline.after(LIMIT_S).pause()
+            assert decided == len([event for event in events(log) if event.event.by == "master"])
+            assert not step.done()
+            state_facts(log, fact)
+        return step.result(LIMIT_S / 2)
+
+
+def test_decisions_on_parts_of_a_result_go_together() -> None:
+    """A step waits for the other parts of a result. It commits all that follows at once when the
+    result is complete, when somebody needs a decision, and when it has waited long enough."""
+    log = MemoryEventLog()
+    outcome = waiting_for_more(log, LIMIT_S, produced(0, 1), produced(1, 3))
+    assert outcome.state is not None
+    assert outcome.state.results[RESULT].complete
+    complete = [type(event.event.body) for event in events(log)][-3:]
+    assert [Consumable, Consumable, ResultComplete] == complete
+    released = waiting_for_more(
+        MemoryEventLog(), LIMIT_S, produced(0, 1), ReleaseRequested(RESULT, "asked")
+    )
+    assert released.state is not None
+    assert released.state.results[RESULT].fate.released is not None
+    alone = waiting_for_more(MemoryEventLog(), 0.01, produced(0, 1))
+    assert alone.state is not None
+    assert [0] == list(alone.state.results[RESULT].production.winners)
 
 
 def test_answers_are_the_authors_own() -> None:
