@@ -108,8 +108,11 @@ class KafkaClients:
         numbers = range(count) if job is None else (partition_of(job, count),)
         return [Place(topic, number) for number in numbers]
 
-    def consumer(self, group: str, **more: str) -> Consumer:
-        return self._make(Consumer, self.settings.reading(group) | more)
+    def consumer(
+        self, group: str, stays: bool = False, isolation: str = "read_committed"
+    ) -> Consumer:
+        options = self.settings.reading(group, stays) | {"isolation.level": isolation}
+        return self._make(Consumer, options)
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

@@ -48,7 +48,7 @@ def _decided(
     """
     asked = [TopicPartition(settings.events_topic, number) for number in numbers]
     group, limit_s = settings.masters_group, max(REQUEST_S_MIN, deadline.left_s)
-    outside = clients.consumer(group, **{"isolation.level": "read_uncommitted"})
+    outside = clients.consumer(group, isolation="read_uncommitted")
     with closing(outside), clients.translated(f"asking for the offsets of {group}"):
         places = outside.committed(asked, limit_s)
     return {place.partition: place.offset for place in places if place.offset >= 0}

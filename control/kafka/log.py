@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 _TURN_S = 0.01  # how long one waiting thread polls the client before another one may
 _CLOSE_S_MAX = 5.0
 _SCAN_LIMIT = 1000
+_STAYS_S = 2.0  # who still reads the end after this long stays
 
 
 class KafkaEventLog:
@@ -156,10 +157,7 @@ class KafkaEventLog:
         self, group: str, place: Place, job: JobId | None, position: int | None
     ) -> KafkaFollower:
         start = self._clients.first_offset(place) if position is None else position
-        consumer = self._clients.consumer(group)
-        with self._clients.translated(f"following {place}"):
-            consumer.assign([TopicPartition(place.topic, place.partition, start)])
-        return KafkaFollower(job, place, self._clients, consumer, start)
+        return KafkaFollower(job, place, self._clients, group, start)
 
     @property
     def _open(self) -> KafkaClients:
@@ -206,7 +204,7 @@ class KafkaFollower:
         job: JobId | None,
         place: Place,
         clients: KafkaClients,
-        consumer: Consumer,
+        group: str,
         position: int,
     ) -> None:
         self.rejected = 0
@@ -215,8 +213,10 @@ class KafkaFollower:
         self._job = job
         self._place = place
         self._clients = clients
-        self._consumer = consumer
+        self._group = group
         self._position = position
+        self._consumer = self._reader(stays=False)
+        self._stays_at: Deadline | None = Deadline.after(_STAYS_S)
         self._at_end = False
         self._failure: HeadgateError | None = None
 
@@ -233,6 +233,7 @@ class KafkaFollower:
                 break
         if not events:
             self._raise_failure()
+            self._stay()
         return events
 
     def position(self) -> int:
@@ -243,6 +244,20 @@ class KafkaFollower:
 
     def close(self) -> None:
         self._consumer.close()
+
+    def _reader(self, stays: bool) -> Consumer:
+        consumer = self._clients.consumer(self._group, stays)
+        with self._clients.translated(f"following {self._place}"):
+            place = self._place
+            consumer.assign([TopicPartition(place.topic, place.partition, self._position)])
+        return consumer
+
+    def _stay(self) -> None:
+        """Ask the broker less often from now on, if this reader has been at the end for a while."""
+        if self._at_end and self._stays_at is not None and self._stays_at.passed:
+            self._stays_at = None
+            asking, self._consumer = self._consumer, self._reader(stays=True)
+            asking.close()
 
     def _take(self, message: Message, events: list[Recorded]) -> None:
         if (error := message.error()) is not None:

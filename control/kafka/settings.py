@@ -219,14 +219,15 @@ class KafkaSettings:
         }
         return {"retry.backoff.ms": 5} | self.producing() | owned
 
-    def reading(self, group: str) -> dict[str, object]:
+    def reading(self, group: str, stays: bool = False) -> dict[str, object]:
         """Return the options of a consumer for a follower.
 
         The consumer reports the end of a partition: only that gives the offset after records which
-        no reader is shown.
+        no reader is shown. A reader that stays at the end hears of new records at once, and of an
+        end that moved without any half a second later.
         """
         defaults = {
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": 500 if stays else 10,
             "queued.max.messages.kbytes": 8192,
             "fetch.queue.backoff.ms": 10,  # the pause after a queue was full
         }

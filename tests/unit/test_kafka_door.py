@@ -8,12 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from confluent_kafka import (
     OFFSET_INVALID,
-    Consumer,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -34,6 +33,7 @@ from headgate.control.errors import (
 )
 from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
+from headgate.control.kafka import log as log_module
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
@@ -304,7 +304,7 @@ def test_a_topic_that_was_just_deleted_is_created(monkeypatch: pytest.MonkeyPatc
     assert made == [topic.name]
 
 
-def test_a_reader_is_refused_for_good_at_first_only() -> None:
+def test_a_reader_is_refused_for_good_at_first_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has read before survives missing rights, which may be missing for a moment
     while they are granted anew; so does every later reader."""
     refused, at_end = "TOPIC_AUTHORIZATION_FAILED", KafkaError._PARTITION_EOF
@@ -316,8 +316,9 @@ def test_a_reader_is_refused_for_good_at_first_only() -> None:
         def message(_: float) -> SimpleNamespace:
             return SimpleNamespace(error=lambda: KafkaError(next(coming)), offset=lambda: 0)
 
-        consumer = cast(Consumer, SimpleNamespace(poll=message))
-        follower = KafkaFollower(JobId("job"), Place("topic", 0), clients, consumer, 0)
+        consumer = SimpleNamespace(poll=message, assign=lambda places: None)
+        monkeypatch.setattr(clients, "consumer", lambda group, stays: consumer)
+        follower = KafkaFollower(JobId("job"), Place("topic", 0), clients, "group", 0)
         for _ in codes:
             follower.poll(1, 0.0)
         follower.poll(1, 0.0)
@@ -327,6 +328,31 @@ def test_a_reader_is_refused_for_good_at_first_only() -> None:
     for codes in ((at_end, CODES[refused]), (CODES[refused],)):
         with pytest.raises(Unavailable, match=refused):
             poll(*codes)
+
+
+def test_a_reader_that_stays_asks_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has been at the end for a while goes on from its position with a consumer
+    that waits longer. One that has not yet read to the end keeps its consumer."""
+    monkeypatch.setattr(log_module, "_STAYS_S", 0.0)
+    clients, made = KafkaClients(KafkaSettings(NOWHERE)), list[tuple[bool, int]]()
+    at_end, closed = KafkaError(KafkaError._PARTITION_EOF), list[bool]()
+    coming = iter([None, SimpleNamespace(error=lambda: at_end, offset=lambda: 7), None])
+
+    def consumer(group: str, stays: bool) -> SimpleNamespace:
+        return SimpleNamespace(
+            poll=lambda timeout_s: next(coming, None),
+            assign=lambda places: made.append((stays, places[0].offset)),
+            close=lambda: closed.append(stays),
+        )
+
+    monkeypatch.setattr(clients, "consumer", consumer)
+    follower = KafkaFollower(JobId("job"), Place("topic", 0), clients, "group", 3)
+    follower.poll(1, 0.0)
+    assert ([(False, 3)], []) == (made, closed)
+    for _ in range(3):
+        follower.poll(1, 0.0)
+    assert ([(False, 3), (True, 7)], [False]) == (made, closed)
+    assert 500 == clients.settings.reading("group", stays=True)["fetch.wait.max.ms"]
 
 
 @pytest.mark.parametrize("call", ["append", "beat"])
