@@ -18,7 +18,14 @@ from ..clock import Deadline
 from ..contract import PER_JOB, SESSION, MasterSettings
 from ..errors import Invalid
 from ..events.log_lines import write_line
-from ..events.types import Consumable, JobRegistered, LeaseExpired, PartitionAccepted, Recorded
+from ..events.types import (
+    Consumable,
+    Decision,
+    JobRegistered,
+    LeaseExpired,
+    PartitionAccepted,
+    Recorded,
+)
 from ..log import Decisions, EventLog
 from ..model.ledger import Decided
 from ..model.state import JobState
@@ -29,8 +36,6 @@ from .announcer import Announcer
 from .deletions import Deletion
 from .job_decider import JobDecider
 from .term import Term
-
-_OF_A_PART = (PartitionAccepted, Consumable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +206,12 @@ class JobSteps:
             timeout_s = moment.left_s
 
     def _can_wait(self) -> bool:
-        """Return True if all that is to be committed is about parts of results. Nobody reads a
-        result before the whole of it is decided."""
+        """Return True if there are decisions to commit, and nobody needs one before others come."""
         if self._decisions is None or not self._recovered:
             return False
-        due = self._decider.ledger.unwritten(self._step_events_max)
-        return bool(due) and all(isinstance(entry.decision, _OF_A_PART) for entry in due)
+        ledger = self._decider.ledger
+        due = ledger.unwritten(self._step_events_max)
+        return bool(due) and all(_is_of_a_part(entry.decision, ledger.newest) for entry in due)
 
     def _check(self, recorded: Recorded) -> None:
         """Check whether a successor has come: its decisions can be read before a commit of ours is
@@ -275,3 +280,16 @@ class JobSteps:
             self._term.hear(answer)
         self._term.check_epoch(self._decider.state, self._recovered)
         return answers
+
+
+def _is_of_a_part(decision: Decision, state: JobState) -> bool:
+    """Return True if a decision is about a part of a result that nobody may read before the whole
+    of it is decided. Readers wait for parts that are streams, or are made again."""
+    match decision:
+        case PartitionAccepted():
+            result = state.results.get(decision.result)
+        case Consumable():
+            result = state.results.get(decision.attempt.partition.result)
+        case _:
+            return False
+    return result is not None and not (result.registered.pipelined or result.reproduction.before)

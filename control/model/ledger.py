@@ -68,6 +68,11 @@ class Ledger:
         assert self._written <= len(self._replay.due), "only what is due can be committed"
 
     @property
+    def newest(self) -> JobState:
+        """Return the state after all that was observed, committed or not."""
+        return self._replay.state
+
+    @property
     def unsettled(self) -> int:
         """Return the number of facts that wait for a commit."""
         return len(self._unsettled)

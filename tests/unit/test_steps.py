@@ -11,24 +11,30 @@ import pytest
 
 from headgate.control.clock import Deadline
 from headgate.control.errors import Fenced, Lost, OutcomeUnknown, Unavailable
+from headgate.control.events import types as ev
 from headgate.control.events.types import (
     AttemptFailed,
     AttemptStarted,
+    Body,
     Consumable,
     Event,
     Fact,
     JobAccepted,
     LeaseExpired,
     Recorded,
+    Released,
     ReleaseRequested,
     ResultComplete,
+    ResultRegistered,
+    SegmentProduced,
+    SegmentSummary,
     Tick,
 )
 from headgate.control.ids import JobId
 from headgate.control.log import EventLog
 from headgate.control.master.announcer import Announcer
 from headgate.control.master.deletions import Deletion
-from headgate.control.master.job_steps import JobSteps, Outcome
+from headgate.control.master.job_steps import JobSteps
 from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.control.snapshots.resume import begin, read_snapshots
@@ -104,43 +110,51 @@ def test_nothing_comes_out_of_a_step_that_failed() -> None:
             assert 4 == audited(log).decisions
 
 
-def waiting_for_more(log: EventLog, gather_s: float, *facts: Fact) -> Outcome:
-    """Return the outcome of a step that is under way while the facts come, one after the other.
+def decided_while(
+    *coming: Fact, known: tuple[Fact, ...] = OPENING, gather_s: float = LIMIT_S
+) -> list[type[Body]]:
+    """Return the decisions of a step that is under way while facts come, one after the other.
     Assert that it commits nothing before the last one."""
+    log = MemoryEventLog()
     patient = replace(SETTINGS, pace=replace(SETTINGS.pace, gather_s=gather_s))
+
+    def decisions() -> list[type[Body]]:
+        return [type(event.event.body) for event in events(log) if event.event.by == "master"]
+
     with (
         closing(JobSteps.open(log, Announcer(JOB, "master", CLOCK), patient)) as steps,
         ThreadPoolExecutor(1) as pool,
     ):
-        state_facts(log, *OPENING)
+        state_facts(log, *known)
         drive(steps, log, OrderedStorage(log))
-        decided = len([event for event in events(log) if event.event.by == "master"])
-        step = pool.submit(steps.step, LIMIT_S)
-        for fact in facts:
+        before, step = decisions(), pool.submit(steps.step, LIMIT_S)
+        for fact in coming:
             Deadline.after(LIMIT_S).pause()
-            assert decided == len([event for event in events(log) if event.event.by == "master"])
-            assert not step.done()
+            assert (before, False) == (decisions(), step.done())
             state_facts(log, fact)
-        return step.result(LIMIT_S / 2)
+        assert step.result(LIMIT_S / 2).undecided == 0
+    return decisions()[len(before) :]
 
 
 def test_decisions_on_parts_of_a_result_go_together() -> None:
-    """A step waits for the other parts of a result. It commits all that follows at once when the
-    result is complete, when somebody needs a decision, and when it has waited long enough."""
-    log = MemoryEventLog()
-    outcome = waiting_for_more(log, LIMIT_S, produced(0, 1), produced(1, 3))
-    assert outcome.state is not None
-    assert outcome.state.results[RESULT].complete
-    complete = [type(event.event.body) for event in events(log)][-3:]
-    assert [Consumable, Consumable, ResultComplete] == complete
-    released = waiting_for_more(
-        MemoryEventLog(), LIMIT_S, produced(0, 1), ReleaseRequested(RESULT, "asked")
-    )
-    assert released.state is not None
-    assert released.state.results[RESULT].fate.released is not None
-    alone = waiting_for_more(MemoryEventLog(), 0.01, produced(0, 1))
-    assert alone.state is not None
-    assert [0] == list(alone.state.results[RESULT].production.winners)
+    """A step waits for the other parts of a result. It commits all that follows when the result is
+    complete, when another decision is due, and when it has waited long enough."""
+    first, last = produced(0, 1), produced(1, 3)
+    assert [Consumable, Consumable, ResultComplete] == decided_while(first, last)
+    assert [Consumable, Released] == decided_while(first, ReleaseRequested(RESULT, "asked"))
+    assert [Consumable] == decided_while(first, gather_s=0.01)
+
+
+def test_a_part_that_readers_wait_for_is_decided_at_once() -> None:
+    """Readers wait for a part that is a stream, or is made again, not for the whole result."""
+    streams = REGISTERED, ResultRegistered(RESULT, 2, 3, "", "", pipelined=True), OPENING[2]
+    segment = SegmentProduced(attempt(0, 1), SegmentSummary(0, 9, 1, 0, b""))
+    assert [Consumable] == decided_while(segment, known=streams)
+    first, last, again = [
+        replace(produced(at, task), fingerprint=7) for at, task in ((0, 1), (1, 3), (0, 5))
+    ]
+    lost = [ev.Lost(each.attempt, "object", "404", task=9) for each in (first, last)]
+    assert [Consumable] == decided_while(again, known=(*OPENING, first, last, *lost))
 
 
 def test_answers_are_the_authors_own() -> None:
