@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 _TURN_S = 0.01  # how long one waiting thread polls the client before another one may
 _CLOSE_S_MAX = 5.0
 _SCAN_LIMIT = 1000
-_STAYS_S = 2.0  # who still reads the end after this long stays
+_STAYS_S = 2.0  # a reader that is older stays at the end
 
 
 class KafkaEventLog:
@@ -216,7 +216,8 @@ class KafkaFollower:
         self._group = group
         self._position = position
         self._consumer = self._reader(stays=False)
-        self._stays_at: Deadline | None = Deadline.after(_STAYS_S)
+        self._young = Deadline.after(_STAYS_S)
+        self._may_stay = not clients.settings.embedded  # the mock does not end a long wait
         self._at_end = False
         self._failure: HeadgateError | None = None
 
@@ -253,11 +254,13 @@ class KafkaFollower:
         return consumer
 
     def _stay(self) -> None:
-        """Ask the broker less often from now on, if this reader has been at the end for a while."""
-        if self._at_end and self._stays_at is not None and self._stays_at.passed:
-            self._stays_at = None
-            asking, self._consumer = self._consumer, self._reader(stays=True)
-            asking.close()
+        """Ask the broker less often from now on, if this reader is at the end and no longer young:
+        short readings are over by then. If that is not possible, go on as before."""
+        if self._at_end and self._may_stay and self._young.passed:
+            self._may_stay = False
+            with suppress(HeadgateError):
+                asking, self._consumer = self._consumer, self._reader(stays=True)
+                asking.close()
 
     def _take(self, message: Message, events: list[Recorded]) -> None:
         if (error := message.error()) is not None:

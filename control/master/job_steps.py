@@ -200,9 +200,11 @@ class JobSteps:
                 self._decider.observe(recorded)
                 if logged is not None and recorded.offset >= logged:
                     write_line(recorded)
+            if logged is not None:
+                self._term.logged = self._follower.position()
             if timeout_s == 0 or left == 0 or not self._can_wait():
                 return
-            moment = moment or Deadline.after(self._gather_s)
+            moment = moment or Deadline.after(self._gather_s, self._announcer.clock)
             timeout_s = moment.left_s
 
     def _can_wait(self) -> bool:

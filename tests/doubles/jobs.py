@@ -33,7 +33,7 @@ from .logs import STEP_EVENTS_MAX, FaultyLog
 JOB = JobId("job")
 RESULT = ResultId("r1")
 WAIT_MS = 1_000
-HURRIED = Pace(poll_s=0.02, retry_s=0.01)
+HURRIED = Pace(poll_s=0.02, gather_s=0.01, retry_s=0.01)
 SETTINGS = MasterSettings(wait_ms=WAIT_MS, step_events_max=STEP_EVENTS_MAX, pace=HURRIED)
 
 

@@ -330,15 +330,20 @@ def test_a_reader_is_refused_for_good_at_first_only(monkeypatch: pytest.MonkeyPa
             poll(*codes)
 
 
-def test_a_reader_that_stays_asks_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why_not", ["", "embedded", "refused"])
+def test_a_reader_that_stays_asks_less_often(why_not: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has been at the end for a while goes on from its position with a consumer
-    that waits longer. One that has not yet read to the end keeps its consumer."""
+    that waits longer. It keeps its consumer before the end, where no other can be made, and on the
+    embedded broker, which would not end a long wait for a record that comes."""
     monkeypatch.setattr(log_module, "_STAYS_S", 0.0)
-    clients, made = KafkaClients(KafkaSettings(NOWHERE)), list[tuple[bool, int]]()
+    settings = KafkaSettings(NOWHERE, embedded=why_not == "embedded")
+    clients, made = KafkaClients(settings), list[tuple[bool, int]]()
     at_end, closed = KafkaError(KafkaError._PARTITION_EOF), list[bool]()
     coming = iter([None, SimpleNamespace(error=lambda: at_end, offset=lambda: 7), None])
 
     def consumer(group: str, stays: bool) -> SimpleNamespace:
+        if stays and why_not == "refused":
+            raise Invalid("no more threads")
         return SimpleNamespace(
             poll=lambda timeout_s: next(coming, None),
             assign=lambda places: made.append((stays, places[0].offset)),
@@ -351,7 +356,8 @@ def test_a_reader_that_stays_asks_less_often(monkeypatch: pytest.MonkeyPatch) ->
     assert ([(False, 3)], []) == (made, closed)
     for _ in range(3):
         follower.poll(1, 0.0)
-    assert ([(False, 3), (True, 7)], [False]) == (made, closed)
+    after = ([(False, 3)], []) if why_not else ([(False, 3), (True, 7)], [False])
+    assert after == (made, closed)
     assert 500 == clients.settings.reading("group", stays=True)["fetch.wait.max.ms"]
 
 

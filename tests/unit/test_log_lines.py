@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from headgate.control.contract import MasterSettings
+from headgate.control.errors import Unavailable
 from headgate.control.events.log_lines import write_line
 from headgate.control.events.types import (
     AttemptStarted,
@@ -26,7 +27,9 @@ from headgate.control.master.term import Term
 from headgate.control.memory.log import MemoryEventLog
 from headgate.infra.spelling import Spelling
 from headgate.storage.stores.memory import Objects
+from headgate.testing.faulty_log import FaultyEventLog, LogFault
 
+from ..doubles import jobs
 from ..doubles.commands import JOB, RESULT, KeptLog, exchange
 from ..doubles.groups import JOBS, OPENING, Storage, drive, state_facts
 from ..doubles.jobs import attempt, produced
@@ -82,6 +85,29 @@ def test_a_driver_that_was_away_writes_what_it_has_missed(
     assert ["JobAccepted", "ExecutorLost", "ExecutorLost", "ExecutorLost"] == kinds(caplog)
     hosts = [vars(record)["host"] for record in caplog.records]
     assert [None, "worker-2", "worker-3", "worker-4"] == hosts
+
+
+def test_an_error_while_more_facts_are_waited_for_repeats_no_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A step that has written lines and then fails to read more is followed by steps that go on
+    behind these lines."""
+    caplog.set_level(logging.DEBUG, EVENTS)
+    log, term, announcer = MemoryEventLog(), Term("driver"), Announcer(jobs.JOB, "driver")
+    faulty = FaultyEventLog(log)
+    jobs.state_facts(log, *jobs.OPENING)
+    with closing(JobSteps.open(faulty, announcer, MasterSettings(), term)) as steps:
+        steps.step(0.0)
+        steps.step(0.0)
+        faulty.fault = LogFault("poll", faulty.calls["poll"] + 2, Unavailable("injected"))
+        jobs.state_facts(log, produced(0, 1))
+        with pytest.raises(Unavailable, match="injected"):
+            steps.step(1.0)
+    with closing(JobSteps.open(faulty, announcer, MasterSettings(), term)) as steps:
+        steps.step(0.0)
+        steps.step(0.0)
+    assert ["Produced", "Consumable"] == kinds(caplog)[-2:]
+    assert 1 == kinds(caplog).count("Produced")
 
 
 def test_masters_write_a_line_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -122,7 +122,7 @@ def decided_while(
         return [type(event.event.body) for event in events(log) if event.event.by == "master"]
 
     with (
-        closing(JobSteps.open(log, Announcer(JOB, "master", CLOCK), patient)) as steps,
+        closing(JobSteps.open(log, Announcer(JOB, "master"), patient)) as steps,
         ThreadPoolExecutor(1) as pool,
     ):
         state_facts(log, *known)
