@@ -33,7 +33,6 @@ from headgate.control.errors import (
 )
 from headgate.control.events.types import JobUnregistered
 from headgate.control.ids import JobId
-from headgate.control.kafka import log as log_module
 from headgate.control.kafka.clients import KafkaClients
 from headgate.control.kafka.errors import MEANINGS, translate, translate_delivery
 from headgate.control.kafka.log import KafkaEventLog, KafkaFollower, KafkaSettings
@@ -335,7 +334,6 @@ def test_a_reader_that_stays_asks_less_often(why_not: str, monkeypatch: pytest.M
     """A reader that has been at the end for a while goes on from its position with a consumer
     that waits longer. It keeps its consumer before the end, where no other can be made, and on the
     embedded broker, which would not end a long wait for a record that comes."""
-    monkeypatch.setattr(log_module, "_STAYS_S", 0.0)
     settings = KafkaSettings(NOWHERE, embedded=why_not == "embedded")
     clients, made = KafkaClients(settings), list[tuple[bool, int]]()
     at_end, closed = KafkaError(KafkaError._PARTITION_EOF), list[bool]()
@@ -352,6 +350,7 @@ def test_a_reader_that_stays_asks_less_often(why_not: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(clients, "consumer", consumer)
     follower = KafkaFollower(JobId("job"), Place("topic", 0), clients, "group", 3)
+    follower._young = Deadline.after(0.0)
     follower.poll(1, 0.0)
     assert ([(False, 3)], []) == (made, closed)
     for _ in range(3):
