@@ -116,9 +116,9 @@ def test_events_and_state_tell_the_exchange(job: JobId) -> None:
     """The log lists the events in order, and the state at an offset is the state of that time."""
     code, lines = ran("events", "--job", job, "--json")
     events = [json.loads(line) for line in lines]
-    consumable = [event["offset"] for event in events if event["kind"] == "Consumable"]
-    assert (code, len(consumable)) == (0, PARTITIONS)
-    _, then = ran("state", "--job", job, "--at", str(consumable[0]))
+    produced = [event["offset"] for event in events if event["kind"] == "Produced"]
+    assert (code, len(produced)) == (0, PARTITIONS)
+    _, then = ran("state", "--job", job, "--at", str(produced[0]))
     _, now = ran("state", "--job", job)
     assert any(f"{PARTITIONS} of {PARTITIONS}" in line for line in now)
     assert any("4 of 4" in line for line in now)
