@@ -139,7 +139,7 @@ class JobSteps:
             return steps
 
     def step(self, timeout_s: float) -> Outcome:
-        """Take one turn, waiting at most `timeout_s` for events:
+        """Take one turn, waiting at most `timeout_s` for events, and a moment for more of them:
 
         1. Write the snapshot if it is due, before new facts are read: a process that starts there
            finds no answers to earlier facts, so all of these must have been handed out.
@@ -201,7 +201,7 @@ class JobSteps:
                 if logged is not None and recorded.offset >= logged:
                     write_line(recorded)
             if logged is not None:
-                self._term.logged = self._follower.position()
+                self._term.logged = max(logged, self._follower.position())
             if timeout_s == 0 or left == 0 or not self._can_wait():
                 return
             moment = moment or Deadline.after(self._gather_s, self._announcer.clock)
