@@ -319,6 +319,21 @@ def test_waits_name_what_they_wait_for(stack: Stack) -> None:
             master.await_complete(descriptor)
 
 
+@pytest.mark.parametrize("fact", [1, 2])
+def test_a_result_is_registered_when_the_log_has_both_facts(stack: Stack, fact: int) -> None:
+    """Tasks may begin once a result is registered, so an error of either fact is raised before."""
+    faulty = FaultyLog(stack.inner)
+    with stack.master(faulty) as master:
+        master.register_job(Job())
+        error = OutcomeUnknown("injected")
+        faulty.fault = LogFault("append", faulty.calls["append"] + fact, error, after=True)
+        partition = PartitionDescriptor(RESULT, PARTITIONS, SUBPARTITIONS, "", "")
+        with pytest.raises(OutcomeUnknown, match="injected"):
+            master.register_partition_with_producer(
+                JOB, partition, ProducerDescriptor(0, PARTITIONS)
+            )
+
+
 def test_a_registration_that_failed_may_be_repeated(stack: Stack) -> None:
     """A failed registration leaves nothing behind, and the job may be registered later."""
     deaf = Deaf(stack.inner)
