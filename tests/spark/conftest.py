@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headgate import Headgate, attach
@@ -59,15 +60,27 @@ def real_place() -> Place:
     return Place("real", conf)
 
 
+def forget_settings() -> None:
+    """Let no session inherit what the first one of this process gave to its JVM."""
+    jvm = SparkContext._jvm
+    if jvm is not None:
+        for name in list(jvm.System.getProperties()):
+            if name.startswith("spark."):
+                jvm.System.clearProperty(name)
+
+
 def build_session(place: Place, master: str, **more: str) -> SparkSession:
+    forget_settings()
     builder = SparkSession.builder.master(master).appName("headgate-tests")
     conf = {
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": QUICK_JAVA,
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.task.killTimeout": "200ms",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.headgate.warm.up": "false",
@@ -98,8 +111,7 @@ def setting(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark(place: Place, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """Open a session with the module's `CONF`. The settings are not given to the builder, because
-    later sessions would inherit them."""
+    """Open a session with the module's `CONF`, which no other session of its context has."""
     session = build_session(place, "local[2]")
     for key, value in getattr(request.module, "CONF", {}).items():
         session.conf.set(key, value)

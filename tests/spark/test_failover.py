@@ -26,7 +26,7 @@ RANDOM = "reflect('java.util.UUID', 'randomUUID')"
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Open a session with two slots, which eight readers fill."""
-    session = build_session(real_place(), "local[2]", **{"spark.python.task.killTimeout": "200ms"})
+    session = build_session(real_place(), "local[2]")
     yield session
     session.stop()
 

@@ -54,9 +54,7 @@ class Behind:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = build_session(
-        Place("embedded", {}), "local[2]", **{"spark.python.task.killTimeout": "200ms"}
-    )
+    session = build_session(Place("embedded", {}), "local[2]")
     yield session
     session.stop()
 

@@ -14,7 +14,7 @@ from headgate import Headgate, attach
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .cluster import executors, kinds, recorded
-from .conftest import QUICK_JAVA, Place, build_session
+from .conftest import Place, build_session
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -30,7 +30,6 @@ TIMEOUTS = {
 def spark(place: Place) -> Iterator[SparkSession]:
     conf = {
         "spark.executor.memory": "1g",
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
         f"{DYNAMIC}enabled": "true",
         f"{DYNAMIC}initialExecutors": "2",
         f"{DYNAMIC}executorIdleTimeout": f"{IDLE_S}s",
