@@ -57,7 +57,8 @@ def test_two_thousand_partitions(spark: SparkSession, hg: Headgate) -> None:
     """An exchange of more partitions than rows, with a manifest in shards, loses and adds no row.
     The shards are deleted with the result."""
     df = spark.range(0, 3000, 1, 16).select(F.col("id").alias("v"), (F.col("id") % 9).alias("k"))
-    rows = placed(out := hg.repartition(df, 2000, "v"))
+    out = hg.repartition(df, 2000, "v")
+    rows = placed(out)
     place = F.pmod(F.hash("v"), F.lit(2000))  # what Spark's own repartition does, in 2,000 tasks
     assert rows == sorted(str(tuple(row)) for row in df.select(place, "*").collect())
     assert rows == placed(hg.read(hg.results()[-1].result))
