@@ -43,6 +43,7 @@ def combined(hg: Headgate) -> int:
 
 
 def session(conf: Mapping[str, str], cores: str, **more: str) -> SparkSession:
-    """Open a session with little memory; `conf` says where exchanges go."""
-    small = {"spark.driver.memory": "1g", **more}
-    return build_session(Place("chaos", dict(conf)), cores, **small)
+    """Open a session with little memory and Spark's own wait for workers of killed tasks; `conf`
+    says where exchanges go."""
+    own = {"spark.driver.memory": "1g", "spark.python.task.killTimeout": "2s", **more}
+    return build_session(Place("chaos", dict(conf)), cores, **own)
