@@ -43,11 +43,18 @@ java:
 demo: $(INSTALLED) java  ## an exchange on the embedded stack, step by step
 	@$(BIN)/headgate demo
 
-# Files go to the two workers in their own order: the longest ones have few tests, and would else come last.
-SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# Most of the time of a small application is Spark's start: its JVMs take their classes from a file.
+CLASSES := .venv/classes.jsa
 
-test: $(INSTALLED) java  ## the tests that need no service
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+$(CLASSES): $(INSTALLED) tests/quick_java.py | java
+	@echo "tests: writing Spark's classes into a file, so that JVMs start sooner (half a minute)"
+	@$(BIN)/python -m tests.quick_java
+
+# Files go to the workers in their own order: the longest ones have few tests, and would else come last.
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
+
+test: $(CLASSES)  ## the tests that need no service
+	@$(BIN)/python -m pytest -n 2 $(SIDE_BY_SIDE) $(ARGS)
 
 # A checker that finds no files reports success: each count is held against the files on disk.
 lint: $(INSTALLED)  ## ruff, who may import whom, and hadolint
@@ -96,8 +103,8 @@ stack-down: $(INSTALLED)  ## stop Kafka and MinIO
 bench-ui: $(UI_PYTHON) stack  ## the live page of a large log: time to the first picture, and memory
 	@$(UI_PYTHON) -m tests.browser.figures $(ARGS)
 
-test-real: stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
-	@$(BIN)/python -m pytest -m real $(SIDE_BY_SIDE) $(ARGS)
+test-real: $(CLASSES) stack  ## the tests on real Kafka and MinIO; starts the stack and leaves it running
+	@$(BIN)/python -m pytest -m real -n 3 $(SIDE_BY_SIDE) $(ARGS)
 
 # From a copy of what git knows: setuptools would ship what older builds have left in a work tree.
 TREE := .venv/tree

@@ -21,13 +21,13 @@ from headgate.control.log import partition_of
 from headgate.infra.devstack import stack
 from headgate.infra.devstack.stack import StackSettings, StackState
 
+from ..quick_java import QUICK_JAVA
 from .plan import Work
 from .processes import ROOT, STARTED_S_MAX, Application, Masters
 
 PREFIX, TOPIC_PARTITIONS = "chaos", 4
 SLOTS = ("a", "b")
 HEAP_MIB = 256
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # no JVM lives long enough for C2
 ASK_S_MAX = 60.0
 WEEK_MS = 7 * 86_400_000
 

@@ -16,11 +16,10 @@ from headgate import Headgate, attach
 from headgate.control.errors import Invalid
 from headgate.infra.devstack import stack
 
+from ..quick_java import QUICK_JAVA
+
 os.environ["PYSPARK_PYTHON"] = sys.executable
 collect_ignore = [] if "ICEBERG_JAR" in os.environ else ["test_iceberg.py"]
-
-# No JVM of a test lives long enough for C2, and Spark's code does not fit in C1's default cache.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import pytest
 
 from headgate.control.clock import SYSTEM_CLOCK
 
-from .conftest import QUICK_JAVA
+from ..quick_java import QUICK_JAVA
 from .logged import SECRET
 
 pytestmark = pytest.mark.timeout(180)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import QUICK_JAVA, Place, real_place
+from ..quick_java import QUICK_JAVA
+from .conftest import Place, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

@@ -23,7 +23,8 @@ from headgate.control.model.state import JobState
 from headgate.infra.start import commands
 
 from ..bench import tpch, unchanged
-from .conftest import QUICK_JAVA, Place, real_place
+from ..quick_java import QUICK_JAVA
+from .conftest import Place, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

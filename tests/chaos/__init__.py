@@ -1,1 +1,0 @@
-"""Real applications on real services whose processes are killed and paused, from one seed."""
