@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pyarrow as pa
@@ -50,6 +53,36 @@ def test_columns_may_be_in_a_list(spark: SparkSession, hg: Headgate, columns: An
     """`repartition` takes a list of columns where PySpark does."""
     df = orders(spark)
     assert placed(df.repartition(3, columns)) == placed(hg.repartition(df, 3, columns))
+
+
+def test_interrupted(spark: SparkSession, hg: Headgate) -> None:
+    """Interrupting the driver ends the map stage of an exchange, and releases its result."""
+
+    def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        SYSTEM_CLOCK.sleep_s(30)
+        return batches
+
+    df = orders(spark)
+    running, before = spark.sparkContext.statusTracker(), len(hg.results())
+
+    def interrupt_soon() -> None:
+        deadline = Deadline.after(60)
+        while not (len(hg.results()) == before + 1 and running.getActiveJobsIds()):
+            assert not deadline.passed
+            SYSTEM_CLOCK.sleep_s(0.01)
+        SYSTEM_CLOCK.sleep_s(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as beside:
+        interrupted = beside.submit(interrupt_soon)
+        with pytest.raises(KeyboardInterrupt):
+            hg.repartition(df.mapInArrow(late, df.schema), 2, "k")
+        interrupted.result()
+    deadline = Deadline.after(10)
+    while running.getActiveJobsIds() and not deadline.passed:
+        SYSTEM_CLOCK.sleep_s(deadline.poll_s)
+    assert not running.getActiveJobsIds()
+    assert hg.results()[-1].released is not None
 
 
 @pytest.mark.real
@@ -165,6 +198,7 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
         (lambda hg, df: hg.repartition(df, cast(int, 3.0), "k"), "n of 1 or more"),
         (lambda hg, df: hg.repartition(df, cast(int, "3"), "k"), "n of 1 or more"),
         (lambda hg, df: hg.repartition(df, 3), "a column"),
+        (lambda hg, df: hg.repartition(df, 3, "k", F.rand(1)), "add it with `withColumn` first"),
         (
             lambda hg, df: hg.repartition(
                 df.select("k", F.expr("make_interval(1)").alias("i")), 3, "k"

@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import _to_java_column
 from pyspark.sql.types import DecimalType, StructType
 
+from ....control.errors import Invalid
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..tasks.frames import layout_of
 from ..types import carried_schema, has_maps, is_small, stored_schema
@@ -93,7 +94,24 @@ class CatalystDoor:
 
     def exchange_plan(self, df: DataFrame, n: int, columns: Sequence[str | Column]) -> ExchangePlan:
         """Return the rows under `df.repartition(n, *columns)`, each with Spark's own id of its
-        partition."""
+        partition.
+
+        Raises:
+            Invalid: the value of a key changes whenever it is computed.
+        """
+        try:
+            return self._exchange_plan(df, n, columns)
+        except Py4JError as exc:
+            if name_of(df.repartition(n, *columns)._jdf.queryExecution().analyzed()) == "Project":
+                raise Invalid(
+                    "a key that changes whenever it is computed, like `rand()`, must be a column: "
+                    "add it with `withColumn` first"
+                ) from exc
+            raise
+
+    def _exchange_plan(
+        self, df: DataFrame, n: int, columns: Sequence[str | Column]
+    ) -> ExchangePlan:
         schema, session = df.schema, self._session
         with self.jvm.together() as calls:
             keys = [
