@@ -55,19 +55,22 @@ def test_columns_may_be_in_a_list(spark: SparkSession, hg: Headgate, columns: An
     assert placed(df.repartition(3, columns)) == placed(hg.repartition(df, 3, columns))
 
 
-def test_interrupted(spark: SparkSession, hg: Headgate) -> None:
-    """Interrupting the driver ends the map stage of an exchange, and releases its result."""
+@pytest.mark.parametrize("last", [True, False], ids=["map stage", "stage before"])
+def test_interrupted(spark: SparkSession, hg: Headgate, last: bool) -> None:
+    """Interrupting the driver ends the stages of an exchange, and releases its result."""
 
     def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         SYSTEM_CLOCK.sleep_s(30)
         return batches
 
     df = orders(spark)
+    slow = df.mapInArrow(late, df.schema)
+    asked = slow if last else slow.groupBy("k").count()
     running, before = spark.sparkContext.statusTracker(), len(hg.results())
 
     def interrupt_soon() -> None:
         deadline = Deadline.after(60)
-        while not (len(hg.results()) == before + 1 and running.getActiveJobsIds()):
+        while not running.getActiveJobsIds():
             assert not deadline.passed
             SYSTEM_CLOCK.sleep_s(0.01)
         SYSTEM_CLOCK.sleep_s(0.5)
@@ -76,13 +79,13 @@ def test_interrupted(spark: SparkSession, hg: Headgate) -> None:
     with ThreadPoolExecutor(1) as beside:
         interrupted = beside.submit(interrupt_soon)
         with pytest.raises(KeyboardInterrupt):
-            hg.repartition(df.mapInArrow(late, df.schema), 2, "k")
+            hg.repartition(asked, 2, "k")
         interrupted.result()
     deadline = Deadline.after(10)
     while running.getActiveJobsIds() and not deadline.passed:
         SYSTEM_CLOCK.sleep_s(deadline.poll_s)
     assert not running.getActiveJobsIds()
-    assert hg.results()[-1].released is not None
+    assert [] == [result for result in hg.results()[before:] if result.released is None]
 
 
 @pytest.mark.real
@@ -198,7 +201,8 @@ def test_empty_and_duplicate_names(spark: SparkSession, hg: Headgate) -> None:
         (lambda hg, df: hg.repartition(df, cast(int, 3.0), "k"), "n of 1 or more"),
         (lambda hg, df: hg.repartition(df, cast(int, "3"), "k"), "n of 1 or more"),
         (lambda hg, df: hg.repartition(df, 3), "a column"),
-        (lambda hg, df: hg.repartition(df, 3, "k", F.rand(1)), "add it with `withColumn` first"),
+        (lambda hg, df: hg.repartition(df, 3, "k", F.rand(1)), "add it as a column first"),
+        (lambda hg, df: hg.repartition(df.select("k"), 3, "v"), "the DataFrame's own columns"),
         (
             lambda hg, df: hg.repartition(
                 df.select("k", F.expr("make_interval(1)").alias("i")), 3, "k"

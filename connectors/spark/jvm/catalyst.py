@@ -97,15 +97,15 @@ class CatalystDoor:
         partition.
 
         Raises:
-            Invalid: the value of a key changes whenever it is computed.
+            Invalid: Spark adds a column for a key.
         """
         try:
             return self._exchange_plan(df, n, columns)
         except Py4JError as exc:
             if name_of(df.repartition(n, *columns)._jdf.queryExecution().analyzed()) == "Project":
                 raise Invalid(
-                    "a key that changes whenever it is computed, like `rand()`, must be a column: "
-                    "add it with `withColumn` first"
+                    "a key must be made of the DataFrame's own columns, and not change whenever it "
+                    "is computed: add it as a column first"
                 ) from exc
             raise
 

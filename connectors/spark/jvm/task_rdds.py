@@ -37,16 +37,7 @@ class JvmMapStage:
         # `collect` would have Spark examine the whole code of its context, which takes longer than
         # a small job
         with self._jvm.together() as calls:
-            (job,) = calls.now(self._jvm["job"](self._rdd, self._jvm.any).collectAsync())
-        try:
-            return self._rows_of(job)
-        except KeyboardInterrupt:
-            job.cancel()  # PySpark cannot do so: its call fails while ours waits
-            raise
-
-    def _rows_of(self, job: Any) -> list[int]:
-        """Wait for a job, and return the rows that its tasks have written."""
-        with self._jvm.together() as calls:
+            job = self._jvm["job"](self._rdd, self._jvm.any).collectAsync()
             rows = self._jvm.only(_AWAIT).result(job, self._jvm.for_ever)
             calls.on(self._rdd).doCheckpoint()  # of what the user has marked, as `collect` does
             if self._bar is not None:

@@ -6,9 +6,10 @@ end the jobs. Jobs of RDDs have neither: their tasks would use Spark's defaults.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -49,19 +50,24 @@ class TaskSettings:
     @contextmanager
     def carried(self, description: str = "") -> Iterator[None]:
         """Pass the settings to the tasks of the jobs that this thread starts inside. Spark's pages
-        show the description of these jobs, if there is one."""
+        show the description of these jobs, if there is one. An interrupt ends the jobs."""
+        tag = f"headgate-{os.urandom(8).hex()}"
         with self._jvm.together() as calls:
             before = calls.on(self._context).getLocalProperties()
             properties = before.clone()
             properties.putAll(self._settings)
             before, made, asked = calls.now(before, properties, properties.getProperty(_TAGS))
             properties = calls.on(made)
-            properties.setProperty(_TAGS, ",".join(tag for tag in (asked, *self._tags) if tag))
+            properties.setProperty(_TAGS, ",".join(filter(None, (asked, *self._tags, tag))))
             if description:
                 properties.setProperty(DESCRIPTION, description)
             calls.on(self._context).setLocalProperties(properties)
         try:
             yield
+        except KeyboardInterrupt:
+            with suppress(Py4JError):  # PySpark's own call fails while one of this thread waits
+                self._context.cancelJobsWithTag(tag)
+            raise
         finally:
             self._context.setLocalProperties(before)
 
