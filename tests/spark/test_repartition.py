@@ -67,10 +67,11 @@ def test_interrupted(spark: SparkSession, hg: Headgate, last: bool) -> None:
     slow = df.mapInArrow(late, df.schema)
     asked = slow if last else slow.groupBy("k").count()
     running, before = spark.sparkContext.statusTracker(), len(hg.results())
+    earlier = set(running.getActiveJobsIds())
 
     def interrupt_soon() -> None:
         deadline = Deadline.after(60)
-        while not running.getActiveJobsIds():
+        while len(hg.results()) < before + last or not set(running.getActiveJobsIds()) - earlier:
             assert not deadline.passed
             SYSTEM_CLOCK.sleep_s(0.01)
         SYSTEM_CLOCK.sleep_s(0.5)

@@ -50,7 +50,7 @@ class TaskSettings:
     @contextmanager
     def carried(self, description: str = "") -> Iterator[None]:
         """Pass the settings to the tasks of the jobs that this thread starts inside. Spark's pages
-        show the description of these jobs, if there is one. An interrupt ends the jobs."""
+        show the description of these jobs, if there is one. An interrupt ends those that run."""
         tag = f"headgate-{os.urandom(8).hex()}"
         with self._jvm.together() as calls:
             before = calls.on(self._context).getLocalProperties()
