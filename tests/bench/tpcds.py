@@ -4,13 +4,13 @@ All run in one session, and actions run with `spark.headgate.sql.enabled`. All a
 must be the same. There are eight runs: both ways through Headgate, with and without adaptive
 execution, with and without broadcast joins. Spark's own answer is made once for both ways, under
 the same configuration. Most queries take less than a second, so one slow round of three may decide:
-a query that seems to be much slower here than in Spark gets more rounds.
+a query that seems to be much slower or faster here than in Spark gets more rounds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -129,12 +129,13 @@ def run(
                     yield each_run
 
 
-def _turns(rounds: int, numbers: Sequence[int], runs: Iterable[Run]) -> Iterator[Sequence[int]]:
+def _turns(rounds: int, numbers: Sequence[int], runs: Collection[Run]) -> Iterator[Sequence[int]]:
     """Yield the queries of each round: all, and then, where warm rounds count, those in doubt."""
     yield from repeat(numbers, rounds)
     if rounds > 1:
-        ratios = {at: max(each_run.measured[at].ratio for each_run in runs) for at in numbers}
-        yield from repeat([at for at in numbers if ratios[at] > _DOUBTFUL], _MORE_ROUNDS)
+        measured = [(at, each_run.measured[at].ratio) for at in numbers for each_run in runs]
+        doubtful = [at for at, ratio in measured if not 1 / _DOUBTFUL < ratio < _DOUBTFUL]
+        yield from repeat(list(dict.fromkeys(doubtful)), _MORE_ROUNDS)
 
 
 @contextmanager
