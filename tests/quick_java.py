@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -40,14 +41,14 @@ def main() -> None:
     for key, value in conf.items():
         builder = builder.config(key, value)
     with TemporaryDirectory() as folder, builder.getOrCreate() as spark:
-        java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        gateway: Any = spark.sparkContext._gateway
         rows = spark.range(1000).selectExpr("id", "id % 7 k", "string(id) s", "id / 3 x")
         rows.write.parquet(f"{folder}/rows")
         stored = spark.read.parquet(f"{folder}/rows")
         stored.mapInArrow(_same, stored.schema).createOrReplaceTempView("rows")
         spark.sql(_QUERY).show()
-    java.stdin.close()
-    if java.wait(_ENDED_S) or not new.exists():
+    gateway.proc.stdin.close()
+    if gateway.proc.wait(_ENDED_S) or not new.exists():
         print("tests: this Java writes no file of its classes, so JVMs start as ever")
         new.write_bytes(b"")
     new.rename(CLASSES)
