@@ -24,6 +24,7 @@ from .encoding import Segment
 from .merging import SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
+_IN_MEMORY = 2  # times `segment_bytes`: an object that is merged in memory, when no rows are held
 SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
 
 
@@ -116,16 +117,21 @@ class Spill:
     def _merged(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
         if len(self._indexes) < 2:
             return self._apart()
-        if self._file is None:
-            room = BytesIO(bytes(self._ends[-1]))  # about as large as the object
-            waiting = [SpillSegment(each.body, each.index) for each in self._apart()]
-            index = merge(room, waiting, schema, attempt)
-            return [Segment(room.getbuffer()[: room.tell()], index)]
-        parts = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
-        segments = list(map(SpillSegment, parts, self._indexes))
+        segments = self._waiting()
+        if self._ends[-1] <= _IN_MEMORY * self._slice_bytes:
+            room = BytesIO()
+            index = merge(room, segments, schema, attempt)
+            return [Segment(room.getbuffer(), index)]
         with self._unnamed() as file:
             index = merge(file, segments, schema, attempt)
             return [Segment(_mapped(file), index)]
+
+    def _waiting(self) -> list[SpillSegment]:
+        if self._file is None:
+            bodies = map(memoryview, self._in_memory)
+        else:
+            bodies = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
+        return list(map(SpillSegment, bodies, self._indexes))
 
     def _apart(self) -> list[Segment]:
         """Return the segments as they are."""
