@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import RDD
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from headgate import Headgate
 from headgate.connectors.spark.jvm import bridge
-from headgate.connectors.spark.jvm.catalyst import CatalystDoor, open_door
+from headgate.connectors.spark.jvm.catalyst import CatalystDoor, ExchangePlan, open_door
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 
 SUBPARTITION = pa.field("to", pa.int32())
 WIDE = Decimal("9" * 38)
+CONDITIONS = ["true", "c0 is not null", "hash(c0) % 3 = 0", "rand(7) < 0.5"]
 KINDS: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "tinyint": st.integers(-(2**7), 2**7 - 1),
@@ -81,30 +83,17 @@ def collected(spark: SparkSession, rdd: Any, frames: Frames) -> list[list[pa.Rec
     return sent.glom().collect()
 
 
-@settings(max_examples=25)
-@given(frame=frames(), n=st.integers(1, 40), partitions=st.integers(1, 3), cut=st.integers(1, 700))
-@example((["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)]), 3, 1, 2)
-@example((["decimal(38,0)"], [(None,), (Decimal(-1),), (WIDE,), (WIDE.copy_negate(),)]), 2, 1, 3)
-@example((["boolean", "void"], [(None, None)] * 600), 2, 1, 599)
-def test_rows_there_and_back(
-    spark: SparkSession,
-    door: CatalystDoor,
-    frame: tuple[list[str], list[tuple[Any, ...]]],
-    n: int,
-    partitions: int,
-    cut: int,
-) -> None:
-    """Runs hold the rows of Spark's own batches, ordered by subpartition, and record batches become
-    the rows that they were, wherever they are cut."""
-    kinds, rows = frame
-    schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))
-    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
-    plan = door.exchange_plan(df, n, ["c0"])
+def sorted_runs(
+    spark: SparkSession, door: CatalystDoor, plan: ExchangePlan
+) -> tuple[list[pa.RecordBatch], str]:
+    """Make runs of a plan, and require that they hold the rows of Spark's own batches, ordered by
+    subpartition. Return these batches, one for each partition, and the RDDs under the runs."""
     carried = carried_schema(plan.rows)
     sent = carried.append(SUBPARTITION)
     layout = layout_of(sent)
     assert layout is not None
-    runs = collected(spark, door.sorted_runs(plan.executed, layout), RunFrames(sent, layout))
+    rdd = door.sorted_runs(plan.executed, layout)
+    runs = collected(spark, rdd, RunFrames(sent, layout))
     batches = door.arrow_batches(plan.executed, least_bytes(carried))
     expected = [whole(parts, sent) for parts in collected(spark, batches, Frames(sent))]
     for made, given_rows in zip(runs, expected, strict=True):
@@ -118,6 +107,29 @@ def test_rows_there_and_back(
             assert texts(part.take(pa.array(order, pa.int32()))) == texts(run)
             first += run.num_rows
         assert first == given_rows.num_rows
+    return expected, str(rdd.toDebugString())
+
+
+@settings(max_examples=25)
+@given(frame=frames(), n=st.integers(1, 40), partitions=st.integers(1, 3), cut=st.integers(1, 700))
+@example((["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)]), 3, 1, 2)
+@example((["decimal(38,0)"], [(None,), (Decimal(-1),), (WIDE,), (WIDE.copy_negate(),)]), 2, 1, 3)
+@example((["boolean", "void"], [(None, None)] * 600), 2, 1, 599)
+def test_rows_there_and_back(
+    spark: SparkSession,
+    door: CatalystDoor,
+    frame: tuple[list[str], list[tuple[Any, ...]]],
+    n: int,
+    partitions: int,
+    cut: int,
+) -> None:
+    """Record batches of what runs hold become the rows that they were, wherever they are cut."""
+    kinds, rows = frame
+    schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds))
+    df = spark.createDataFrame(spark.sparkContext.parallelize(rows, partitions), schema)
+    plan = door.exchange_plan(df, n, ["c0"])
+    carried = carried_schema(plan.rows)
+    expected, _ = sorted_runs(spark, door, plan)
     stored = [part.select(range(len(carried))) for part in expected]
     pieces = [
         part.slice(at, cut).serialize().to_pybytes() + bytes(16)
@@ -128,6 +140,44 @@ def test_rows_there_and_back(
     classes = CompiledClasses(spark)
     back = door.load(classes.read(messages), plan.rows, plan.rows)
     assert [line for part in stored for line in texts(part)] == texts(back.toArrow().cast(carried))
+
+
+@pytest.mark.parametrize("kept", ["parquet", "orc", "cache"])
+@settings(max_examples=6)
+@given(frame=frames(), n=st.integers(1, 40), condition=st.sampled_from(CONDITIONS))
+@example(
+    (["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)] * 2), 3, "true"
+)
+@example((["string"] * 2, [("x" * 70_000, "y" * 70_000), ("z", None)] * 400), 3, CONDITIONS[1])
+@example((["int", "decimal(38,0)"], [(1, None), (2, WIDE), (None, Decimal(-1))]), 2, "true")
+def test_columns_of_a_scan(
+    spark: SparkSession,
+    door: CatalystDoor,
+    tmp_path_factory: pytest.TempPathFactory,
+    kept: str,
+    frame: tuple[list[str], list[tuple[Any, ...]]],
+    n: int,
+    condition: str,
+) -> None:
+    """Runs of the columns of a scan hold the rows that Spark makes of them, also where a column is
+    taken twice, or is the folder of its file."""
+    kinds, rows = frame
+    schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds) if kind != "void")
+    there = [at for at, kind in enumerate(kinds) if kind != "void"]
+    shorter = [tuple(row[at] for at in there) for row in rows]
+    df = spark.createDataFrame(spark.sparkContext.parallelize(shorter, 1), schema)
+    if kept == "cache":
+        df = df.cache()
+    else:
+        path = str(tmp_path_factory.mktemp(kept))
+        written = df.withColumn("folder", F.lit("somewhere"))
+        written.write.save(path, kept, "overwrite", "folder")
+        df = spark.read.schema(written.schema).format(kept).load(path)
+    chosen = df.where(condition).select(*reversed(df.columns), F.col("c0").alias("again"))
+    _, rdds = sorted_runs(spark, door, door.exchange_plan(chosen, n, ["c0"]))
+    if kept != "cache" and len(chosen.columns) < 90:  # a scan of more columns gives rows
+        assert "FileScan" in rdds.splitlines()[3], "no RDD of rows is between the scan and the runs"
+    df.unpersist()
 
 
 @pytest.mark.parametrize("digits", [1, 18, 19])

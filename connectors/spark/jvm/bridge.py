@@ -20,8 +20,10 @@ from ....control.errors import Corrupt
 from .gateway.calls_together import CallsAtOnce, CallsTogether, LaterClass
 
 _COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
+_GENERATED = "org.apache.spark.sql.catalyst.expressions.codegen.GeneratedClass"
 _PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _SCHEDULER = "org.apache.spark.scheduler."
+_PARTS = {"SortedRuns": ("RowInput", "ColumnInput")}
 CLASSES = {
     "class": "java.lang.Class",
     "weak": "java.lang.ref.WeakReference",
@@ -130,6 +132,14 @@ class Jvm:
         text = _text(self._jvm, name)
         _module(self._jvm, _COMPILER).compile(text)
         return text
+
+    def make(self, name: str) -> Any:
+        """Return the only object in the driver of a class of the folder `java`.
+
+        Raises:
+            Py4JError: this Spark does not compile it.
+        """
+        return _made(self._gateway, name)
 
     def require_classes(self) -> None:
         """Look all classes up.
@@ -277,20 +287,34 @@ def _text(jvm: Any, name: str) -> Any:
 
 
 def _body(name: str) -> str:
-    return files(__package__).joinpath("java", f"{name}.java").read_text()
+    folder = files(__package__) / "java"
+    return "".join(
+        folder.joinpath(f"{each}.java").read_text() for each in (name, *_PARTS.get(name, ()))
+    )
 
 
 @lru_cache(maxsize=1)  # else the JVM keeps what belongs to a gateway that has ended
 def _sender(gateway: Any) -> Callable[[str], str] | None:
     """Return the method that makes calls together, None where Spark does not compile its class."""
     try:
-        arguments = gateway.new_array(gateway.jvm.java.lang.Object, 1)
-        arguments[0] = gateway.java_gateway_server.getGateway()
-        made = _module(gateway.jvm, _COMPILER).compile(_text(gateway.jvm, "CallsTogether"))
-        send: Callable[[str], str] = made._1().generate(arguments).apply
+        send: Callable[[str], str] = _made(gateway, "CallsTogether").apply
     except (LookupError, Py4JError):
         return None
     return send
+
+
+@lru_cache(maxsize=2)
+def _made(gateway: Any, name: str) -> Any:
+    """Return an object of a class, which is made once: py4j takes classes of equal names for the
+    same. So it may not call `generate`, which each class that Spark compiles has under one name."""
+    java = gateway.jvm.java.lang
+    kinds = java.Class, java.Object, java.Object
+    types, arguments, references = [gateway.new_array(kind, 1) for kind in kinds]
+    types[0], arguments[0] = references.getClass(), references
+    references[0] = gateway.java_gateway_server.getGateway()
+    generate = java.Class.forName(_GENERATED).getMethod("generate", types)
+    compiled = _module(gateway.jvm, _COMPILER).compile(_text(gateway.jvm, name))
+    return generate.invoke(compiled._1(), arguments)
 
 
 @lru_cache(maxsize=256)

@@ -186,7 +186,7 @@ class CatalystDoor:
         """Return a physical plan's rows, whose last column is the number of the subpartition, as
         an RDD of runs in bytes."""
         with self._executing(), self.jvm.together() as calls:
-            (runs,) = calls.now(self._compiled.runs(calls.on(plan).execute(), layout))
+            (runs,) = calls.now(self._compiled.runs(calls, plan, layout))
         return runs
 
     def _executing(self) -> AbstractContextManager[None]:

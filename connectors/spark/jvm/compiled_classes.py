@@ -30,10 +30,13 @@ class CompiledClasses:
         self._jvm = jvm = Jvm(spark)  # its own, so that no call for what is kept here waits
         self._made = lru_cache(maxsize=256)(self._make)
         self._texts = {name: jvm.compile(name) for name in _NAMES}
+        self._planned = jvm.make("PlannedRuns")
 
-    def runs(self, rows: Any, layout: str) -> Any:
-        """Return an RDD of runs in bytes, over an RDD of rows of Spark's."""
-        return self.bytes_of(self._over(rows, "SortedRuns", layout))
+    def runs(self, calls: Any, plan: Any, layout: str) -> Any:
+        """Return the rows of a physical plan, whose last column is the number of the subpartition,
+        as an RDD of runs in bytes."""
+        text = self._jvm["right"](self._texts["SortedRuns"])
+        return self.bytes_of(calls.on(self._planned).over(plan, layout, text, self._duration))
 
     def rows(self, messages: Any, layout: str) -> Any:
         """Return an RDD of rows of Spark's, over an RDD of rows that each have the bytes of a

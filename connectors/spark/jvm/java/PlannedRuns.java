@@ -1,0 +1,89 @@
+// Makes RDDs of runs in the driver. Where nothing but the number of the subpartition is computed of a scan's
+// columns, Spark makes no rows of them: `SortedRuns` takes the columns.
+
+import org.apache.spark.rdd.RDD;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BindReferences;
+import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.UnscaledValue;
+import org.apache.spark.sql.execution.ColumnarToRowExec;
+import org.apache.spark.sql.execution.FilterExec;
+import org.apache.spark.sql.execution.ProjectExec;
+import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.WholeStageCodegenEvaluatorFactory;
+import org.apache.spark.sql.execution.WholeStageCodegenExec;
+import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.UserDefinedType;
+import scala.util.Either;
+
+public Object generate(Object[] references) {
+  return new PlannedRuns();
+}
+
+public final class PlannedRuns {
+  // Returns the runs of a plan. `text` is that of `SortedRuns`, `unread` a metric that nobody reads.
+  public Object over(Object plan, String layout, Either text, SQLMetric unread) {
+    SparkPlan rows = (SparkPlan) plan, node = rows;
+    SQLMetric duration = unread;
+    if (rows instanceof WholeStageCodegenExec) {
+      duration = rows.longMetric("pipelineTime");
+      node = ((WholeStageCodegenExec) rows).child();
+    }
+    if (node instanceof ProjectExec) {
+      ProjectExec project = (ProjectExec) node;
+      FilterExec filter = project.child() instanceof FilterExec ? (FilterExec) project.child() : null;
+      SparkPlan read = filter == null ? project.child() : filter.child();
+      if (read instanceof ColumnarToRowExec) {
+        Object[] references = references(layout, project, filter, read);
+        if (references != null) return made(((ColumnarToRowExec) read).child().executeColumnar(), duration, text, references);
+      }
+    }
+    return made(rows.execute(), unread, text, new Object[] {layout});
+  }
+
+  private static Object made(RDD elements, SQLMetric duration, Either text, Object[] references) {
+    return elements.mapPartitionsWithEvaluator(
+      new WholeStageCodegenEvaluatorFactory(text, duration, references),
+      scala.reflect.ClassTag$.MODULE$.Any()
+    );
+  }
+
+  // Returns what `ColumnInput` needs, null if more is computed than it can.
+  private static Object[] references(String layout, ProjectExec project, FilterExec filter, SparkPlan read) {
+    if (!project.subqueries().isEmpty() || filter != null && !filter.subqueries().isEmpty()) return null;
+    int count = layout.length() - 1;
+    int[] places = new int[count];
+    DataType[] types = new DataType[count];
+    for (int at = 0; at < count; at++) {
+      Object column = project.projectList().apply(at);
+      if (column instanceof Alias) column = ((Alias) column).child();
+      if (column instanceof UnscaledValue) column = ((UnscaledValue) column).child();
+      if (!(column instanceof Attribute)) return null;
+      places[at] = ((BoundReference) bound(column, read)).ordinal();
+      types[at] = ((Attribute) column).dataType();
+      if (types[at] instanceof UserDefinedType) return null;
+    }
+    Object number = project.projectList().apply(count);
+    if (!(number instanceof Alias)) return null;
+    return new Object[] {
+      layout,
+      places,
+      types,
+      bound(((Alias) number).child(), read),
+      filter == null ? null : bound(filter.condition(), read),
+      read.longMetric("numInputBatches"),
+      read.longMetric("numOutputRows"),
+      filter == null ? null : filter.longMetric("numOutputRows"),
+    };
+  }
+
+  private static Expression bound(Object expression, SparkPlan read) {
+    return BindReferences.bindReference(
+      (Expression) expression,
+      new org.apache.spark.sql.catalyst.expressions.package$AttributeSeq(read.output()),
+      false
+    );
+  }
+}
