@@ -21,7 +21,7 @@ from ...control.ids import AttemptId
 from ..format.segment import COUNT_MAX, Longs, SegmentIndex
 from ..runtime import JobClients
 from .encoding import Segment
-from .merging import SpillSegment, merge
+from .merging import SegmentPart, SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
 _IN_MEMORY = 2  # times `segment_bytes`: an object that is merged in memory, when no rows are held
@@ -127,9 +127,8 @@ class Spill:
             return [Segment(_mapped(file), index)]
 
     def _waiting(self) -> list[SpillSegment]:
-        if self._file is None:
-            bodies = map(memoryview, self._in_memory)
-        else:
+        bodies: list[SegmentPart] = [memoryview(body) for body in self._in_memory]
+        if self._file is not None:
             bodies = [_FilePart(self._file, start, end) for start, end in pairwise(self._ends)]
         return list(map(SpillSegment, bodies, self._indexes))
 
