@@ -24,7 +24,7 @@ from .encoding import Segment
 from .merging import SegmentPart, SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
-_IN_MEMORY = 2  # times `segment_bytes`: an object that is merged in memory, when no rows are held
+_IN_MEMORY = 2  # times `segment_bytes`: an object that is merged in memory when no rows wait there
 SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
 
 
@@ -95,11 +95,13 @@ class Spill:
             return False
         return True
 
-    def take(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
+    def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> list[Segment]:
         """Return the segments as one, and end. Return them as they are if there is no room for
-        another file."""
+        another file. One is needed unless the segments are small, or no more rows wait in
+        memory."""
+        in_memory_bytes = self._slice_bytes * (1 if rows_wait else _IN_MEMORY)
         try:
-            return self._merged(schema, attempt)
+            return self._merged(schema, attempt, in_memory_bytes)
         except OSError as exc:
             _LOG.warning("segments in %s are not merged: %s", self._folder, exc)
             return self._apart()
@@ -114,11 +116,11 @@ class Spill:
     def _unnamed(self) -> BinaryIO:
         return tempfile.TemporaryFile(dir=self._folder)
 
-    def _merged(self, schema: pa.Schema, attempt: AttemptId) -> list[Segment]:
+    def _merged(self, schema: pa.Schema, attempt: AttemptId, in_memory_bytes: int) -> list[Segment]:
         if len(self._indexes) < 2:
             return self._apart()
         segments = self._waiting()
-        if self._ends[-1] <= _IN_MEMORY * self._slice_bytes:
+        if self._ends[-1] <= in_memory_bytes:
             room = BytesIO()
             index = merge(room, segments, schema, attempt)
             return [Segment(room.getbuffer(), index)]

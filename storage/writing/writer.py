@@ -145,22 +145,24 @@ class SegmentWriter:
         self._content.update(segment.index.rows.tobytes())
         self._content.update(segment.index.checksums.tobytes())
         if self._spill is not None and not self._spill.fits(segment.index):
-            self._store_held()
+            self._store_held(rows_wait=True)
             self._spill = Spill.of(self._clients)
         if self._spill is None or not self._spill.hold(segment):
-            self._store_held()
+            self._store_held(rows_wait=True)
             self._store(segment)
 
     def _flush_last(self) -> None:
         if self._spill is not None and self._spill.is_empty:
             self._spill = None  # a partition of one segment needs no file
         self._flush()
-        self._store_held()
+        self._settle()
+        self._store_held(rows_wait=False)
 
-    def _store_held(self) -> None:
+    def _store_held(self, rows_wait: bool) -> None:
         """Store the segments that wait in a file, and let no other one wait."""
         if self._spill is not None:
-            for segment in self._spill.take(self._deployment.schema, self._deployment.attempt):
+            it = self._deployment
+            for segment in self._spill.take(it.schema, it.attempt, rows_wait):
                 self._store(segment)
             self._spill = None
 

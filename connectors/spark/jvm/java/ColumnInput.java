@@ -41,6 +41,7 @@ final class ColumnInput extends Input {
   }
 
   protected void take() {
+    forgetTexts();
     long textBytes = 0;
     while (count < ROWS_MAX && load()) {
       long left = BYTES_MAX - textBytes - (long) count * valueBytes;
@@ -95,10 +96,16 @@ final class ColumnInput extends Input {
     while (count + rows > places.length) grow();
     for (int at = 0; at < columns.length; at++) {
       Column column = columns[at];
-      if (count == 0 && column.texts.length > 2 * BYTES_MAX) column.texts = new byte[BYTES_MAX];
       column.values = atLeast(column.values, column.step * (count + rows));
       column.nullBits = atLeast(column.nullBits, count + rows);
     }
+  }
+
+  // Drops the texts of the last run if they take much: each run may be large in other columns.
+  private void forgetTexts() {
+    long bytes = 0;
+    for (int at = 0; at < columns.length; at++) bytes += columns[at].texts.length;
+    for (int at = 0; at < columns.length && bytes > 2 * BYTES_MAX; at++) columns[at].texts = new byte[0];
   }
 
   private static byte[] atLeast(byte[] now, long size) {

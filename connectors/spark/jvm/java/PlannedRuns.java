@@ -3,9 +3,16 @@
 
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
 import org.apache.spark.sql.catalyst.expressions.BindReferences;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.IsNotNull;
+import org.apache.spark.sql.catalyst.expressions.IsNull;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.Not;
+import org.apache.spark.sql.catalyst.expressions.Or;
 import org.apache.spark.sql.catalyst.expressions.UnscaledValue;
 import org.apache.spark.sql.execution.ColumnarToRowExec;
 import org.apache.spark.sql.execution.FilterExec;
@@ -52,7 +59,7 @@ public final class PlannedRuns {
 
   // Returns what `ColumnInput` needs, null if more is computed than it can.
   private static Object[] references(String layout, ProjectExec project, FilterExec filter, SparkPlan read) {
-    if (!project.subqueries().isEmpty() || filter != null && !filter.subqueries().isEmpty()) return null;
+    if (!project.subqueries().isEmpty() || filter != null && !isSimple(filter.condition())) return null;
     int count = layout.length() - 1;
     int[] places = new int[count];
     DataType[] types = new DataType[count];
@@ -77,6 +84,18 @@ public final class PlannedRuns {
       read.longMetric("numOutputRows"),
       filter == null ? null : filter.longMetric("numOutputRows"),
     };
+  }
+
+  // Returns true if all orders of evaluation give the same: `FilterExec` has an order of its own.
+  private static boolean isSimple(Expression condition) {
+    boolean isKnown =
+      condition instanceof Attribute || condition instanceof Literal || condition instanceof BinaryComparison
+      || condition instanceof IsNull || condition instanceof IsNotNull || condition instanceof Not
+      || condition instanceof And || condition instanceof Or;
+    for (int at = 0; isKnown && at < condition.children().size(); at++) {
+      isKnown = isSimple((Expression) condition.children().apply(at));
+    }
+    return isKnown;
   }
 
   private static Expression bound(Object expression, SparkPlan read) {
