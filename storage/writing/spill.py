@@ -24,7 +24,6 @@ from .encoding import Segment
 from .merging import SegmentPart, SpillSegment, merge
 
 _LOG = logging.getLogger(__name__)
-_IN_MEMORY = 2  # times `segment_bytes`: an object that is merged in memory when no rows wait there
 SLICES_MAX = 1_000_000  # of an object, empty ones too: the footer has 24 bytes for each batch
 
 
@@ -96,10 +95,10 @@ class Spill:
         return True
 
     def take(self, schema: pa.Schema, attempt: AttemptId, rows_wait: bool) -> list[Segment]:
-        """Return the segments as one, and end. Return them as they are if there is no room for
-        another file. One is needed unless the segments are small, or no more rows wait in
-        memory."""
-        in_memory_bytes = self._slice_bytes * (1 if rows_wait else _IN_MEMORY)
+        """Return the segments as one, and end. They are merged in memory if they take
+        `segment_bytes` at most, or twice as much when no rows wait there; else in another file.
+        Return them as they are if there is no room for it."""
+        in_memory_bytes = self._slice_bytes * (1 if rows_wait else 2)
         try:
             return self._merged(schema, attempt, in_memory_bytes)
         except OSError as exc:

@@ -155,12 +155,12 @@ class SegmentWriter:
         if self._spill is not None and self._spill.is_empty:
             self._spill = None  # a partition of one segment needs no file
         self._flush()
-        self._settle()
         self._store_held(rows_wait=False)
 
     def _store_held(self, rows_wait: bool) -> None:
         """Store the segments that wait in a file, and let no other one wait."""
         if self._spill is not None:
+            self._settle()  # what is being put takes memory, too
             it = self._deployment
             for segment in self._spill.take(it.schema, it.attempt, rows_wait):
                 self._store(segment)

@@ -21,6 +21,7 @@ from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
+from .conftest import setting
 from .grouped import same
 
 pytestmark = pytest.mark.timeout(240)
@@ -103,6 +104,7 @@ def sorted_runs(
     batches = door.arrow_batches(plan.executed, least_bytes(carried))
     expected = [whole(parts, sent) for parts in collected(spark, batches, Frames(sent))]
     for made, given_rows in zip(runs, expected, strict=True):
+        assert len(made) <= 2 + given_rows.nbytes // (8 << 20), "runs are not small"
         first = 0
         for run in made:
             run.validate(full=True)
@@ -150,12 +152,16 @@ def test_rows_there_and_back(
 
 @pytest.mark.parametrize("kept", ["parquet", "orc", "cache"])
 @settings(max_examples=6)
-@given(frame=frames(), n=st.integers(1, 40), condition=st.sampled_from(SIMPLE + COMPUTED))
-@example(
-    (["string", "int"], [("x" * (17 << 20), 1), ("y", 2), ("z" * (9 << 20), 3)] * 2), 3, "true"
+@given(
+    frame=frames(),
+    n=st.integers(1, 40),
+    condition=st.sampled_from(SIMPLE + COMPUTED),
+    off_heap=st.booleans(),
 )
-@example((["string"] * 2, [("x" * 70_000, "y" * 70_000), ("z", None)] * 400), 3, COMPUTED[1])
-@example((["int", "decimal(38,0)"], [(1, None), (2, WIDE), (None, Decimal(-1))]), 2, "true")
+@example((["string"], [("x" * (17 << 20),), ("y",), ("z" * (9 << 20),)] * 2), 3, "true", False)
+@example((["string"] * 2, [("x" * 70_000, "y" * 70_000)] * 900), 3, "true", True)
+@example((["string"] * 2, [("x" * 70_000, "y" * 70_000), ("z", None)] * 9), 3, COMPUTED[1], False)
+@example((["int", "decimal(38,0)"], [(1, None), (2, WIDE), (None, Decimal(-1))]), 2, "true", False)
 def test_columns_of_a_scan(
     spark: SparkSession,
     door: CatalystDoor,
@@ -164,27 +170,44 @@ def test_columns_of_a_scan(
     frame: tuple[list[str], list[tuple[Any, ...]]],
     n: int,
     condition: str,
+    off_heap: bool,
 ) -> None:
     """Runs of the columns of a scan hold the rows that Spark makes of them, also where a column is
-    taken twice, or is the folder of its file."""
+    taken twice, or is the folder of its file. Spark's metrics count both alike."""
     kinds, rows = frame
     schema = ", ".join(f"c{at} {kind}" for at, kind in enumerate(kinds) if kind != "void")
     there = [at for at, kind in enumerate(kinds) if kind != "void"]
     shorter = [tuple(row[at] for at in there) for row in rows]
     df = spark.createDataFrame(spark.sparkContext.parallelize(shorter, 1), schema)
+    df = df.withColumn("folder", F.lit("somewhere"))
     if kept == "cache":
-        df = df.withColumn("folder", F.lit("somewhere")).cache()
+        df = df.cache()
     else:
         path = str(tmp_path_factory.mktemp(kept))
-        written = df.withColumn("folder", F.lit("somewhere"))
-        written.write.save(path, kept, "overwrite", "folder")
-        df = spark.read.schema(written.schema).format(kept).load(path)
+        df.write.save(path, kept, "overwrite", "folder")
+        df = spark.read.schema(df.schema).format(kept).load(path)
     chosen = df.where(condition).select(*reversed(df.columns), F.col("c0").alias("again"))
-    _, rdds = sorted_runs(spark, door, door.exchange_plan(chosen, n, ["c0"]))
+    with setting(spark, {"spark.sql.columnVector.offheap.enabled": str(off_heap)}):
+        plan = door.exchange_plan(chosen, n, ["c0"])
+        batches, rdds = sorted_runs(spark, door, plan)
+    counted = sum(batch.num_rows for batch in batches)
+    assert counts_of_rows(plan.executed) <= {2 * counted, 2 * len(rows)}, "made in both ways"
     if kept != "cache" and len(chosen.columns) < 90:  # a scan of more columns gives rows
         no_rows = "FileScan" in rdds.splitlines()[3]
         assert no_rows == (condition in SIMPLE), "an RDD of rows is between the scan and the runs"
     df.unpersist()
+
+
+def counts_of_rows(node: Any) -> set[int]:
+    """Return the rows that the filter of a plan has let through, and those made of columns."""
+    counts = set()
+    while node.productPrefix() in {"WholeStageCodegenExec", "ProjectExec", "FilterExec"}:
+        if node.productPrefix() == "FilterExec":
+            counts.add(int(node.longMetric("numOutputRows").value()))
+        node = node.child()
+    if node.productPrefix() == "ColumnarToRowExec":
+        counts.add(int(node.longMetric("numOutputRows").value()))
+    return counts
 
 
 def test_a_guard_in_a_condition(

@@ -303,10 +303,11 @@ def _sender(gateway: Any) -> Callable[[str], str] | None:
     return send
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=2)  # there are two such classes
 def _made(gateway: Any, name: str) -> Any:
-    """Return an object of a class, which is made once: py4j takes classes of equal names for the
-    same. So it may not call `generate`, which each class that Spark compiles has under one name."""
+    """Return an object of a class. It is made once, and not by py4j's own call: py4j remembers the
+    methods of a class by its name, and all classes that Spark compiles are called
+    `GeneratedClass`."""
     java = gateway.jvm.java.lang
     kinds = java.Class, java.Object, java.Object
     types, arguments, references = [gateway.new_array(kind, 1) for kind in kinds]

@@ -29,14 +29,14 @@ class CompiledClasses:
         self._context = spark.sparkContext._jsc.sc()
         self._jvm = jvm = Jvm(spark)  # its own, so that no call for what is kept here waits
         self._made = lru_cache(maxsize=256)(self._make)
-        self._texts = {name: jvm.compile(name) for name in _NAMES}
+        self._texts = {name: jvm["right"](jvm.compile(name)) for name in _NAMES}
         self._planned = jvm.make("PlannedRuns")
 
     def runs(self, calls: Any, plan: Any, layout: str) -> Any:
         """Return the rows of a physical plan, whose last column is the number of the subpartition,
         as an RDD of runs in bytes."""
-        text = self._jvm["right"](self._texts["SortedRuns"])
-        return self.bytes_of(calls.on(self._planned).over(plan, layout, text, self._duration))
+        text, unread = self._texts["SortedRuns"], self._duration
+        return self.bytes_of(calls.on(self._planned).over(plan, layout, text, unread))
 
     def rows(self, messages: Any, layout: str) -> Any:
         """Return an RDD of rows of Spark's, over an RDD of rows that each have the bytes of a
@@ -64,8 +64,7 @@ class CompiledClasses:
         """Return what makes iterators of a class."""
         arguments = self._jvm["list"]()
         arguments.add(argument)
-        text = self._jvm["right"](self._texts[name])
-        return self._jvm["compiled"](text, self._duration, arguments.toArray())
+        return self._jvm["compiled"](self._texts[name], self._duration, arguments.toArray())
 
     @cached_property
     def _duration(self) -> Any:

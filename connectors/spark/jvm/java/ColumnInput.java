@@ -9,6 +9,7 @@ final class ColumnInput extends Input {
   private final SQLMetric batchesRead;
   private final SQLMetric rowsRead;
   private final SQLMetric rowsTaken;
+  private int textColumns;
   private int valueBytes;  // of a row, without its texts
   private ColumnarBatch batch;
   private int[] taken = new int[0];  // the rows of the batch for which the condition is true
@@ -31,6 +32,7 @@ final class ColumnInput extends Input {
       column.step = kind == 't' || kind == 'd' ? 8 : kind == 'b' ? 1 : kind == 'n' ? 0 : kind - '0';
       column.values = column.texts = column.nullBits = new byte[0];
       valueBytes += (kind == 'd' ? 24 : (int) column.step) + 1;
+      if (kind == 't') textColumns++;
     }
   }
 
@@ -50,17 +52,17 @@ final class ColumnInput extends Input {
       if (rows < 1) break;
       makeRoom(rows);
       left -= (long) rows * valueBytes;
-      for (int at = 0; at < sources.length; at++) {
+      for (int at = 0, toCome = textColumns; at < sources.length; at++) {
         Column column = columns[at];
         if (column.kind != 't') continue;
-        rows = texts(column, batch.column(sources[at]), types[at] instanceof BinaryType, rows, left);
-        left -= end(column, count + rows) - end(column, count);
+        rows = texts(column, batch.column(sources[at]), types[at] instanceof BinaryType, rows, left / toCome--);
+        left -= textsEnd(column, count + rows) - textsEnd(column, count);
       }
       if (rows == 0) break;
       for (int at = 0; at < sources.length; at++) {
         Column column = columns[at];
         ColumnVector from = batch.column(sources[at]);
-        if (column.kind == 't') textBytes += end(column, count + rows) - end(column, count);
+        if (column.kind == 't') textBytes += textsEnd(column, count + rows) - textsEnd(column, count);
         else values(column, from, types[at], rows);
         nulls(column, from, rows);
       }
@@ -69,7 +71,7 @@ final class ColumnInput extends Input {
       count += rows;
     }
     for (int at = 0; at < sources.length; at++) {
-      if (columns[at].kind == 't') columns[at].textBytes = end(columns[at], count);
+      if (columns[at].kind == 't') columns[at].textBytes = textsEnd(columns[at], count);
     }
   }
 
@@ -93,7 +95,7 @@ final class ColumnInput extends Input {
   }
 
   private void makeRoom(int rows) {
-    while (count + rows > places.length) grow();
+    while (count + rows > places.length) growPlaces();
     for (int at = 0; at < columns.length; at++) {
       Column column = columns[at];
       column.values = atLeast(column.values, column.step * (count + rows));
@@ -101,7 +103,7 @@ final class ColumnInput extends Input {
     }
   }
 
-  // Drops the texts of the last run if they take much: each run may be large in other columns.
+  // Drops the room for texts if it is large: that of each column grows apart, and runs may be large in others.
   private void forgetTexts() {
     long bytes = 0;
     for (int at = 0; at < columns.length; at++) bytes += columns[at].texts.length;
@@ -123,7 +125,7 @@ final class ColumnInput extends Input {
   }
 
   // Returns where the texts of so many rows end.
-  private static long end(Column column, int rows) {
+  private static long textsEnd(Column column, int rows) {
     if (rows == 0) return 0;
     long text = Platform.getLong(column.values, START + 8L * (rows - 1));
     return (text >>> 32) + (int) text;
@@ -132,7 +134,7 @@ final class ColumnInput extends Input {
   // Adds texts of no more bytes than are left, but for the first of a run, and returns their number.
   private int texts(Column column, ColumnVector from, boolean isBinary, int rows, long left) {
     boolean hasNull = from.hasNull();
-    long begin = end(column, count), used = begin;
+    long begin = textsEnd(column, count), used = begin;
     for (int at = 0; at < rows; at++) {
       int row = taken[first + at], size = 0;
       if (!hasNull || !from.isNullAt(row)) {
@@ -253,7 +255,7 @@ final class ColumnInput extends Input {
   }
 
   private void decimals(Column column, ColumnVector from, boolean hasNull, int end, DecimalType type) {
-    long used = end(column, count);
+    long used = textsEnd(column, count);
     for (int at = first; at < end; at++) {
       int row = taken[at], size = 0;
       if (!hasNull || !from.isNullAt(row)) {

@@ -8,6 +8,8 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.BinaryComparison;
 import org.apache.spark.sql.catalyst.expressions.BindReferences;
 import org.apache.spark.sql.catalyst.expressions.BoundReference;
+import org.apache.spark.sql.catalyst.expressions.In;
+import org.apache.spark.sql.catalyst.expressions.InSet;
 import org.apache.spark.sql.catalyst.expressions.IsNotNull;
 import org.apache.spark.sql.catalyst.expressions.IsNull;
 import org.apache.spark.sql.catalyst.expressions.Literal;
@@ -40,8 +42,10 @@ public final class PlannedRuns {
     }
     if (node instanceof ProjectExec) {
       ProjectExec project = (ProjectExec) node;
-      FilterExec filter = project.child() instanceof FilterExec ? (FilterExec) project.child() : null;
-      SparkPlan read = filter == null ? project.child() : filter.child();
+      SparkPlan given = project.child();
+      while (given instanceof ProjectExec && isChoice((ProjectExec) given)) given = ((ProjectExec) given).child();
+      FilterExec filter = given instanceof FilterExec ? (FilterExec) given : null;
+      SparkPlan read = filter == null ? given : filter.child();
       if (read instanceof ColumnarToRowExec) {
         Object[] references = references(layout, project, filter, read);
         if (references != null) return made(((ColumnarToRowExec) read).child().executeColumnar(), duration, text, references);
@@ -57,7 +61,15 @@ public final class PlannedRuns {
     );
   }
 
-  // Returns what `ColumnInput` needs, null if more is computed than it can.
+  // Returns true if a projection computes nothing and renames nothing.
+  private static boolean isChoice(ProjectExec project) {
+    for (int at = 0; at < project.projectList().size(); at++) {
+      if (!(project.projectList().apply(at) instanceof Attribute)) return false;
+    }
+    return true;
+  }
+
+  // Returns what `ColumnInput` needs, null if the plan computes other columns or a condition that is not simple.
   private static Object[] references(String layout, ProjectExec project, FilterExec filter, SparkPlan read) {
     if (!project.subqueries().isEmpty() || filter != null && !isSimple(filter.condition())) return null;
     int count = layout.length() - 1;
@@ -86,12 +98,14 @@ public final class PlannedRuns {
     };
   }
 
-  // Returns true if all orders of evaluation give the same: `FilterExec` has an order of its own.
+  // Returns true if a condition cannot fail, and gives the same in every order of evaluation. `FilterExec` has an
+  // order of its own.
   private static boolean isSimple(Expression condition) {
     boolean isKnown =
       condition instanceof Attribute || condition instanceof Literal || condition instanceof BinaryComparison
-      || condition instanceof IsNull || condition instanceof IsNotNull || condition instanceof Not
-      || condition instanceof And || condition instanceof Or;
+      || condition instanceof In || condition instanceof InSet
+      || condition instanceof IsNull || condition instanceof IsNotNull
+      || condition instanceof Not || condition instanceof And || condition instanceof Or;
     for (int at = 0; isKnown && at < condition.children().size(); at++) {
       isKnown = isSimple((Expression) condition.children().apply(at));
     }

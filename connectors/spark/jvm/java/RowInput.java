@@ -33,8 +33,8 @@ final class RowInput extends Input {
       int size = row.getSizeInBytes();
       waiting = count > 0 && (long) used + size > BYTES_MAX ? row : null;
       if (waiting != null) break;
-      if (used + size > rows.length) grow(used, size);
-      if (count == places.length) grow();
+      if (used + size > rows.length) growRows(used, size);
+      if (count == places.length) growPlaces();
       copy(row.getBaseObject(), row.getBaseOffset(), rows, START + used, size);
       places[count] = used;
       subpartitions[count] = row.getInt(columns.length - 1);
@@ -49,7 +49,7 @@ final class RowInput extends Input {
     }
   }
 
-  private void grow(int used, int size) {
+  private void growRows(int used, int size) {
     byte[] larger = new byte[(int) Math.max((long) used + size, Math.min(2L * rows.length, BYTES_MAX))];
     System.arraycopy(rows, 0, larger, 0, used);
     rows = larger;

@@ -10,7 +10,6 @@
 // The texts of RowInput.java and ColumnInput.java, which need the imports below, follow this one.
 
 import java.util.Arrays;
-import java.util.Iterator;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
@@ -230,7 +229,7 @@ abstract class Input {
 
   protected abstract void take();
 
-  protected void grow() {
+  protected void growPlaces() {
     places = Arrays.copyOf(places, 2 * places.length);
     subpartitions = Arrays.copyOf(subpartitions, 2 * subpartitions.length);
   }
