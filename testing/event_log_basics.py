@@ -67,6 +67,12 @@ def read_to_end(follower: Follower) -> list[Recorded]:
     return events
 
 
+def read_all(follower: Follower, number: int) -> list[Recorded]:
+    """Wait for so many events, and return them with all others that can be read then. A commit is
+    confirmed a moment before its decisions can be read."""
+    return [*read(follower, number), *read_to_end(follower)]
+
+
 def tail_to_end(tail: Tail) -> list[Placed]:
     """Return all events of all jobs that can be read now."""
     deadline, ends, events = Deadline.after(LIMIT_S), tail.offsets(), list[Placed]()
