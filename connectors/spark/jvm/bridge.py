@@ -171,6 +171,10 @@ class Jvm:
     def items(self, seq: Any) -> list[Any]:
         return [item for _, item in self._named(seq, int(seq.size()), names=False)]
 
+    def named_items(self, seq: Any) -> list[tuple[str, Any]]:
+        """Return the items of a sequence, each after the name of its class."""
+        return self._named(seq, int(seq.size()))
+
     def named_leaves(self, plan: Any) -> Iterator[tuple[str, Any]]:
         """Yield the leaves of a plan and of its subqueries, each after the name of its class."""
         pattern = self.subquery
@@ -297,9 +301,11 @@ def _body(name: str) -> str:
 def _sender(gateway: Any) -> Callable[[str], str] | None:
     """Return the method that makes calls together, None where Spark does not compile its class."""
     try:
-        send: Callable[[str], str] = _made(gateway, "CallsTogether").apply
+        apply = _made(gateway, "CallsTogether").apply
     except (LookupError, Py4JError):
         return None
+    apply.converters = None  # a text needs none, and py4j takes long to find that out
+    send: Callable[[str], str] = apply
     return send
 
 

@@ -21,7 +21,6 @@ from .bridge import Jvm
 DESCRIPTION = "spark.job.description"
 WRITES = "headgate: write"
 """The first words of the description of each job whose last stage writes a result."""
-_TAGS = "spark.job.tags"
 _REDACTIONS = ("spark.redaction.string.regex", "spark.sql.redaction.string.regex")
 _JAVAS = ("&&", "[[")
 _HIDDEN = "*********(redacted)"
@@ -53,15 +52,16 @@ class TaskSettings:
         show the description of these jobs, if there is one. An interrupt ends those that run."""
         tag = f"headgate-{os.urandom(8).hex()}"
         with self._jvm.together() as calls:
-            before = calls.on(self._context).getLocalProperties()
+            context = calls.on(self._context)
+            before = context.getLocalProperties()
             properties = before.clone()
             properties.putAll(self._settings)
-            before, made, asked = calls.now(before, properties, properties.getProperty(_TAGS))
-            properties = calls.on(made)
-            properties.setProperty(_TAGS, ",".join(filter(None, (asked, *self._tags, tag))))
             if description:
                 properties.setProperty(DESCRIPTION, description)
-            calls.on(self._context).setLocalProperties(properties)
+            context.setLocalProperties(properties)
+            for each in (*self._tags, tag):
+                context.addJobTag(each)
+            (before,) = calls.now(before)
         try:
             yield
         except KeyboardInterrupt:
@@ -82,7 +82,8 @@ def _session_tags(jvm: Jvm, session: Any) -> list[str]:
     try:
         with jvm.together() as calls:
             tags = calls.on(session).managedJobTags().get().values().mkString(",")
-            return list(calls.now(calls.on(session).sessionJobTag(), tags))
+            named, more = calls.now(calls.on(session).sessionJobTag(), tags)
+        return [named, *filter(None, more.split(","))]
     except Py4JError:
         return []
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from ..jvm.bridge import Jvm, name_of, schema_of
+from pyspark.sql.types import StructType
+
+from ..jvm.bridge import Jvm, name_of
 from .exchange_nodes import RANGE, ExchangeNode, Group, Mark, PlanNode, Shuffle
 
 _SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
@@ -15,8 +18,9 @@ _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER, _PROJECT = "FilterExec", "ProjectExec"
-# The nodes of most plans: their children are found by one call for each, not two more.
+# The nodes of most plans, whose methods for their children are known.
 _UNARY = (
+    _SHUFFLE,
     _FILTER,
     _SORT,
     TOP,
@@ -30,6 +34,7 @@ _UNARY = (
     "ColumnarToRowExec",
 )
 _BINARY = (*JOINS, "BroadcastHashJoinExec")
+_SIDES = {name: ("child",) for name in _UNARY} | {name: ("left", "right") for name in _BINARY}
 _LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
@@ -52,38 +57,44 @@ class ExchangeFinder:
         self._marks = marks
         self.shuffles: list[Shuffle] = []
         self.tops: list[Any] = []
-        self.inputs = self._walk(root, Group(), (), _has_subqueries(root))
+        self.inputs = self._walk_from(root)
+
+    def _walk_from(self, root: Any) -> list[Shuffle]:
+        return self._walk(PlanNode(root, name_of(root)), Group(), (), _has_subqueries(root))
 
     def _walk(
-        self, node: Any, group: Group, above: tuple[PlanNode, ...], nested: bool
+        self, here: PlanNode, group: Group, above: tuple[PlanNode, ...], nested: bool
     ) -> list[Shuffle]:
         """Return the exchanges that the stage of this node reads, from this node down. Add every
         exchange on the way to `shuffles`. `nested` is False if there is no subquery from here
         down."""
+        node, name = here.node, here.name
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()) if nested else ():
-            inputs += self._walk(subquery, Group(), (), _has_subqueries(subquery))
-        name = name_of(node)
+            inputs += self._walk_from(subquery)
         mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
         sent = name == _BROADCAST
         if nested and (sent or name == _SHUFFLE):
             nested = _has_subqueries(node)
         if name == _SHUFFLE or mark:
             stage = Group()
-            below = [] if mark else self._walk(node.child(), stage, (), nested)
+            below = []
+            if not mark:
+                (child,) = self._children(here)
+                below = self._walk(child, stage, (), nested)
             shuffle = Shuffle(self._exchange(node, above, mark), below, stage, group, mark)
             group.shuffles.append(shuffle)
             self.shuffles.append(shuffle)
             return [*inputs, shuffle]
-        if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
+        if name == _FILTER and _NO_NULLS.sub("", self._condition(node)):
             group.filters += 1
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
-        children = self._children(node, name)
+        children = self._children(here)
         if not children:
             group.others = True
         apart = name == _UNION and name_of(node.outputPartitioning()) == _UNKNOWN
-        sides, here = [], PlanNode(node, name)
+        sides = []
         for child in children:
             child_group = Group() if apart or sent else group
             sides.append(self._walk(child, child_group, () if sent else (*above, here), nested))
@@ -96,16 +107,32 @@ class ExchangeFinder:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
 
-    def _children(self, node: Any, name: str) -> list[Any]:
-        if name in _UNARY:
-            return [node.child()]
-        if name in _LEAVES:
+    def _condition(self, node: Any) -> str:
+        with self._jvm.together() as calls:
+            (text,) = calls.now(calls.on(node).condition().toString())
+        return str(text)
+
+    def _children(self, above: PlanNode) -> list[PlanNode]:
+        if above.name in _LEAVES:
             return []
-        return [node.left(), node.right()] if name in _BINARY else self._jvm.items(node.children())
+        if (sides := _SIDES.get(above.name)) is None:
+            named = self._jvm.named_items(above.node.children())
+            return [PlanNode(node, name) for name, node in named]
+        with self._jvm.together() as calls:
+            nodes = [getattr(calls.on(above.node), side)() for side in sides]
+            given = calls.now(*nodes, *[node.productPrefix() for node in nodes])
+        return list(map(PlanNode, given[: len(sides)], given[len(sides) :]))
 
     def _exchange(self, node: Any, above: tuple[PlanNode, ...], mark: Mark | None) -> ExchangeNode:
-        partitioning, given = node.outputPartitioning(), schema_of(node)
-        cause = "" if mark else name_of(node.shuffleOrigin())
+        with self._jvm.together() as calls:
+            it = calls.on(node)
+            cause = "" if mark else it.shuffleOrigin().productPrefix()
+            partitioning = it.outputPartitioning()
+            named = partitioning.productPrefix(), partitioning.toString()
+            cause, partitioning, kind, label, count, schema = calls.now(
+                cause, partitioning, *named, partitioning.numPartitions(), it.schema().json()
+            )
+        given = StructType.fromJson(json.loads(schema))
         return ExchangeNode(
             node,
             None if mark else _origin(self._jvm, node.child() if cause == _ENSURED else node),
@@ -113,8 +140,9 @@ class ExchangeFinder:
             above,
             self._columns(node, given.names),
             partitioning,
-            name_of(partitioning),
-            int(partitioning.numPartitions()),
+            kind,
+            label,
+            count,
             mark.first.node.wanted if mark else cause in _WANTED,
         )
 
@@ -171,12 +199,31 @@ def link(node: Any) -> Any:
     return logical.get() if logical.isDefined() else None
 
 
+def made_of(exchange: ExchangeNode) -> Any:
+    """Return the highest physical node over an exchange that was made of the same logical node, or
+    the exchange itself. Return None where its columns are not those of the logical node: the
+    exchange then has to be found again."""
+    physical = exchange.physical
+    for above in reversed(exchange.above):
+        logical = link(above.node)
+        if logical == exchange.logical:
+            physical = above.node
+        elif logical is not None:
+            break
+    same = physical.outputSet().equals(exchange.logical.outputSet())
+    return physical if same else None
+
+
 def _origin(jvm: Jvm, node: Any) -> Any:
     """Return the logical node of a physical node, or of the nearest node below that has one. Call
     this before the stage runs: Spark then plans its nodes again, from another logical leaf."""
-    while (logical := node.logicalLink().orNull(jvm.null)) is None:
+    null = jvm.null
+    while True:
+        with jvm.together() as calls:
+            (logical,) = calls.now(calls.on(node).logicalLink().orNull(null))
+        if logical is not None:
+            return logical
         node = node.child()
-    return logical
 
 
 def is_grouped(logical: Any) -> bool:

@@ -57,6 +57,8 @@ class ExchangeNode:
     partitioning: Any
     kind: str
     """The class of the partitioning."""
+    label: str
+    """The partitioning as Spark writes it."""
     count: int
     """The number of its partitions in Spark's plan: subpartitions here."""
     wanted: bool
@@ -71,10 +73,6 @@ class ExchangeNode:
     def firsts(self) -> list[int]:
         """Return for each stored column its first place among the node's columns."""
         return [self.columns.index(at) for at in range(max(self.columns, default=-1) + 1)]
-
-    @property
-    def label(self) -> str:
-        return str(self.partitioning.toString())
 
     @property
     def public_label(self) -> str:

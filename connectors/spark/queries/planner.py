@@ -26,7 +26,16 @@ from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
 from .adaptive import AdaptiveSettings
-from .exchange_finder import JOINS, TOP, ExchangeFinder, is_grouped, link, over, without_spreads
+from .exchange_finder import (
+    JOINS,
+    TOP,
+    ExchangeFinder,
+    is_grouped,
+    link,
+    made_of,
+    over,
+    without_spreads,
+)
 from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
@@ -123,7 +132,7 @@ class Planner:
                 for shuffle in plan.shuffles
                 if shuffle.mark is not None
                 and name_of(shuffle.node.physical) == _SHUFFLE
-                and (physical := self._made_of(shuffle.node)) is not None
+                and (physical := made_of(shuffle.node)) is not None
             ]
             places = self._jvm.first_of_each(places)  # equal nodes have the same rows
             logical = self._places.replace(plan.logical, places)
@@ -140,10 +149,12 @@ class Planner:
                 # a partitioning names columns, which have other numbers in a copy of the plan
                 child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
                 physical = physical.withNewChildren(self._jvm.seq([child]))
-            same = physical.canonicalized()
-            mark = Mark(self._door.no_rows(), shuffle)
-            number = mark.rdd.id()
-            earlier = self._alike.putIfAbsent(same, number)
+            with self._jvm.together() as calls:
+                rdd = self._door.no_rows()
+                number = calls.on(rdd).id()
+                same = calls.on(physical).canonicalized()
+                number, earlier = calls.now(number, calls.on(self._alike).putIfAbsent(same, number))
+        mark = Mark(rdd, shuffle)
         shuffle.mark = self._marks.setdefault(number if earlier is None else earlier, mark)
         return earlier is None
 
@@ -155,8 +166,10 @@ class Planner:
         the same partitions each time they are made."""
         with self.active():
             exchange = shuffle.node
-            output = exchange.physical.output()
-            origin = child = self._fill(exchange.physical.child(), scans)
+            with self._jvm.together() as calls:
+                node = calls.on(exchange.physical)
+                output, child = calls.now(node.output(), node.child())
+            origin = child = self._fill(child, scans)
             if in_order:
                 hashed, empty = self._jvm["hash"](child.output(), _SEED), self._jvm.seq()
                 order = self._jvm["order"](hashed, *map(self._jvm.only, _ASCENDING), empty)
@@ -165,8 +178,10 @@ class Planner:
             if (distinct := self._once(exchange, output)) is not output:
                 child = self._jvm["made"](distinct, child)
             number = self._number(shuffle, child)
-            carried = self._door.carried(child.output(), exchange.rows, number)
-            executed, shown = self._executed(self._jvm["made"](carried, child))
+            with self._jvm.together() as calls:
+                carried = self._door.carried(calls.on(child).output(), exchange.rows, number)
+                (numbered,) = calls.now(self._jvm["made"](carried, child))
+            executed, shown = self._executed(numbered)
             stored, partitioning = stored_schema(exchange.rows), exchange.partitioning
             return ExchangePlan(
                 executed, shown, stored, origin, output, exchange.given, partitioning
@@ -275,14 +290,16 @@ class Planner:
                 columns, back = output, None
                 stored = schema_of(node)
                 partitioning = self._jvm["unknown"](read)
-            rows = self._door.rows_of(batches, read, stored)
-            leaf = self._leaf(columns, rows, partitioning, f"Headgate {results}")
+            with self._jvm.together() as calls:
+                rows = self._door.rows_of(calls.on(batches), read, stored)
+                leaf = self._leaf(columns, rows, partitioning, f"Headgate {results}")
+                leaf = self._jvm["made"](back, leaf) if back else leaf
+                if columns is not output and len(exchange.firsts) < len(exchange.columns):
+                    leaf = self._jvm["made"](output, leaf)
+                leaf, number = calls.now(leaf, rows.id())
             if columns is output:
-                return Scan(leaf, node), rows.id()
-            leaf = self._jvm["made"](back, leaf) if back else leaf
-            if len(exchange.firsts) < len(exchange.columns):
-                leaf = self._jvm["made"](output, leaf)
-            return self._places.scan(node, output, leaf), rows.id()
+                return Scan(leaf, node), number
+            return self._places.scan(node, output, leaf), number
 
     def _once(self, exchange: ExchangeNode, output: Any) -> Any:
         """Return the columns of an exchange that are stored: a repeated column once."""
@@ -317,11 +334,12 @@ class Planner:
         rules run again: the others could add exchanges. The last one merges equal exchanges and
         subqueries, those of earlier stages too, so that a query broadcasts the same rows once."""
         fuse, merge = self._rules[1]
-        with self._lock:
-            together = self._jvm["union"](self._stages.appended(fuse.apply(plan)))
-            executed = merge.apply(together).children().last()
-            shown = self._door.shown(executed)
-            self._stages = self._stages.appended(executed)
+        with self._lock, self._jvm.together() as calls:
+            stages = calls.on(self._stages)
+            merged = self._jvm["union"](stages.appended(calls.on(fuse).apply(plan)))
+            executed = calls.on(merge).apply(merged).children().last()
+            shown, stages = self._door.shown(executed), stages.appended(executed)
+            executed, shown, self._stages = calls.now(executed, shown, stages)
         return executed, shown
 
     @cached_property
@@ -364,20 +382,6 @@ class Planner:
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
         return Plan(logical, top, root, shuffles, inputs, refusal, is_shortened)
-
-    def _made_of(self, exchange: ExchangeNode) -> Any:
-        """Return the highest physical node over an exchange that was made of the same logical node,
-        or the exchange itself. Return None where its columns are not those of the logical node:
-        the exchange then has to be found again."""
-        physical = exchange.physical
-        for above in reversed(exchange.above):
-            made_of = link(above.node)
-            if made_of == exchange.logical:
-                physical = above.node
-            elif made_of is not None:
-                break
-        same = physical.outputSet().equals(exchange.logical.outputSet())
-        return physical if same else None
 
     def _place(self, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         """Return the logical node of an exchange that has begun, and the node to plan instead: a

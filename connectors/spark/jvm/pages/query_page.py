@@ -171,25 +171,25 @@ class QueryPage:
 
     def _show(self, plan: Any, add: Callable[[Node], None], is_last: bool = False) -> None:
         """Add a plan. Spark has to know its metrics before its tasks run. The whole plan of a query
-        is not shown anew for each of very many stages."""
+        is shown meanwhile, and not anew for each of very many stages."""
         if self._number < 0:
             return
         with self._unshown("a plan"), self._lock:
             node = json.loads(self._spark.mapper.writeValueAsString(plan))
             add(node)
+            metrics = metrics_of(node)
+            self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
             self._plans += 1
             self._is_stale = not is_last and self._plans & (self._plans - 1) != 0
-            if self._is_stale:
-                metrics = metrics_of(node)
-                self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
-            else:
-                self._show_all()
+            if not self._is_stale:
+                self._spark.later(self._show_all)
 
     def _show_all(self) -> None:
-        tree = self._plan.tree()
-        text = self._hide("\n".join(lines(tree)))
-        plan = {"physicalPlanDescription": text, "sparkPlanInfo": tree}
-        self._post("SQLAdaptiveExecutionUpdate", self._number, **plan)
+        with self._unshown("the plan of a query"), self._lock:
+            tree = self._plan.tree()
+            text = self._hide("\n".join(lines(tree)))
+            plan = {"physicalPlanDescription": text, "sparkPlanInfo": tree}
+            self._post("SQLAdaptiveExecutionUpdate", self._number, **plan)
 
     @contextlib.contextmanager
     def _unshown(self, what: str) -> Iterator[None]:
@@ -248,11 +248,11 @@ class _Core:
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def later(self, end: Callable[[int, str], None], *ended: Any) -> None:
-        """Call a function in a thread of its own."""
+    def later(self, call: Callable[..., None], *given: Any) -> None:
+        """Call a function in the thread that calls all of them, one after the other."""
         with self._lock:
             self._later = self._later or ThreadPoolExecutor(1, "headgate-pages")
-            self._later.submit(end, *ended)
+            self._later.submit(call, *given)
 
     def wait(self) -> None:
         """Wait until all functions have been called, and end the thread."""
