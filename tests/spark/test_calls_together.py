@@ -17,6 +17,8 @@ from headgate.connectors.spark.jvm import bridge
 from headgate.connectors.spark.jvm.bridge import Jvm
 from headgate.connectors.spark.jvm.gateway.calls_together import CallsAtOnce, CallsTogether
 
+from .conftest import Place
+
 pytestmark = pytest.mark.timeout(120)
 
 VALUES: st.SearchStrategy[Any] = st.one_of(
@@ -28,6 +30,11 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from(["", "e", "$0", "\n", "\\n", "r\ne\n", "$", "s$1", "\r\n\\", "\u2028"]),
     st.binary(max_size=10),
 )
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return Place("embedded", {})  # no test depends on the services
 
 
 @pytest.fixture(scope="module")

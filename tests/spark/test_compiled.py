@@ -21,7 +21,7 @@ from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
 from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
-from .conftest import setting
+from .conftest import Place, setting
 from .grouped import same
 
 pytestmark = pytest.mark.timeout(240)
@@ -65,6 +65,11 @@ def frames(draw: st.DrawFn) -> tuple[list[str], list[tuple[Any, ...]]]:
     values = [st.one_of(st.none(), KINDS[kind]) if nulls else KINDS[kind] for kind in kinds]
     rows = draw(st.lists(st.tuples(*values), max_size=8))
     return kinds, rows * draw(st.sampled_from([1, 1, 40, 150]))
+
+
+@pytest.fixture(scope="module")
+def place() -> Place:
+    return Place("embedded", {})  # no test depends on the services
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +224,30 @@ def test_a_guard_in_a_condition(
     df = spark.read.parquet(path).where(GUARDED)
     batches, _ = sorted_runs(spark, door, door.exchange_plan(df, 4, ["id"]))
     assert sum(batch.num_rows for batch in batches) == 800
+
+
+def test_sides_of_a_join_go_by_columns(
+    spark: SparkSession,
+    hg: Headgate,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """No rows are made of a scan because Spark chooses columns between it and the exchange."""
+    path, made, rdds = str(tmp_path_factory.mktemp("joined")), CatalystDoor.sorted_runs, list[str]()
+    spark.range(2000).selectExpr("id k", "id % 7 v", "id % 5 f").write.parquet(path, "overwrite")
+    spark.read.parquet(path).createOrReplaceTempView("sides")
+
+    def watched(*given: Any) -> Any:
+        runs = made(*given)
+        rdds.append(str(runs.toDebugString()))
+        return runs
+
+    monkeypatch.setattr(CatalystDoor, "sorted_runs", watched)
+    query = "select a.v, b.f from sides a join sides b using (k) where a.f > 3 and b.v > 2"
+    with setting(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        joined = spark.sql(query)
+        assert sorted(joined.collect()) == sorted(hg.offload(joined).collect())
+    assert [True, True] == ["FileScan" in text.splitlines()[3] for text in rdds]
 
 
 @pytest.mark.parametrize("digits", [1, 18, 19])

@@ -102,6 +102,33 @@ def test_a_slice_is_not_larger_than_a_segment() -> None:
         check(written, targets, 5)
 
 
+def test_objects_are_merged_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No object is merged in memory while another one, which is there too, is being put."""
+    put, merge, being_put, merges = (
+        MemoryBlobStore.put,
+        merging.merge,
+        list[str](),
+        list[list[str]](),
+    )
+
+    def slow_put(store: MemoryBlobStore, name: str, *given: Any) -> None:
+        being_put.append(name)
+        SYSTEM_CLOCK.sleep_s(0.2)
+        put(store, name, *given)
+        being_put.remove(name)
+
+    def watched(*given: Any) -> SegmentIndex:
+        merges.append(list(being_put))
+        return merge(*given)
+
+    monkeypatch.setattr(MemoryBlobStore, "put", slow_put)
+    monkeypatch.setattr(spill, "merge", watched)
+    monkeypatch.setattr(spill, "SLICES_MAX", 3 * 70)
+    with exchange(SCHEMA, [part(np.arange(MANY) % 70)], 70, "lz4", LIMITS) as written:
+        assert len(written.state.produced(0).segments) == 3
+    assert merges == [[], [], []]
+
+
 @pytest.mark.parametrize("even", [True, False])
 def test_footers_and_indexes_do_not_grow_without_end(
     even: bool, monkeypatch: pytest.MonkeyPatch
