@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,17 +50,46 @@ def test_a_job_that_was_closed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_plan_that_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A query ends on the page also if its plan is too deep for Python."""
 
-    def too_deep(page: QueryPage) -> None:
+    def too_deep(tree: object) -> list[str]:
         raise RecursionError
 
     posted: list[str] = []
     monkeypatch.setattr(QueryPage, "_post", lambda page, name, *_, **more: posted.append(name))
-    monkeypatch.setattr(QueryPage, "_show_all", too_deep)
+    monkeypatch.setattr(query_page, "lines", too_deep)
     page = QueryPage(MagicMock(), dict)
     with page:
         page._number, page._is_stale = 1, True
     page._spark.wait()
-    assert ["SQLExecutionEnd"] == posted
+    assert ["DriverAccumUpdates", "SQLExecutionEnd"] == posted
+
+
+def test_a_plan_is_added_while_pages_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query adds a plan also while another thread waits for all pages, this one's too."""
+    node = {"nodeName": "Range", "simpleString": "Range", "children": [], "metrics": []}
+    monkeypatch.setattr(QueryPage, "_post", lambda *_, **__: None)
+    page = QueryPage(MagicMock(), dict)
+    page._number, core = 1, page._spark
+    vars(core)["mapper"] = SimpleNamespace(writeValueAsString=lambda _: json.dumps(node))
+    added, ended = threading.Event(), threading.Event()
+    core.later(ended.wait)
+    page.last(node)
+    waits = threading.Thread(target=core.wait, daemon=True)
+    waits.start()
+    while not core._lock.locked():
+        pass
+
+    def add(node: dict[str, Any]) -> None:
+        page._plan.last(node)
+        added.set()
+
+    adds = threading.Thread(target=page._show, args=(node, add), daemon=True)
+    adds.start()
+    assert added.wait(10)
+    ended.set()
+    for thread in (waits, adds):
+        thread.join(10)
+        assert not thread.is_alive()
+    core.wait()
 
 
 def test_threads_that_share_properties_show_nothing() -> None:

@@ -174,15 +174,17 @@ class QueryPage:
         is shown meanwhile, and not anew for each of very many stages."""
         if self._number < 0:
             return
-        with self._unshown("a plan"), self._lock:
-            node = json.loads(self._spark.mapper.writeValueAsString(plan))
-            add(node)
-            metrics = metrics_of(node)
-            self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
-            self._plans += 1
-            self._is_stale = not is_last and self._plans & (self._plans - 1) != 0
-            if not self._is_stale:
-                self._spark.later(self._show_all)
+        with self._unshown("a plan"):
+            with self._lock:
+                node = json.loads(self._spark.mapper.writeValueAsString(plan))
+                add(node)
+                metrics = metrics_of(node)
+                self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
+                self._plans += 1
+                is_stale = not is_last and self._plans & (self._plans - 1) != 0
+                self._is_stale = is_stale
+            if not is_stale:
+                self._spark.later(self._show_all)  # needs the lock, and may be waited for
 
     def _show_all(self) -> None:
         with self._unshown("the plan of a query"), self._lock:
@@ -193,10 +195,11 @@ class QueryPage:
 
     @contextlib.contextmanager
     def _unshown(self, what: str) -> Iterator[None]:
-        """Go on after an error. Plans may be too deep for JSON, and Spark may have stopped."""
+        """Go on after an error. Plans may be too deep for JSON, Spark may have stopped, and Python
+        may be about to end and begin no more threads."""
         try:
             yield
-        except (Py4JError, LookupError, OSError, RecursionError) as exc:
+        except (Py4JError, LookupError, OSError, RuntimeError) as exc:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
