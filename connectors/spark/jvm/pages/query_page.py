@@ -251,7 +251,7 @@ class _Core:
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def later(self, call: Callable[..., None], *given: Any) -> None:
+    def later(self, call: Callable[..., object], *given: Any) -> None:
         """Call a function in the thread that calls all of them, one after the other."""
         with self._lock:
             self._later = self._later or ThreadPoolExecutor(1, "headgate-pages")
