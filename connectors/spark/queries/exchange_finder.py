@@ -86,7 +86,7 @@ class ExchangeFinder:
             group.shuffles.append(shuffle)
             self.shuffles.append(shuffle)
             return [*inputs, shuffle]
-        if name == _FILTER and _NO_NULLS.sub("", self._condition(node)):
+        if name == _FILTER and _NO_NULLS.sub("", node.condition().toString()):
             group.filters += 1
         if name == TOP and partitions(node.child()) != 1:
             self.tops.append(node)
@@ -106,11 +106,6 @@ class ExchangeFinder:
                 for exchange in side:
                     exchange.opposite = exchange.opposite or opposite
         return inputs + [exchange for side in sides for exchange in side]
-
-    def _condition(self, node: Any) -> str:
-        with self._jvm.together() as calls:
-            (text,) = calls.now(calls.on(node).condition().toString())
-        return str(text)
 
     def _children(self, above: PlanNode) -> list[PlanNode]:
         if above.name in _LEAVES:
