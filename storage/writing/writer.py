@@ -133,8 +133,9 @@ class SegmentWriter:
             self._targets.clear()
             self._unsorted_rows = 0
 
-    def _flush(self) -> None:
-        """End a segment. Where files are written, it waits in one."""
+    def _flush(self, is_last: bool = False) -> None:
+        """End a segment. Where files are written, it waits in one. Nothing fills while the last one
+        is put, so that needs no thread."""
         it = self._deployment
         self._sort()
         if not self._runs:
@@ -149,12 +150,12 @@ class SegmentWriter:
             self._spill = Spill.of(self._clients)
         if self._spill is None or not self._spill.hold(segment):
             self._store_held(rows_wait=True)
-            self._store(segment)
+            self._store(segment, is_last)
 
     def _flush_last(self) -> None:
         if self._spill is not None and self._spill.is_empty:
             self._spill = None  # a partition of one segment needs no file
-        self._flush()
+        self._flush(is_last=True)
         self._store_held(rows_wait=False)
 
     def _store_held(self, rows_wait: bool) -> None:
@@ -166,7 +167,7 @@ class SegmentWriter:
                 self._store(segment)
             self._spill = None
 
-    def _store(self, segment: Segment) -> None:
+    def _store(self, segment: Segment, is_last: bool = False) -> None:
         self._settle()
         packed = segment.index.packed()
         # readers find an index that would crowd the event in the segment's footer
@@ -176,7 +177,10 @@ class SegmentWriter:
         self._summaries.append(
             SegmentSummary(number, len(segment.body), rows, checksum(segment.body), inline)
         )
-        self._upload = self._uploader.submit(self._put, number, segment)
+        if is_last:
+            self._put(number, segment)
+        else:
+            self._upload = self._uploader.submit(self._put, number, segment)
 
     def _settle(self) -> None:
         """Wait for the segment that is being put, so that at most one exists beside the one that

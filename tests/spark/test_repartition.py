@@ -48,6 +48,45 @@ def test_rows_are_where_spark_puts_them(spark: SparkSession, hg: Headgate, n: in
     assert df.schema == out.schema
 
 
+@pytest.mark.parametrize(
+    ("query", "keys"),
+    [
+        ("select id as K, id % 7 as v from range(50)", ["k"]),
+        ("select id as `a.b`, id % 7 as v from range(50)", ["`a.b`"]),
+        ("select id as `1`, id % 7 as `\u017f` from range(50)", ["1"]),
+        ("select struct(id as x) as k, id % 7 as v from range(50)", ["k.x"]),
+        ("select struct(id as x) as k, id % 7 as v from range(50)", ["k"]),
+        ("select array(id) as k, id % 7 as v from range(50)", ["k", "v"]),
+        ("select map(id % 7, id) as k, id % 7 as v from range(50)", ["v"]),
+        ("select if(id % 3 = 0, null, date '2026-01-01') as k from range(50)", ["k"]),
+        (
+            "select cast(id as decimal(9, 2)) as k, cast('a' as binary) as b from range(9)",
+            ["k", "b"],
+        ),
+        ("select explode(array(0.0d, -0.0d, double('nan'))) as k, true as b", ["b", "k", "k"]),
+        ("select a.id % 3 as k, b.id as v from range(50) a join range(60) b on a.id = b.id", ["v"]),
+        ("select explode(array('A' collate UTF8_LCASE, 'a' collate UTF8_LCASE)) as k", ["k"]),
+        ("show functions like 'a*'", ["function"]),
+    ],
+)
+def test_names_mean_what_they_mean_to_spark(
+    spark: SparkSession, hg: Headgate, query: str, keys: list[str]
+) -> None:
+    """A key that is given by its name, plain or not, is the column that Spark takes."""
+    df = spark.sql(query)
+    assert placed(df.repartition(3, *keys)) == placed(hg.repartition(df, 3, *keys))
+
+
+def test_names_that_differ_in_case(spark: SparkSession, hg: Headgate) -> None:
+    """A name means one of two columns that differ in case only where Spark tells them apart.
+    Elsewhere it is ambiguous."""
+    df = spark.range(50).selectExpr("id as k", "id % 7 as K")
+    with pytest.raises(AnalysisException, match="AMBIGUOUS"):
+        hg.repartition(df, 3, "k")
+    with setting(spark, {"spark.sql.caseSensitive": "true"}):
+        assert placed(df.repartition(3, "K")) == placed(hg.repartition(df, 3, "K"))
+
+
 @pytest.mark.parametrize("columns", [["k", "s"], ("k",)])
 def test_columns_may_be_in_a_list(spark: SparkSession, hg: Headgate, columns: Any) -> None:
     """`repartition` takes a list of columns where PySpark does."""

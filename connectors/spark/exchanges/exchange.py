@@ -370,7 +370,7 @@ class Exchanger:
 
     def _note(self, frame: DataFrame, written: StoredExchange) -> None:
         if self.door is not None:
-            self.job_context.known.add(self.door.rows_behind(frame).id(), [written])
+            self.job_context.known.add(self.door.rows_behind(frame)[1], [written])
 
     def _await_registered(self, registered: Future[ShuffleDescriptor], result: ResultId) -> None:
         worker = self.job_context.worker

@@ -58,6 +58,7 @@ CLASSES = {
     "offset": "org.apache.spark.sql.catalyst.plans.logical.Offset",
     "project": "org.apache.spark.sql.catalyst.plans.logical.Project",
     "answer": "org.apache.spark.sql.catalyst.plans.logical.ReturnAnswer",
+    "repartition": "org.apache.spark.sql.catalyst.plans.logical.RepartitionByExpression",
     "sort": "org.apache.spark.sql.catalyst.plans.logical.Sort",
     "bounds": "org.apache.spark.sql.catalyst.plans.physical.CoalescedBoundary",
     "coalesced": "org.apache.spark.sql.catalyst.plans.physical.CoalescedHashPartitioning",

@@ -20,12 +20,19 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import _to_java_column
-from pyspark.sql.types import DecimalType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    NumericType,
+    StringType,
+    StructType,
+)
 
 from ....control.errors import Invalid
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..tasks.frames import layout_of
-from ..types import carried_schema, has_maps, is_small, stored_schema
+from ..types import TIMES, carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
 from .compiled_classes import CompiledClasses
@@ -36,6 +43,8 @@ _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
+_NAME = re.compile(r"\w+")
+_SIMPLE = (*TIMES, NumericType, BooleanType, BinaryType, StringType)
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString writes the id
 _BATCH_ROWS = 32 * 1024
 _BATCH_BYTES = 16 << 20  # by Spark's estimate; off the heap they take about twice as much
@@ -114,13 +123,14 @@ class CatalystDoor:
     ) -> ExchangePlan:
         schema, session = df.schema, self._session
         with self.jvm.together() as calls:
-            keys = [
-                self.jvm["columns"].col(each) if isinstance(each, str) else _to_java_column(each)
-                for each in columns
-            ]
-            query = calls.on(df._jdf).repartition(n, self.jvm.seq(keys)).queryExecution()
-            node = query.analyzed()
-            partitioning, child = node.partitioning(), node.child()
+            if (places := _places(schema, columns)) is not None:
+                child = calls.on(df._jdf).logicalPlan()
+                given = self.jvm.seq([child.output().apply(place) for place in places])
+                partitioning = self.jvm["repartition"](
+                    given, child, self.jvm["option"].apply(n), self.jvm.nothing()
+                ).partitioning()
+            else:
+                query, partitioning, child = self._analyzed(calls.on(df._jdf), n, columns)
             if has_maps(schema):
                 query, partitioning, child = calls.now(query, partitioning, child)
                 partitioning, session = self._with_maps(query, partitioning)
@@ -141,6 +151,17 @@ class CatalystDoor:
         return ExchangePlan(
             executed, shown, stored, origin, output, schema, partitioning, is_adaptive
         )
+
+    def _analyzed(self, df: Any, n: int, columns: Sequence[str | Column]) -> tuple[Any, Any, Any]:
+        """Return `df.repartition(n, *columns)` as Spark understands it: the query, its partitioning
+        and the plan below."""
+        keys = [
+            self.jvm["columns"].col(each) if isinstance(each, str) else _to_java_column(each)
+            for each in columns
+        ]
+        query = df.repartition(n, self.jvm.seq(keys)).queryExecution()
+        node = query.analyzed()
+        return query, node.partitioning(), node.child()
 
     def shown(self, executed: Any) -> Any:
         """Return a plan as Spark's SQL page shows it. This makes the plan's metrics, which tasks
@@ -311,12 +332,13 @@ class CatalystDoor:
                 rdds |= self._scans(leaf.inputPlan())
         return frozenset(rdds)
 
-    def rows_behind(self, frame: DataFrame) -> Any:
-        """Return the RDD that a frame of this door reads."""
+    def rows_behind(self, frame: DataFrame) -> tuple[Any, int]:
+        """Return the RDD that a frame of this door reads, and its id."""
         with self.jvm.together() as calls:
             plan = calls.on(frame._jdf).queryExecution().analyzed()
-            (rows,) = calls.now(plan.collectLeaves().apply(0).rdd())
-        return rows
+            rows = plan.collectLeaves().apply(0).rdd()
+            rows, number = calls.now(rows, rows.id())
+        return rows, number
 
     def weakly(self, thing: Any) -> Any:
         """Return a weak reference to an object of the JVM."""
@@ -431,6 +453,25 @@ def _small_decimals(schema: StructType) -> dict[int, DecimalType]:
     """Return the places and types of the decimals that are stored as whole numbers."""
     kinds = enumerate(field.dataType for field in schema)
     return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
+
+
+def _places(schema: StructType, columns: Sequence[str | Column]) -> list[int] | None:
+    """Return the places of keys that are plainly named, None where Spark has to find out what is
+    meant. To ask it takes longer than all else that an exchange of few rows plans."""
+    names = [name.lower() for name in schema.names]
+    if has_maps(schema) or not all(map(str.isascii, names)):
+        return None
+    places = []
+    for column in columns:
+        if not isinstance(column, str) or not _NAME.fullmatch(column):
+            return None
+        if column not in schema.names or names.count(column.lower()) > 1:
+            return None
+        place = schema.names.index(column)
+        if not isinstance(schema[place].dataType, _SIMPLE):
+            return None
+        places.append(place)
+    return places
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:

@@ -143,19 +143,20 @@ class QueryPage:
         with self._unshown("a query"):
             number = self._spark.number()
             root, described = self._asked
-            self._post(
-                "SQLExecutionStart",
-                number,
-                rootExecutionId=int(root or number),
-                description=hide(described) if described else self._site[0],
-                details=self._site[1],
-                physicalPlanDescription="",
-                sparkPlanInfo=self._plan.tree(),
-                time=SYSTEM_CLOCK.now_ms(),
-                modifiedConfigs={},
-                jobTags=[],
-            )
             with self._spark.jvm.together() as calls:
+                self._add(
+                    calls,
+                    "SQLExecutionStart",
+                    number,
+                    rootExecutionId=int(root or number),
+                    description=hide(described) if described else self._site[0],
+                    details=self._site[1],
+                    physicalPlanDescription="",
+                    sparkPlanInfo=self._plan.tree(),
+                    time=SYSTEM_CLOCK.now_ms(),
+                    modifiedConfigs={},
+                    jobTags=[],
+                )
                 properties = calls.on(self._properties)
                 properties.setProperty(_NUMBER, str(number))
                 properties.setProperty(_ROOT, str(root or number))
@@ -203,10 +204,14 @@ class QueryPage:
             _LOG.debug("Spark's SQL page does not show %s: %s", what, exc)
 
     def _post(self, name: str, number: int, **fields: Any) -> None:
+        with self._spark.jvm.together() as calls:
+            self._add(calls, name, number, **fields)
+
+    def _add(self, calls: Any, name: str, number: int, **fields: Any) -> None:
+        """Post an event together with other calls."""
         event = json.dumps({"Event": f"{_EVENTS}{name}", "executionId": number, **fields})
         bus, protocol = self._spark.bus, self._spark.protocol
-        with self._spark.jvm.together() as calls:
-            calls.on(bus).post(calls.on(protocol).sparkEventFromJson(event))
+        calls.on(bus).post(calls.on(protocol).sparkEventFromJson(event))
 
 
 def end_pages(context: SparkContext) -> None:
@@ -248,6 +253,7 @@ class _Core:
         self.is_pinned = isinstance(context._gateway, ClientServer)
         """True if each thread has a thread of the JVM, with local properties, to itself."""
         self.jvm = Jvm(context)
+        self._kept = Jvm(context)  # its own, so that no call for what is kept here waits
         self._later: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -270,7 +276,7 @@ class _Core:
 
     @functools.cached_property
     def protocol(self) -> Any:
-        return self.jvm.only(_JSON)
+        return self._kept.only(_JSON)
 
     @functools.cached_property
     def mapper(self) -> Any:
