@@ -134,8 +134,7 @@ class SegmentWriter:
             self._unsorted_rows = 0
 
     def _flush(self, is_last: bool = False) -> None:
-        """End a segment. Where files are written, it waits in one. Nothing fills while the last one
-        is put, so that needs no thread."""
+        """End a segment. Where files are written, it waits in one, if it is not the only one."""
         it = self._deployment
         self._sort()
         if not self._runs:
@@ -168,6 +167,7 @@ class SegmentWriter:
             self._spill = None
 
     def _store(self, segment: Segment, is_last: bool = False) -> None:
+        """Put a segment, in a thread of its own if another one may fill meanwhile."""
         self._settle()
         packed = segment.index.packed()
         # readers find an index that would crowd the event in the segment's footer

@@ -87,6 +87,12 @@ def test_names_that_differ_in_case(spark: SparkSession, hg: Headgate) -> None:
         assert placed(df.repartition(3, "K")) == placed(hg.repartition(df, 3, "K"))
 
 
+def test_a_frame_that_is_analyzed_later(spark: SparkSession, hg: Headgate) -> None:
+    """A frame that Spark analyzes again above goes in as it was analyzed."""
+    df = spark.range(50).where(F.col("id").outer() > 30)
+    assert placed(df.repartition(3, "id")) == placed(hg.repartition(df, 3, "id"))
+
+
 @pytest.mark.parametrize("columns", [["k", "s"], ("k",)])
 def test_columns_may_be_in_a_list(spark: SparkSession, hg: Headgate, columns: Any) -> None:
     """`repartition` takes a list of columns where PySpark does."""

@@ -20,31 +20,23 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.column import _to_java_column
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    DecimalType,
-    NumericType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import DecimalType, StructType
 
 from ....control.errors import Invalid
 from ..tasks.exchange_tasks import SUBPARTITION
 from ..tasks.frames import layout_of
-from ..types import TIMES, carried_schema, has_maps, is_small, stored_schema
+from ..types import carried_schema, has_maps, is_small, stored_schema
 from ..versions import Version, version_of
 from .bridge import CLASSES, Jvm, name_of
 from .compiled_classes import CompiledClasses
 from .gateway.dropped_objects import release_together
+from .keys import places
 from .task_rdds import TaskRdds
 
 _INFO = "org.apache.spark.sql.execution.SparkPlanInfo"
 _SCANS = ("LogicalRDD", "RDDScanExec")
 _ORDERED = "DETERMINATE"
 _REPEATABLE = (_ORDERED, "UNORDERED")
-_NAME = re.compile(r"\w+")
-_SIMPLE = (*TIMES, NumericType, BooleanType, BinaryType, StringType)
 _RDD_ID = re.compile(r"\[(\d+)\] at ")  # as RDD.toDebugString writes the id
 _BATCH_ROWS = 32 * 1024
 _BATCH_BYTES = 16 << 20  # by Spark's estimate; off the heap they take about twice as much
@@ -122,15 +114,16 @@ class CatalystDoor:
         self, df: DataFrame, n: int, columns: Sequence[str | Column]
     ) -> ExchangePlan:
         schema, session = df.schema, self._session
+        named = None if has_maps(schema) else places(schema, columns)
         with self.jvm.together() as calls:
-            if (places := _places(schema, columns)) is not None:
-                child = calls.on(df._jdf).logicalPlan()
-                given = self.jvm.seq([child.output().apply(place) for place in places])
-                partitioning = self.jvm["repartition"](
-                    given, child, self.jvm["option"].apply(n), self.jvm.nothing()
-                ).partitioning()
-            else:
+            if named is None:
                 query, partitioning, child = self._analyzed(calls.on(df._jdf), n, columns)
+            else:
+                child = calls.on(df._jdf).queryExecution().commandExecuted()
+                keys = self.jvm.seq([child.output().apply(place) for place in named])
+                partitioning = self.jvm["repartition"](
+                    keys, child, self.jvm["option"].apply(n), self.jvm.nothing()
+                ).partitioning()
             if has_maps(schema):
                 query, partitioning, child = calls.now(query, partitioning, child)
                 partitioning, session = self._with_maps(query, partitioning)
@@ -453,25 +446,6 @@ def _small_decimals(schema: StructType) -> dict[int, DecimalType]:
     """Return the places and types of the decimals that are stored as whole numbers."""
     kinds = enumerate(field.dataType for field in schema)
     return {at: kind for at, kind in kinds if isinstance(kind, DecimalType) and is_small(kind)}
-
-
-def _places(schema: StructType, columns: Sequence[str | Column]) -> list[int] | None:
-    """Return the places of keys that are plainly named, None where Spark has to find out what is
-    meant. To ask it takes longer than all else that an exchange of few rows plans."""
-    names = [name.lower() for name in schema.names]
-    if has_maps(schema) or not all(map(str.isascii, names)):
-        return None
-    places = []
-    for column in columns:
-        if not isinstance(column, str) or not _NAME.fullmatch(column):
-            return None
-        if column not in schema.names or names.count(column.lower()) > 1:
-            return None
-        place = schema.names.index(column)
-        if not isinstance(schema[place].dataType, _SIMPLE):
-            return None
-        places.append(place)
-    return places
 
 
 def open_door(spark: SparkSession) -> CatalystDoor | None:
