@@ -114,20 +114,20 @@ class CatalystDoor:
         self, df: DataFrame, n: int, columns: Sequence[str | Column]
     ) -> ExchangePlan:
         schema, session = df.schema, self._session
-        named = None if has_maps(schema) else places(schema, columns)
+        named = places(schema, columns)
         with self.jvm.together() as calls:
             if named is None:
                 query, partitioning, child = self._analyzed(calls.on(df._jdf), n, columns)
+                if has_maps(schema):
+                    query, partitioning, child = calls.now(query, partitioning, child)
+                    partitioning, session = self._with_maps(query, partitioning)
+                    child = calls.on(child)
             else:
                 child = calls.on(df._jdf).queryExecution().commandExecuted()
                 keys = self.jvm.seq([child.output().apply(place) for place in named])
                 partitioning = self.jvm["repartition"](
                     keys, child, self.jvm["option"].apply(n), self.jvm.nothing()
                 ).partitioning()
-            if has_maps(schema):
-                query, partitioning, child = calls.now(query, partitioning, child)
-                partitioning, session = self._with_maps(query, partitioning)
-                child = calls.on(child)
             carried = self.carried(child.output(), schema, self.number(partitioning, n))
             rows = self._dataset(self.jvm["project"](carried, child), session, is_analyzed=True)
             planned = rows.queryExecution()

@@ -1,5 +1,5 @@
-"""Find the columns that the keys of an exchange name, without Spark's analyzer. To ask the analyzer
-takes longer than all else that an exchange of few rows plans."""
+"""Find the columns that the keys of an exchange name, without Spark's analyzer: its answer takes as
+long as optimizing the plan of an exchange of few rows."""
 
 from __future__ import annotations
 
