@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from .clock import PACE, SYSTEM_CLOCK, Clock, Deadline, Pace
 from .errors import Invalid
-from .events.types import Lost, WayChosen
+from .events.types import Consumed, Lost, WayChosen
 from .ids import AttemptId, JobId, PartitionId, ResultId
 from .model.state import JobState, ResultState
 
@@ -170,9 +170,9 @@ class ShuffleMaster(Protocol):
         self, job_id: JobId, partition: PartitionDescriptor, producer: ProducerDescriptor
     ) -> Future[ShuffleDescriptor]: ...
 
-    def state_way(self, job_id: JobId, chosen: WayChosen) -> None:
-        """State the way by which a complete result is read, for those who look on. Wait for
-        nothing, and let no failure of the log fail the exchange."""
+    def announce(self, job_id: JobId, fact: Consumed | WayChosen) -> None:
+        """State by which way a complete result is read, or that the driver has read it, for those
+        who look on. Wait for nothing, and let no failure of the log fail the exchange."""
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None: ...
 

@@ -98,7 +98,7 @@ class JobReport(Shown):
     forgotten: Forgotten
     """Sums of results that were released so long ago that nothing else is remembered."""
     driver: RequestCounts
-    """All requests of this driver: manifests, deletions and listings."""
+    """All requests of this driver: manifests, small results, deletions and listings."""
     holds: tuple[Hold, ...] = ()
     """The things that keep Spark from releasing executors now. There are none without dynamic
     allocation, and with `spark.headgate.catalyst=off`."""

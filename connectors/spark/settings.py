@@ -177,6 +177,13 @@ OPTIONS = (
         "bytes of rows that a map task collects before it sorts and writes them, 1 GiB at most; it "
         "holds about three times as much",
     ),
+    Option(
+        "driver.read.bytes",
+        64 << 10,
+        size(0),
+        "results of at most so many stored bytes are read by the driver, when they are written; "
+        "the tasks that use their rows need no Python worker and no request; 0: none",
+    ),
     Option("fetch.bytes", _LIMITS.fetch_bytes, size(_MIB), "bytes that a reader may fetch ahead"),
     Option(
         "fetch.parallel",
@@ -244,6 +251,8 @@ class ExchangeSettings:
     """The kind of store by which costs are computed; `auto`: by its URL."""
     codec: str
     """The compression of segments."""
+    driver_read_bytes: int
+    """The driver reads results that have no more stored bytes."""
 
 
 @dataclass(frozen=True, slots=True)

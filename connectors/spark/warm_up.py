@@ -59,10 +59,10 @@ class WarmUp:
                 _LOG.info("the session was not prepared for its first query: %s", exc)
 
     def _prepare(self) -> None:
-        spark, worker = self._exchanger.spark, self._exchanger.job_context.worker
+        spark, context = self._exchanger.spark, self._exchanger.job_context
         slots, reader = self._context.defaultParallelism, StoredReader(spark, self._door, _ROWS)
-        task = WarmUpTask(worker, slots, reader.schema)
-        rows = reader.reads(task)
+        task = WarmUpTask(context.worker, slots, reader.schema)
+        rows = reader.reads(task, context)
         Planner(spark, self._door).plan(rows.groupBy("k").count())
         plan = self._door.exchange_plan(rows, slots, ["k"])
         transport = JvmTransport(spark, self._door, plan)

@@ -11,6 +11,9 @@ from typing import TypeAlias
 
 from ..ids import AttemptId, JobId, ResultId
 
+BY_DRIVER = -1
+"""Stands where an event names the reader task: no task, but the driver has read."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentSummary:
@@ -130,13 +133,15 @@ class WayChosen:
 class Consumed:
     """A reader task has read and verified its part of `count` neighbouring subpartitions.
 
-    The part is all partitions of the result, or some of them if a subpartition is skewed.
+    The part is all partitions of the result, or some of them if a subpartition is skewed. The
+    driver may have read a small result instead, all of it at once.
     """
 
     result: ResultId
     first: int
     count: int
     task: int
+    """The reader task, or `BY_DRIVER`."""
     rows: int
     read_bytes: int
     requests: int

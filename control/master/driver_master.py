@@ -133,8 +133,8 @@ class DriverMaster:
         answer.add_done_callback(lambda done: _describe(done, described, job_id, partition))
         return described
 
-    def state_way(self, job_id: JobId, chosen: ev.WayChosen) -> None:
-        self._loop(job_id).announce(chosen)
+    def announce(self, job_id: JobId, fact: ev.Consumed | ev.WayChosen) -> None:
+        self._loop(job_id).announce(fact)
 
     def release_partition_externally(self, descriptor: ShuffleDescriptor) -> None:
         """Release a result; its objects are deleted soon after."""

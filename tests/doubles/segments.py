@@ -32,6 +32,7 @@ from headgate.storage.environment import ObjectStoreEnvironment
 from headgate.storage.format.layout import Layout
 from headgate.storage.format.manifest import Manifest, build
 from headgate.storage.limits import Limits
+from headgate.storage.reading.at_once import read_at_once
 from headgate.storage.runtime import Runtime
 from headgate.storage.stores.memory import MemoryBlobStore, Objects
 from headgate.storage.stores.port import BlobStore
@@ -209,6 +210,13 @@ class Written:
         groups = self.environment.create_stretch_reader([deployment]).groups(1)
         batches = [rows for group in groups for rows, _ in group]
         return tabled([reinterpret(b, plain_schema(self.schema)) for b in batches], self.schema)
+
+    def read_at_once(self, whole: Manifest) -> list[pa.Table]:
+        """Return the rows of each subpartition, as a driver reads them."""
+        read: list[list[pa.RecordBatch]] = [[] for _ in range(whole.count)]
+        for at, batch in read_at_once(whole, self.schema, self.store):
+            read[at].append(reinterpret(batch, plain_schema(self.schema)))
+        return [tabled(batches, self.schema) for batches in read]
 
 
 def tabled(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

@@ -93,6 +93,9 @@ def test_every_row_comes_back_once_in_its_subpartition(
             assert expected(schema, all_parts, first, count) == written.read(first, count, whole)
             part = whole.part(first, count)
             assert expected(schema, all_parts, first, count) == written.read(first, count, part)
+        for at, rows in enumerate(written.read_at_once(whole)):
+            assert expected(schema, all_parts, at, 1) == rows
+        assert at == subpartitions - 1
 
 
 @given(st.data(), SCHEMAS, COUNTS, st.sampled_from(CODECS), LIMITS, BORDERS, st.integers(0, 5_000))

@@ -83,6 +83,7 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.headgate.warm.up": "false",
+        "spark.headgate.driver.read.bytes": "0",  # so that small tests are read by tasks
         **place.conf,
         **more,
     }

@@ -104,7 +104,7 @@ def test_a_way_that_the_log_does_not_take_fails_nothing(stack: Stack, error: Hea
         master.register_job(Job())
         register(master)
         log.fault = LogFault("append", log.calls["append"] + 1, error)
-        master.state_way(JOB, WayChosen(RESULT, "direct", 1, 1))
+        master.announce(JOB, WayChosen(RESULT, "direct", 1, 1))
         master.unregister_job(JOB)
     assert WayChosen not in map(type, bodies(stack.inner))
 

@@ -128,7 +128,7 @@ class Exchanger:
             if self.door is not None and plan.is_adaptive:
                 page.stage(result, label, self.door.shown(plan.executed))
         try:
-            frame = transport.reads(written.read)
+            frame = transport.reads(written.read, self.job_context)
             self._note(frame, written)
         except BaseException:
             self.drop(written.descriptor)
@@ -199,7 +199,7 @@ class Exchanger:
         if prediction.way == DIRECT:
             gets, took_s = prediction.reading.gets, prediction.reading_s
         chosen = WayChosen(result, str(prediction.way), gets, round(took_s * 1000))
-        self.job_context.master.state_way(self.job_context.worker.job, chosen)
+        self.job_context.master.announce(self.job_context.worker.job, chosen)
 
     def _check(self, label: str, size: ExchangeSize, is_written: bool) -> Prediction:
         """Choose the way of an exchange, and check its cost.
@@ -346,7 +346,7 @@ class Exchanger:
         size = registered.partitions, registered.subpartitions
         descriptor = ShuffleDescriptor(job, result, *size, self.job_context.epoch)
         written = self._located(descriptor, transport.schema, ordered=False)
-        frame = transport.reads(written.read)
+        frame = transport.reads(written.read, self.job_context)
         self._note(frame, written)
         return frame, written
 

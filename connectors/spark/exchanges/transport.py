@@ -23,6 +23,8 @@ from ..jvm.catalyst import CatalystDoor, ExchangePlan, Lineage
 from ..tasks.exchange_tasks import SUBPARTITION, ReaderTask
 from ..tasks.frames import Frames, RunFrames, Volume, layout_of
 from ..tasks.shipping import ship
+from .driver_reads import read_by_driver
+from .job_context import JobContext
 from .rerun import MapStage
 
 Batches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -39,7 +41,7 @@ class Transport(Protocol):
 
     def writes(self, write: Write) -> MapStage: ...
 
-    def reads(self, task: ReaderTask) -> DataFrame: ...
+    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame: ...
 
 
 class JvmTransport:
@@ -69,8 +71,8 @@ class JvmTransport:
         sent = RunFrames(self._sent, self._layout) if self._layout else Frames(self._sent)
         return self._door.tasks.over(self._batches, ship(write), sent)
 
-    def reads(self, task: ReaderTask) -> DataFrame:
-        plan, batches = self._plan, read_frames(self._door, task)
+    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
+        plan, batches = self._plan, read_frames(self._door, task, context)
         return self._door.scan(batches, self.rows, plan.attributes, plan.given, plan.partitioning)
 
 
@@ -103,7 +105,7 @@ class MapInArrowTransport:
 
         return PublicMapStage(self._carried.mapInArrow(rows_written, "rows long").rdd)
 
-    def reads(self, task: ReaderTask) -> DataFrame:
+    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
@@ -136,15 +138,17 @@ class StoredReader:
         self._stored = types.stored_schema(rows)
         self.schema = types.carried_schema(self._stored)
 
-    def reads(self, task: ReaderTask) -> DataFrame:
+    def reads(self, task: ReaderTask, context: JobContext) -> DataFrame:
         if self._door is not None:
-            batches = read_frames(self._door, task)
+            batches = read_frames(self._door, task, context)
             return self._door.load(batches, self._stored, self._rows)
         return _mapped(self._spark, task, self._stored).select(*types.back_from_carried(self._rows))
 
 
-def read_frames(door: CatalystDoor, task: ReaderTask) -> Any:
+def read_frames(door: CatalystDoor, task: ReaderTask, context: JobContext) -> Any:
     """Return an RDD of the batches of each task, as the messages that the JVM loads."""
+    if (messages := read_by_driver(context, task)) is not None:
+        return door.tasks.of_messages(messages)
     return door.tasks.without_input(task.count, ship(task.frames))
 
 

@@ -85,6 +85,18 @@ class TaskRdds:
             (rows,) = calls.now(self._compiled.read(made))
         return rows
 
+    def of_messages(self, messages: Iterable[bytes]) -> Any:
+        """Return an RDD as `without_input` does, of messages that are there: one partition for
+        each, without a row if there is only a volume."""
+        given = [bytearray(message) for message in messages]
+        with self._jvm.together() as calls:
+            listed = self._jvm["list"](len(given))
+            for message in given:
+                listed.add(message)
+            made = calls.on(self._context._jsc).parallelize(listed, len(given)).rdd()
+            (rows,) = calls.now(self._compiled.read(made))
+        return rows
+
     def _without_rows(self, count: int) -> Any:
         """Return an RDD of so many empty partitions."""
         return self._context._jsc.parallelize(self._nothing, count).rdd()

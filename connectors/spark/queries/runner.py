@@ -320,7 +320,7 @@ class QueryRunner:
         reads = [replace(done[each].written.read, parts=each.reading.parts) for each in shuffles]
         task = self._task(places, reads, done[first].written)
         assert self._exchanger.door is not None
-        batches = read_frames(self._exchanger.door, task)
+        batches = read_frames(self._exchanger.door, task, self._exchanger.job_context)
         results = " ".join(done[each].written.descriptor.result for each in shuffles)
         scan, rows = self._plans.scan(first, batches, done[first].transport.rows, results)
         self._exchanger.job_context.known.add(rows, [done[shuffle].written for shuffle in shuffles])

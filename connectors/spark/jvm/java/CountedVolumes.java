@@ -21,10 +21,13 @@ final class CountedVolumes extends org.apache.spark.sql.execution.BufferedRowIte
     elements = inputs[0];
   }
 
-  // Of what is written, a row has only the number of rows; of what is read, it has the element.
+  // Of what is written, a row has only the number of rows; of what is read, it has the element, and there is
+  // none for an element without a message.
   protected void processNext() {
-    if (!elements.hasNext()) return;
-    byte[] element = (byte[]) elements.next();
+    while (elements.hasNext() && currentRows.isEmpty()) count((byte[]) elements.next());
+  }
+
+  private void count(byte[] element) {
     java.nio.ByteBuffer volume = java.nio.ByteBuffer.wrap(element, element.length - VOLUME_BYTES, VOLUME_BYTES);
     long rows = volume.getLong(), bytes = volume.getLong();
     org.apache.spark.executor.TaskMetrics metrics = org.apache.spark.TaskContext.get().taskMetrics();
@@ -32,7 +35,7 @@ final class CountedVolumes extends org.apache.spark.sql.execution.BufferedRowIte
       metrics.shuffleWriteMetrics().incRecordsWritten(rows);
       metrics.shuffleWriteMetrics().incBytesWritten(bytes);
       append(new GenericInternalRow(new Object[] {Long.valueOf(rows)}));
-    } else {
+    } else if (element.length > VOLUME_BYTES) {
       metrics.shuffleReadMetrics().incRecordsRead(rows);
       metrics.shuffleReadMetrics().incRemoteBytesRead(bytes);
       append(new GenericInternalRow(new Object[] {element}));
