@@ -179,7 +179,7 @@ OPTIONS = (
     ),
     Option(
         "driver.read.bytes",
-        64 << 10,
+        128 << 10,
         size(0),
         "results of at most so many stored bytes are read by the driver, when they are written; "
         "the tasks that use their rows need no Python worker and no request; 0: none",

@@ -18,7 +18,7 @@ from .cluster import audited, kinds, recorded, segments
 from .conftest import setting
 
 pytestmark = pytest.mark.timeout(240)
-CONF = {"spark.headgate.driver.read.bytes": "64k", "spark.headgate.sql.enabled": "true"}
+CONF = {"spark.headgate.driver.read.bytes": "128k", "spark.headgate.sql.enabled": "true"}
 
 
 def placed(df: DataFrame) -> list[str]:
@@ -113,7 +113,7 @@ def _is_of(hg: Headgate, record: Any) -> bool:
 
 @pytest.mark.parametrize(
     ("columns", "count"),
-    [("concat(uuid(), uuid()) as v", 3_000), ("repeat('x', 100000) as v", 100)],
+    [("concat(uuid(), uuid()) as v", 6_000), ("repeat('x', 100000) as v", 100)],
 )
 def test_what_is_not_small_is_read_by_tasks(
     spark: SparkSession, hg: Headgate, columns: str, count: int
@@ -122,7 +122,7 @@ def test_what_is_not_small_is_read_by_tasks(
     df = spark.sql(f"select id % 20 as k, {columns} from range(0, {count}, 1, 2)")
     out, written = hg.repartition(df, 2, "k"), hg.results()[-1]
     assert (out.count(), BY_DRIVER in readers(hg, written.result)) == (count, False)
-    assert (written.stored_bytes > 65536) == ("uuid" in columns)
+    assert (written.stored_bytes > 131072) == ("uuid" in columns)
 
 
 def test_many_objects_are_read_by_tasks(spark: SparkSession, hg: Headgate) -> None:
