@@ -59,7 +59,8 @@ class Headgate:
     def repartition(self, df: DataFrame, n: int, *columns: str | Column) -> DataFrame:
         """Return the rows of `df` in `n` partitions, each row where `df.repartition` puts it.
 
-        The rows are written now and read whenever the returned DataFrame is used.
+        The rows are written now and read whenever the returned DataFrame is used, or now if they
+        are few.
 
         Raises:
             Invalid: `n`, a column or its type cannot be used; nothing has run.

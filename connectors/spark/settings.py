@@ -180,9 +180,10 @@ OPTIONS = (
     Option(
         "driver.read.bytes",
         128 << 10,
-        size(0),
-        "results of at most so many stored bytes are read by the driver, when they are written; "
-        "the tasks that use their rows need no Python worker and no request; 0: none",
+        size(0, _MIB),
+        "results of at most so many stored bytes, and of four times as many without compression, "
+        "are read by the driver as soon as they are complete; the tasks that use their rows need "
+        "no Python worker and no request; 0: none, 1 MiB at most",
     ),
     Option("fetch.bytes", _LIMITS.fetch_bytes, size(_MIB), "bytes that a reader may fetch ahead"),
     Option(

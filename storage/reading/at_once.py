@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pyarrow as pa
 import xxhash
 
-from ...control.errors import Corrupt
-from ..format.manifest import FETCHES_AT_ONCE, Manifest
+from ...control.errors import Corrupt, Unavailable
+from ..format.manifest import FETCHES_AT_ONCE, Manifest, Source
 from ..format.segment import decode
-from ..stores.port import BlobStore
+from ..stores.port import BlobStore, ByteRange
 from .read_plan import alone
 
 
 def read_at_once(
-    manifest: Manifest, schema: pa.Schema, store: BlobStore
+    manifest: Manifest, schema: pa.Schema, store: BlobStore, wait_s: float
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the batches of all partitions in their order, each with its subpartition. The manifest
     has all subpartitions, and their bytes are in memory together.
@@ -24,14 +24,14 @@ def read_at_once(
     Raises:
         Lost: an object is gone.
         Corrupt: bytes do not match their checksum, or are not the rows that were announced.
+        Unavailable: the store has not given all bytes within `wait_s`.
     """
     for source in manifest.sources:
         if source.rows[source.sizes == 0].any():
             raise Corrupt(f"{source.name}: a subpartition with rows has no bytes")
-    sources = [source for source in manifest.sources if source.sizes.any()]
+    sources = filled(manifest)
     spans = [source.range_of(0, manifest.count) for source in sources]
-    with ThreadPoolExecutor(FETCHES_AT_ONCE, "headgate-read") as pool:
-        bodies = list(pool.map(store.get, [source.name for source in sources], spans))
+    bodies = _fetched(store, sources, spans, wait_s)
     stated = schema.serialize().to_pybytes()
     for source, span, body in zip(sources, spans, bodies, strict=True):
         for piece in alone(source, 0, manifest.count):
@@ -41,3 +41,25 @@ def read_at_once(
                 raise Corrupt(f"{piece}: the bytes do not match their checksum")
             for batch in decode(part, stated, piece.rows):
                 yield piece.subpartition, batch
+
+
+def filled(manifest: Manifest) -> list[Source]:
+    """Return the objects that have bytes of a subpartition."""
+    return [source for source in manifest.sources if source.sizes.any()]
+
+
+def _fetched(
+    store: BlobStore, sources: Sequence[Source], spans: Sequence[ByteRange], wait_s: float
+) -> list[memoryview]:
+    """Return the bytes of all objects. Wait for no request that is still under way at the end."""
+    pool = ThreadPoolExecutor(FETCHES_AT_ONCE, "headgate-read")
+    try:
+        asked = [
+            pool.submit(store.get, source.name, span)
+            for source, span in zip(sources, spans, strict=True)
+        ]
+        if late := wait(asked, wait_s).not_done:
+            raise Unavailable(f"{len(late)} of {len(asked)} objects did not come in {wait_s:g} s")
+        return [each.result() for each in asked]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

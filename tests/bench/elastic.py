@@ -230,6 +230,7 @@ def session(conf: dict[str, str]) -> Iterator[SparkSession]:
         "spark.headgate.store": f"s3://{state.bucket}/bench",
         "spark.headgate.s3.endpoint": state.endpoint,
         "spark.headgate.warm.up": "false",
+        "spark.headgate.driver.read.bytes": "0",  # small rows stand for large ones here
     }
     for key, value in (_OFF | fixed | conf).items():
         builder = builder.config(key, value)

@@ -78,6 +78,7 @@ def run(spark: SparkSession) -> Table:
     }
     table = Table("task", "rows", "peak above idle MiB", "allowed MiB", "stays under")
     table.title = "memory of one task, by the size of its partition"
+    spark.conf.set("spark.headgate.driver.read.bytes", "0")  # idle workers, too, have read
     with attached(spark, "real") as (hg, meter):
         gauge = Gauge(spark, hg, meter.jvm)
         for task, measure in (("map", map_bytes), ("reduce", reduce_bytes)):

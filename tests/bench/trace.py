@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from rich.table import Table
 
 from headgate import Headgate
+from headgate.connectors.spark.exchanges import transport
 from headgate.connectors.spark.exchanges.exchange import Exchanger
 from headgate.connectors.spark.exchanges.rerun import Writing
 from headgate.connectors.spark.jvm.scheduler import ended_jobs
@@ -63,6 +64,7 @@ _DRIVER = (
     (Writing, "run", "map stage"),
     (DriverMaster, "register_partition_with_producer", "register"),
     (DriverMaster, "await_complete", "await"),
+    (transport, "read_by_driver", "read"),
     (KafkaDecisions, "commit", "decide"),
 )
 _WIDTH, _EDGE, _ROW, _LINE = 1200, 90, 14, 16

@@ -214,7 +214,7 @@ class Written:
     def read_at_once(self, whole: Manifest) -> list[pa.Table]:
         """Return the rows of each subpartition, as a driver reads them."""
         read: list[list[pa.RecordBatch]] = [[] for _ in range(whole.count)]
-        for at, batch in read_at_once(whole, self.schema, self.store):
+        for at, batch in read_at_once(whole, self.schema, self.store, 60):
             read[at].append(reinterpret(batch, plain_schema(self.schema)))
         return [tabled(batches, self.schema) for batches in read]
 

@@ -19,6 +19,7 @@ from headgate.infra.devstack import stack
 from ..quick_java import QUICK_JAVA
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
+READ_BY_TASKS = {"spark.headgate.driver.read.bytes": "0"}
 collect_ignore = [] if "ICEBERG_JAR" in os.environ else ["test_iceberg.py"]
 
 
@@ -41,7 +42,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest) -> Place:
-    return real_place() if request.param == "real" else Place("embedded", {})
+    """Return the stack of a module. On the embedded one tasks read; on the real one the driver
+    reads what is small, as for users."""
+    return real_place() if request.param == "real" else Place("embedded", READ_BY_TASKS)
 
 
 def real_place() -> Place:
@@ -83,7 +86,6 @@ def build_session(place: Place, master: str, **more: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.headgate.warm.up": "false",
-        "spark.headgate.driver.read.bytes": "0",  # so that small tests are read by tasks
         **place.conf,
         **more,
     }

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate import attach
 
-from .conftest import Place, build_session
+from .conftest import READ_BY_TASKS, Place, build_session
 
 SECRET = "opensesame"
 QUERY = "select n, sum(v) s from orders join names using (k) group by n order by n"
@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.headgate.sql.enabled": "true",
     }
-    spark = build_session(Place("embedded", {}), "local[2]", **conf)
+    spark = build_session(Place("embedded", READ_BY_TASKS), "local[2]", **conf)
     with attach(spark) as hg:
         _views(spark)
         queries = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -18,7 +20,7 @@ from headgate import Headgate
 from headgate.connectors.spark.jvm import bridge
 from headgate.connectors.spark.jvm.catalyst import CatalystDoor, ExchangePlan, open_door
 from headgate.connectors.spark.jvm.compiled_classes import CompiledClasses
-from headgate.connectors.spark.tasks.frames import Frames, RunFrames, layout_of
+from headgate.connectors.spark.tasks.frames import Frames, RunFrames, Volume, layout_of
 from headgate.connectors.spark.types import carried_schema, least_bytes
 
 from .conftest import Place, setting
@@ -264,3 +266,17 @@ def test_a_spark_that_does_not_compile_them(
     """In a Spark that does not compile the classes, there is no door."""
     monkeypatch.setattr(bridge, "_body", lambda name: f"no Java of {name}")
     assert open_door(spark) is None
+
+
+def test_rows_do_not_wait_for_the_next_message(spark: SparkSession, door: CatalystDoor) -> None:
+    """The rows of a message can be used before the next one comes, which may take long, or fail."""
+
+    def failing(index: int, nothing: Iterable[object]) -> Iterator[tuple[pa.Buffer, Volume]]:
+        yield pa.record_batch({"c0": [7]}).serialize(), Volume(1, 8)
+        raise ValueError("the second message")
+
+    schema = spark.range(1).schema
+    rows = door.load(door.tasks.without_input(1, failing), schema, schema)
+    assert [(7,)] == [tuple(row) for row in rows.take(1)]
+    with pytest.raises(PySparkException, match="the second message"):
+        rows.collect()

@@ -17,7 +17,7 @@ from headgate.connectors.spark.attach import attach_session
 from headgate.infra.embedded import EmbeddedStack, start_embedded
 from headgate.storage.stores.files import FileBlobStore
 
-from .conftest import Place, build_session
+from .conftest import READ_BY_TASKS, Place, build_session
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -46,7 +46,7 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = build_session(Place("embedded", {}), "local[2]")
+    session = build_session(Place("embedded", READ_BY_TASKS), "local[2]")
     session.conf.set("spark.headgate.job.id", "contract")
     yield session
     session.stop()

@@ -24,7 +24,7 @@ from headgate.storage.reading.ways import DIRECT, predict
 
 from ..doubles.s3 import LosingProxy, losing
 from .cluster import audited, kinds, recorded, segments
-from .conftest import Place, build_session
+from .conftest import READ_BY_TASKS, Place, build_session
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -54,7 +54,7 @@ class Behind:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = build_session(Place("embedded", {}), "local[2]")
+    session = build_session(Place("embedded", READ_BY_TASKS), "local[2]")
     yield session
     session.stop()
 

@@ -20,7 +20,6 @@ from .watched import Watched, lacks
 FIRST, COUNT = (int(os.environ.get(name, "0")) for name in ("QUERIES_FROM", "QUERIES"))
 SEEDS = range(FIRST, FIRST + (COUNT or 100))
 _SHRUNK_MAX = 3
-CONF = {"spark.headgate.driver.read.bytes": "128k"}
 
 
 @pytest.mark.real

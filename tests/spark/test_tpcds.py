@@ -19,7 +19,6 @@ from .entered import entered
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 SCALE = 0.01
-CONF = {"spark.headgate.driver.read.bytes": "128k"}
 
 
 @dataclass(frozen=True, slots=True)

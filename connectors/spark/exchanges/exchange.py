@@ -1,4 +1,5 @@
-"""Run one exchange: register it, write its rows now, read them whenever its DataFrame is used."""
+"""Run one exchange: register it, write its rows now, read them whenever its DataFrame is used, or
+now if they are few."""
 
 from __future__ import annotations
 

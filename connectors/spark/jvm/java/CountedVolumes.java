@@ -24,7 +24,7 @@ final class CountedVolumes extends org.apache.spark.sql.execution.BufferedRowIte
   // Of what is written, a row has only the number of rows; of what is read, it has the element, and there is
   // none for an element without a message.
   protected void processNext() {
-    while (elements.hasNext() && currentRows.isEmpty()) count((byte[]) elements.next());
+    while (currentRows.isEmpty() && elements.hasNext()) count((byte[]) elements.next());
   }
 
   private void count(byte[] element) {
