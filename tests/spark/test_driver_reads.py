@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate
-from headgate.connectors.spark.exchanges import exchange
+from headgate.connectors.spark.exchanges import exchange, transport
 from headgate.connectors.spark.exchanges.exchange import check_rows
 from headgate.control.events.types import BY_DRIVER, Consumed
 
-from .cluster import audited, kinds, recorded, segments
+from .cluster import audited, recorded, segments
 from .conftest import setting
 
 pytestmark = pytest.mark.timeout(240)
@@ -97,18 +97,35 @@ def test_what_is_lost_is_made_again(
 
     monkeypatch.setattr(exchange, "check_rows", losing)
     df = spark.range(0, 300, 1, 3).selectExpr("id % 20 k", "id v")
-    out = hg.repartition(df, 2, "k")
-    assert BY_DRIVER not in readers(hg, newest(hg))
+    out, name = hg.repartition(df, 2, "k"), newest(hg)
+    assert [] == readers(hg, name)
     assert placed(df.repartition(2, "k")) == placed(out)
-    assert 2 == len(set(readers(hg, newest(hg))) - {BY_DRIVER}) == len(readers(hg, newest(hg)))
-    assert 4 == kinds([r for r in recorded(hg) if _is_of(hg, r)])["AttemptStarted"]
+    assert (2, False) == (len(readers(hg, name)), BY_DRIVER in readers(hg, name))
+    assert [1, 1, 2] == sorted(len(hg.ops.why(name, index)) for index in range(3))
     audited(recorded(hg))
 
 
-def _is_of(hg: Headgate, record: Any) -> bool:
-    """Return True if a start is one of the newest result."""
-    attempt = getattr(record.event.body, "attempt", None)
-    return attempt is not None and attempt.partition.result == newest(hg)
+def test_a_map_stage_of_these_rows_runs_again(
+    spark: SparkSession, hg: Headgate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost partition whose map stage uses rows of the driver is made again with the same rows."""
+    df = spark.range(0, 300, 1, 3).selectExpr("id % 20 k", "id v")
+    first = hg.repartition(df, 3, "k")
+    assert [BY_DRIVER] == readers(hg, newest(hg))
+    monkeypatch.setattr(transport, "read_by_driver", lambda *task: None)
+    again, name = hg.repartition(first.selectExpr("v as k", "k as v"), 2, "k"), newest(hg)
+    hg._services.store.delete(segments(hg)[:1])
+    expected = df.selectExpr("v as k", "k as v").repartition(2, "k")
+    assert placed(expected) == placed(again)
+    assert [1, 1, 2] == sorted(len(hg.ops.why(name, index)) for index in range(3))
+    audited(recorded(hg))
+
+
+def test_a_result_by_its_name(spark: SparkSession, hg: Headgate) -> None:
+    df = spark.range(0, 300, 1, 3).selectExpr("id % 20 k", "id v")
+    out, name = hg.repartition(df, 3, "k"), newest(hg)
+    assert placed(out) == placed(hg.read(name))
+    assert [BY_DRIVER, BY_DRIVER] == readers(hg, name)
 
 
 @pytest.mark.parametrize(

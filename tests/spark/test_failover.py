@@ -15,7 +15,7 @@ from headgate import Headgate, attach
 from headgate.control.events.types import Lost, Reproduce
 
 from .cluster import attempts_of, audited, findings, kinds, recorded, segments
-from .conftest import build_session, real_place
+from .conftest import READ_BY_TASKS, build_session, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -26,7 +26,7 @@ RANDOM = "reflect('java.util.UUID', 'randomUUID')"
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Open a session with two slots, which eight readers fill."""
-    session = build_session(real_place(), "local[2]")
+    session = build_session(real_place(), "local[2]", **READ_BY_TASKS)
     yield session
     session.stop()
 

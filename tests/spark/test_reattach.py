@@ -30,7 +30,7 @@ from headgate.storage.format.layout import Layout
 from headgate.storage.stores.open_store import open_store
 
 from .cluster import findings, kinds, recorded
-from .conftest import Place, build_session, real_place
+from .conftest import READ_BY_TASKS, Place, build_session, real_place
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -68,7 +68,8 @@ def first_driver(conf: dict[str, str], ready: str, snapshot_events: int) -> None
 @pytest.fixture
 def place() -> Place:
     real = real_place()
-    return Place(real.name, real.conf | {"spark.headgate.job.id": f"job-{SYSTEM_CLOCK.now_ms()}"})
+    job = {"spark.headgate.job.id": f"job-{SYSTEM_CLOCK.now_ms()}"}
+    return Place(real.name, real.conf | READ_BY_TASKS | job)
 
 
 def kill_the_first(place: Place, tmp_path: Path, snapshot_events: int) -> None:

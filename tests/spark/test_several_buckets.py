@@ -15,7 +15,7 @@ from headgate.control.clock import SYSTEM_CLOCK
 from headgate.storage.stores.open_store import open_store
 
 from .cluster import audited, findings, recorded, segments
-from .conftest import Place, build_session, real_place, setting
+from .conftest import READ_BY_TASKS, Place, build_session, real_place, setting
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -34,7 +34,7 @@ def place() -> Iterator[Place]:
     )
     client.create_bucket(Bucket=second)
     spread = f"{real.conf[STORE]},s3://{second}/tests"
-    yield Place(real.name, real.conf | {STORE: spread, JOB: second})
+    yield Place(real.name, real.conf | READ_BY_TASKS | {STORE: spread, JOB: second})
     client.delete_bucket(Bucket=second)
     client.close()
 

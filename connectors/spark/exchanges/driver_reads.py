@@ -1,5 +1,5 @@
 """The driver reads small results itself. Tasks then take their rows without a Python worker and
-without a request, which takes less than half as long."""
+without a request."""
 
 from __future__ import annotations
 
