@@ -18,7 +18,7 @@ from .cluster import audited, recorded, segments
 from .conftest import setting
 
 pytestmark = pytest.mark.timeout(240)
-CONF = {"spark.headgate.driver.read.bytes": "128k", "spark.headgate.sql.enabled": "true"}
+CONF = {"spark.headgate.driver.read.bytes": "128k"}
 
 
 def placed(df: DataFrame) -> list[str]:
@@ -56,9 +56,7 @@ def test_rows_are_where_spark_puts_them(
     df = spark.sql(f"select id % 4 as k, {columns} from range(0, 40, 1, 3)")
     out = hg.repartition(df, n, "k")
     hg._services.store.delete(segments(hg))
-    with setting(spark, {"spark.sql.adaptive.enabled": "false"}):
-        expected = placed(df.repartition(n, "k"))
-    assert expected == placed(out) == placed(out)
+    assert placed(df.repartition(n, "k")) == placed(out) == placed(out)
     assert [BY_DRIVER] == readers(hg, newest(hg))
     audited(recorded(hg))
 
@@ -79,7 +77,7 @@ def test_the_exchanges_of_a_query(spark: SparkSession, hg: Headgate, adaptive: s
     before = len(hg.results())
     unset = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": adaptive}
     with setting(spark, unset):
-        rows = sorted(map(tuple, spark.sql(query).collect()))
+        rows = sorted(map(tuple, hg.offload(spark.sql(query)).collect()))
     assert [(k, 15, 15 * k) if k < 20 else (k, 0, k) for k in range(30)] == rows
     assert len(hg.results()) > before + 1
     assert {BY_DRIVER} == set(readers(hg, newest(hg)))

@@ -86,7 +86,7 @@ def test_what_tasks_read(written: Written, monkeypatch: pytest.MonkeyPatch) -> N
     """Tasks read pieces of a subpartition, what is not small, and manifests that are stored. The
     driver then asks the store for nothing."""
     whole, before = task_of(written), written.store.requests.gets
-    stored = StoredManifest(whole.manifest, 1, (), ())  # type: ignore[arg-type]
+    stored = StoredManifest(written.manifest(), 1, (), ())
     stored_bytes = int(written.manifest().sizes.sum())
     for task, limit in [
         (replace(whole, parts=(Part(range(SUBPARTITIONS), range(1)),)), 1 << 17),
