@@ -107,13 +107,12 @@ def take_few_rows_for_none(patch: pytest.MonkeyPatch) -> None:
     """An exchange of few rows is planned again as an empty relation."""
     place = Planner._place
 
-    def hasty(self: Planner, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
+    def hasty(self: Planner, logical: Any, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         mark = shuffle.mark
         assert mark is not None
         if not 0 < mark.rows <= _FEW:
-            return place(self, shuffle, physical)
-        logical = shuffle.node.logical
-        return logical, self._door.relation(logical.output())
+            return place(self, logical, shuffle, physical)
+        return logical, self._door.relation(shuffle.node.logical.output())
 
     patch.setattr(Planner, "_place", hasty)
 

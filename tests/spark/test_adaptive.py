@@ -250,3 +250,33 @@ def test_rows_are_broadcast_once(spark: SparkSession, hg: Headgate, unequal: Non
     assert sum("+- BroadcastExchange" in stage for stage in stages) == 1, stages
     assert sum("+- ReusedExchange" in stage for stage in stages) == 1, stages
     hg.release(out)
+
+
+FEW = {"spark.sql.autoBroadcastJoinThreshold": "100000"}
+SOME = "(select distinct k from large)"
+OTHERS = "(select distinct id % 9 j from range(3000000))"
+CHOSEN = f"(select l.k, l.v from large l join {SOME} c on l.k = c.k where c.k % 7 = 0)"
+
+
+@pytest.mark.parametrize(
+    ("query", "stored", "reused"),
+    [
+        (f"select v from {SOME} a join large l on a.k + 1 = l.k", 1, 0),
+        (f"select v from {SOME} a join large l on a.k + 1 = l.k join {OTHERS} on j + 1 = v", 2, 0),
+        (f"select a.k, b.v from {CHOSEN} a join {CHOSEN} b on a.v = b.v", 4, 2),
+    ],
+    ids=["few rows", "few rows of two", "wanted twice"],
+)
+def test_few_rows_are_broadcast_instead_of_exchanged(
+    spark: SparkSession, hg: Headgate, unequal: None, query: str, stored: int, reused: int
+) -> None:
+    """Rows that are to be exchanged for a join are broadcast instead as soon as what they are made
+    of is small, also if it was being written when the rest was planned again. The larger side is
+    exchanged only if it is wanted twice: it would else be made twice."""
+    with setting(spark, FEW):
+        df = spark.sql(query)
+        out = hg.offload(df)
+        done = hg._queries.finished[out]
+        assert sorted(df.collect()) == sorted(out.collect())
+    assert (stored, reused) == (len(done.exchanges), done.reused), hg.explain(out)
+    hg.release(out)

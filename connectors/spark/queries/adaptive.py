@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from pyspark.sql import SparkSession
 
 from ....control.errors import Corrupt
 from ....storage.format.segment import Longs
+from ..settings import is_true
 from ..tasks.exchange_tasks import Part
 
 _SLACK = 1.2  # a part may exceed the target by this factor, as in Spark
+_COALESCE = "spark.sql.adaptive.coalescePartitions."
+_SKEW = "spark.sql.adaptive.skewJoin."
 _STEPS = 8  # halvings: the limit is exact to less than a hundredth
 
 
@@ -34,6 +39,33 @@ class AdaptiveSettings:
     """A skewed subpartition is larger than the median times this."""
     broadcast_bytes: int
     """One side of a join is broadcast up to this size; -1 for never."""
+
+
+def adaptive_settings(
+    spark: SparkSession, bytes_of: Callable[[str | None], int]
+) -> AdaptiveSettings:
+    """Return the settings of a session; `bytes_of` understands a size as Spark does."""
+    conf = spark.conf
+    on = is_true(conf.get("spark.sql.adaptive.enabled"))
+    slots = spark.sparkContext.defaultParallelism
+    spread = is_true(conf.get(f"{_COALESCE}parallelismFirst"))
+    least = conf.get(f"{_COALESCE}minPartitionNum", None) or (slots if spread else 1)
+    target = conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    smallest = conf.get(f"{_COALESCE}minPartitionSize")
+    cuts = on and is_true(conf.get(f"{_SKEW}enabled"))
+    skewed = bytes_of(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
+    times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
+    adaptive_limit = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
+    sent = bytes_of(adaptive_limit or conf.get("spark.sql.autoBroadcastJoinThreshold"))
+    return AdaptiveSettings(
+        on and is_true(conf.get(f"{_COALESCE}enabled")),
+        bytes_of(target),
+        bytes_of(smallest),
+        int(least),
+        skewed if cuts else math.inf,
+        float(times),
+        sent if on else -1,
+    )
 
 
 def parts_of(

@@ -8,7 +8,7 @@ which would hide the plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from threading import Lock
@@ -22,10 +22,9 @@ from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
 from ..jvm.commands import OptimizedQuery
-from ..settings import is_true
 from ..tasks.partial_aggregates import Merging
 from ..types import stored_schema
-from .adaptive import AdaptiveSettings
+from .adaptive import AdaptiveSettings, adaptive_settings
 from .exchange_finder import (
     JOINS,
     TOP,
@@ -60,8 +59,6 @@ _LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
 _RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
-_COALESCE = "spark.sql.adaptive.coalescePartitions."
-_SKEW = "spark.sql.adaptive.skewJoin."
 _AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, math.inf, 0.0, -1)
 
 Query = DataFrame | Cache
@@ -81,6 +78,7 @@ class Planner:
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
         self._marks: dict[int, Mark] = {}
+        self._running: list[tuple[Any, Shuffle, Any]] = []
         self._stages = jvm.seq()
         self._lock = Lock()
         self._asked: Any = None
@@ -127,14 +125,16 @@ class Planner:
     def plan_again(self, plan: Plan) -> Plan:
         """Plan the rest of a query again, with the sizes of the exchanges that are done."""
         with self.active():
-            places = [
-                self._place(shuffle, physical)
+            begun = self._running + [
+                (shuffle.node.logical, shuffle, physical)
                 for shuffle in plan.shuffles
                 if shuffle.mark is not None
                 and name_of(shuffle.node.physical) == _SHUFFLE
                 and (physical := made_of(shuffle.node)) is not None
             ]
-            places = self._jvm.first_of_each(places)  # equal nodes have the same rows
+            self._running = []
+            placed = [self._place(*each) for each in begun]
+            places = self._jvm.first_of_each(placed)  # equal nodes have the same rows
             logical = self._places.replace(plan.logical, places)
             if any(mark.rows == 0 for mark in self._marks.values()):
                 logical = self._jvm.only(_CUT).apply(logical)
@@ -144,11 +144,7 @@ class Planner:
         """Mark an exchange as begun. Return False if an exchange with the same rows in the same
         partitions has begun before: they share its mark."""
         with self.active():
-            physical = shuffle.node.physical
-            if shuffle.inputs:
-                # a partitioning names columns, which have other numbers in a copy of the plan
-                child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
-                physical = physical.withNewChildren(self._jvm.seq([child]))
+            physical = self._below(shuffle)
             with self._jvm.together() as calls:
                 rdd = self._door.no_rows()
                 number = calls.on(rdd).id()
@@ -157,6 +153,21 @@ class Planner:
         mark = Mark(rdd, shuffle)
         shuffle.mark = self._marks.setdefault(number if earlier is None else earlier, mark)
         return earlier is None
+
+    def _below(self, shuffle: Shuffle) -> Any:
+        """Return an exchange with marks in the places of those that it reads."""
+        physical = shuffle.node.physical
+        if not shuffle.inputs:
+            return physical
+        # a partitioning names columns, which have other numbers in a copy of the plan
+        child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
+        return physical.withNewChildren(self._jvm.seq([child]))
+
+    def repeated(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:
+        """Return the exchanges that have the same rows in the same partitions as another one of
+        these."""
+        groups = self._grouped(shuffles, lambda shuffle: self._below(shuffle).canonicalized())
+        return [shuffle for same in groups if len(same) > 1 for shuffle in same]
 
     def rows(
         self, shuffle: Shuffle, scans: Mapping[Shuffle, Scan], in_order: bool = False
@@ -190,27 +201,7 @@ class Planner:
     @cached_property
     def adapting(self) -> AdaptiveSettings:
         """Return the settings for adaptive reading in the user's session."""
-        conf = self._spark.conf
-        on = is_true(conf.get("spark.sql.adaptive.enabled"))
-        slots = self._spark.sparkContext.defaultParallelism
-        spread = is_true(conf.get(f"{_COALESCE}parallelismFirst"))
-        least = conf.get(f"{_COALESCE}minPartitionNum", None) or (slots if spread else 1)
-        target = conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes")
-        smallest = conf.get(f"{_COALESCE}minPartitionSize")
-        cuts = on and is_true(conf.get(f"{_SKEW}enabled"))
-        skewed = self._bytes(conf.get(f"{_SKEW}skewedPartitionThresholdInBytes"))
-        times = (conf.get(f"{_SKEW}skewedPartitionFactor") or "0").strip().rstrip("dDfF")  # Java's
-        adaptive_limit = conf.get("spark.sql.adaptive.autoBroadcastJoinThreshold", None)
-        sent = self._bytes(adaptive_limit or conf.get("spark.sql.autoBroadcastJoinThreshold"))
-        return AdaptiveSettings(
-            on and is_true(conf.get(f"{_COALESCE}enabled")),
-            self._bytes(target),
-            self._bytes(smallest),
-            int(least),
-            skewed if cuts else math.inf,
-            float(times),
-            sent if on else -1,
-        )
+        return adaptive_settings(self._spark, self._bytes)
 
     def estimate_bytes(self, shuffle: Shuffle) -> float:
         """Estimate the size of an exchange. Spark's own estimate ignores filters, so each filter
@@ -235,9 +226,12 @@ class Planner:
         """Return the size of the rows of an exchange that is done, by Spark's default sizes of
         their types."""
         if mark.size_bytes < 0:
-            row_bytes = 8 + int(mark.first.node.physical.schema().defaultSize())
-            mark.size_bytes = mark.rows * row_bytes
+            mark.size_bytes = self.sized(mark.rows, mark.first)
         return mark.size_bytes
+
+    def sized(self, rows: int, shuffle: Shuffle) -> int:
+        """Return the size of so many rows of an exchange."""
+        return rows * (8 + int(shuffle.node.physical.schema().defaultSize()))
 
     def may_cut(self, group: Group) -> list[bool]:
         """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
@@ -383,16 +377,19 @@ class Planner:
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
         return Plan(logical, top, root, shuffles, inputs, refusal, is_shortened)
 
-    def _place(self, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
+    def _place(self, logical: Any, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         """Return the logical node of an exchange that has begun, and the node to plan instead: a
-        leaf without rows, or the physical nodes that were made of it over a mark."""
-        logical, mark = shuffle.node.logical, shuffle.mark
+        leaf without rows, or the physical nodes that were made of it over a mark. An exchange that
+        still runs is placed again with the next plan, which knows its size."""
+        made_from, mark = shuffle.node.logical, shuffle.mark
         assert mark is not None
-        if mark.rows == 0 and (physical is shuffle.node.physical or is_grouped(logical)):
-            return logical, self._door.relation(logical.output())
-        is_done = mark.rows >= 0
-        stated = self._stated(logical.output(), self.size_bytes(mark)) if is_done else logical
-        return logical, self._jvm["stage"](stated, self._marked(physical, [shuffle]))
+        if mark.rows == 0 and (physical is shuffle.node.physical or is_grouped(made_from)):
+            return logical, self._door.relation(made_from.output())
+        if is_done := mark.rows >= 0:
+            made_from = self._stated(made_from.output(), self.size_bytes(mark))
+        stage = self._jvm["stage"](made_from, self._marked(physical, [shuffle]))
+        self._running += [] if is_done else [(stage, shuffle, physical)]
+        return logical, stage
 
     def _stated(self, output: Any, size_bytes: int) -> Any:
         """Return a logical leaf of a known size. Python cannot make Spark's statistics, so the leaf
@@ -469,15 +466,20 @@ class Planner:
     def alike(self, shuffles: Collection[Shuffle]) -> list[list[Shuffle]]:
         """Return the exchanges of a stage, grouped by equal places in its plan. Equal places cannot
         be told apart: Spark's optimizer has copied them."""
-        by_place: dict[int, list[Shuffle]] = {}
+        return self._grouped(shuffles, lambda shuffle: shuffle.place)
+
+    def _grouped(
+        self, shuffles: Collection[Shuffle], key: Callable[[Shuffle], Any]
+    ) -> list[list[Shuffle]]:
+        by_key: dict[int, list[Shuffle]] = {}
         if len(shuffles) < 2:
             return [[shuffle] for shuffle in shuffles]
         with self.active():
-            places = self._jvm["alike"]()
+            firsts = self._jvm["alike"]()
             for at, shuffle in enumerate(shuffles):
-                first = places.putIfAbsent(shuffle.place, at)
-                by_place.setdefault(at if first is None else first, []).append(shuffle)
-        return list(by_place.values())
+                first = firsts.putIfAbsent(key(shuffle), at)
+                by_key.setdefault(at if first is None else first, []).append(shuffle)
+        return list(by_key.values())
 
     @contextmanager
     def _setting(self, key: str, value: str) -> Iterator[None]:

@@ -187,14 +187,17 @@ class QueryRunner:
 
     def _due(self, plan: Plan) -> list[Shuffle]:
         """Return the exchanges that can begin. An exchange waits for a smaller one on the other
-        side of a join: if that is small enough for a broadcast, the larger is not needed. If
+        side of a join: if that is small enough for a broadcast, the larger is not needed. One whose
+        rows are needed more than once does not wait: without it they would be made as often. If
         nothing else can run, all begin."""
         ready = []
         for shuffle in plan.shuffles:
             if shuffle.mark is None and all(source.is_done for source in through(shuffle.inputs)):
                 shuffle.refusal = self.refusal(shuffle)
                 ready += [] if shuffle.refusal else [shuffle]
-        free = [shuffle for shuffle in ready if not self._waits(shuffle)]
+        waits = [shuffle for shuffle in ready if self._waits(shuffle)]
+        repeated = self._plans.repeated(waits)
+        free = [shuffle for shuffle in ready if shuffle not in waits or shuffle in repeated]
         waiting = any(mark.rows < 0 for mark in self._runs)
         return free or ([] if waiting else ready)
 
@@ -215,7 +218,10 @@ class QueryRunner:
         for mark, run in ended.items():
             mark.rows = int(run.result().written.rows.sum())
         new = [shuffle for shuffle in plan.shuffles if shuffle.mark in ended]
-        return limit >= 0 and any(self._changes_plan(shuffle, limit) for shuffle in new)
+        return limit >= 0 and (
+            any(self._changes_plan(shuffle, limit) for shuffle in new)
+            or any(self._becomes_small(shuffle, new, limit) for shuffle in plan.shuffles)
+        )
 
     def _changes_plan(self, shuffle: Shuffle, limit: int) -> bool:
         """Return True if an exchange is empty, or if it may be better to broadcast it than to join
@@ -223,6 +229,16 @@ class QueryRunner:
         assert shuffle.mark is not None
         fits = [self._fits(each, limit) for each in (shuffle, *shuffle.opposite)]
         return not shuffle.mark.rows or (fits[0] and not all(fits))
+
+    def _becomes_small(self, shuffle: Shuffle, new: Container[Shuffle], limit: int) -> bool:
+        """Return True if it may be better to broadcast an exchange's rows than to begin it: it is
+        for a join, and all that it reads is one of the `new` exchanges, of few rows."""
+        if shuffle.mark is not None or not shuffle.opposite or shuffle.stage.others:
+            return False
+        read = list(through(shuffle.inputs))
+        if len(read) != 1 or read[0] not in new or read[0].mark is None:
+            return False
+        return self._plans.sized(read[0].mark.rows, shuffle) <= limit
 
     def _fits(self, shuffle: Shuffle, limit: int) -> bool:
         mark = shuffle.mark if shuffle.is_done else None
