@@ -256,6 +256,9 @@ FEW = {"spark.sql.autoBroadcastJoinThreshold": "100000"}
 SOME = "(select distinct k from large)"
 OTHERS = "(select distinct id % 9 j from range(3000000))"
 CHOSEN = f"(select l.k, l.v from large l join {SOME} c on l.k = c.k where c.k % 7 = 0)"
+COUNTS = "(select id % 5000 g, count(*) n from range(1000000) group by id % 5000)"
+LISTS = "(select explode(vs) j from (select collect_list(v) vs from large group by k % 10))"
+MANY = "range(4000000)"
 
 
 @pytest.mark.parametrize(
@@ -263,16 +266,25 @@ CHOSEN = f"(select l.k, l.v from large l join {SOME} c on l.k = c.k where c.k % 
     [
         (f"select v from {SOME} a join large l on a.k + 1 = l.k", 1, 0),
         (f"select v from {SOME} a join large l on a.k + 1 = l.k join {OTHERS} on j + 1 = v", 2, 0),
+        (f"select n from {SOME} a join {MANY} on k + 1 = id join {COUNTS} on n = id", 3, 0),
+        (f"select v from {LISTS} a join large l on a.j = l.v", 3, 0),
         (f"select a.k, b.v from {CHOSEN} a join {CHOSEN} b on a.v = b.v", 4, 2),
+        (
+            f"select v from large a join {MANY} on a.k = id"
+            f" union all select v from large a join {SOME} s on a.k = s.k",
+            3,
+            1,
+        ),
     ],
-    ids=["few rows", "few rows of two", "wanted twice"],
+    ids=["few", "few of two", "few at last", "long lists", "wanted twice", "wanted again"],
 )
 def test_few_rows_are_broadcast_instead_of_exchanged(
     spark: SparkSession, hg: Headgate, unequal: None, query: str, stored: int, reused: int
 ) -> None:
     """Rows that are to be exchanged for a join are broadcast instead as soon as what they are made
-    of is small, also if it was being written when the rest was planned again. The larger side is
-    exchanged only if it is wanted twice: it would else be made twice."""
+    of is small, also if it was being written when the rest was planned again. What grows on the way
+    is not: lists are long. The larger side is exchanged only if it is wanted again: it would else
+    be made again."""
     with setting(spark, FEW):
         df = spark.sql(query)
         out = hg.offload(df)

@@ -18,24 +18,23 @@ _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
 _UNION, _UNKNOWN = "UnionExec", "UnknownPartitioning"
 _FILTER, _PROJECT = "FilterExec", "ProjectExec"
-# The nodes of most plans, whose methods for their children are known.
-_UNARY = (
-    _SHUFFLE,
+_NO_MORE_ROWS = (
     _FILTER,
     _SORT,
-    TOP,
-    _BROADCAST,
     _PROJECT,
     "HashAggregateExec",
     "ObjectHashAggregateExec",
     "SortAggregateExec",
     "WindowExec",
-    "ExpandExec",
-    "ColumnarToRowExec",
 )
+# The nodes of most plans, whose methods for their children are known.
+_UNARY = (*_NO_MORE_ROWS, _SHUFFLE, TOP, _BROADCAST, "ExpandExec", "ColumnarToRowExec")
 _BINARY = (*JOINS, "BroadcastHashJoinExec")
 _SIDES = {name: ("child",) for name in _UNARY} | {name: ("left", "right") for name in _BINARY}
 _LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
+_ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
+_LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
+_RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _NO_NULLS = re.compile(r"isnotnull\([^()]*\)| AND |[()]")
 _WANTED = ("REPARTITION_BY_NUM", "REQUIRED_BY_STATEFUL_OPERATOR")
 _SPREADS = (  # as the user has asked
@@ -186,6 +185,33 @@ def over(shuffle: Shuffle, names: Container[str]) -> tuple[Any, ...]:
     if above and above[-1].name == _SORT:
         above = above[:-1]
     return tuple(each.node for each in above) if above and above[-1].name in names else ()
+
+
+def may_cut(jvm: Jvm, group: Group) -> list[bool]:
+    """Return for each exchange of a stage whether its skewed subpartitions may be cut. The stage
+    must read two exchanges and join them, the type of the join must allow it, and no node above the
+    join may rely on where rows are."""
+    joins = [over(shuffle, JOINS) for shuffle in group.shuffles]
+    if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
+        return [False] * len(joins)
+    left, right = (shuffle.node.physical for shuffle in group.shuffles)
+    if left == right:  # one exchange at both places cannot be read in two ways
+        return [False, False]
+    *above, join = joins[0]
+    wanted = [each for node in above for each in jvm.items(node.requiredChildDistribution())]
+    if not {name_of(distribution) for distribution in wanted} <= _ANYWHERE:
+        return [False, False]
+    kind = join.joinType().toString()
+    return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
+
+
+def made_of_one(shuffle: Shuffle) -> Shuffle | None:
+    """Return the exchange that another one has all its rows from, by nodes of Spark's that make no
+    more rows of them; None where there is no such exchange."""
+    if len(shuffle.inputs) != 1:
+        return None
+    (read,) = shuffle.inputs
+    return read if all(node.name in _NO_MORE_ROWS for node in read.node.above) else None
 
 
 def link(node: Any) -> Any:

@@ -122,6 +122,9 @@ class Shuffle:
     """The reason why it is left to Spark, empty when it is not. Decided before it begins."""
     reading: Reading = Reading()
     """Planned with the query, and replaced before the exchange is read."""
+    form: int = -1
+    """The number that exchanges with the same rows in the same partitions share, -1 until it is
+    asked for."""
     guess_bytes: float = -1
     """The size that Spark and the filters below let expect, -1 until it is asked for."""
 
@@ -160,6 +163,8 @@ class Mark:
     """The exchange as it began; equal exchanges of all plans share its mark."""
     rows: int = -1
     """The number of its rows, -1 until it is done."""
+    stored_bytes: int = 0
+    """The size of its rows as they are stored, known when it is done."""
     size_bytes: int = -1
     """The estimated size of its rows, -1 until it is asked for."""
 

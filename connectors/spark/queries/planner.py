@@ -8,9 +8,11 @@ which would hide the plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
+from itertools import count
 from threading import Lock
 from typing import Any
 
@@ -35,7 +37,7 @@ from .exchange_finder import (
     over,
     without_spreads,
 )
-from .exchange_nodes import HASH, RANGE, ExchangeNode, Group, Mark, Plan, Shuffle, through
+from .exchange_nodes import HASH, RANGE, ExchangeNode, Mark, Plan, Shuffle, through
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
 from .pushdown import merging_of, plan_calls
@@ -54,9 +56,6 @@ _LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
-_ANYWHERE = {"UnspecifiedDistribution", "BroadcastDistribution"}
-_LEFT_CUT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti")
-_RIGHT_CUT = ("Inner", "Cross", "RightOuter")
 _OBSERVED = "org.apache.spark.sql.execution.CollectMetricsExec"
 _SEED = 42
 _AS_PLANNED = AdaptiveSettings(False, 0, 0, 1, math.inf, 0.0, -1)
@@ -77,6 +76,8 @@ class Planner:
         self._numbering = PartitionIds(door, self._session)
         self._places = ScanPlaces(jvm)
         self._alike = jvm["alike"]()
+        self._forms = count()
+        self._begun: dict[int, Mark] = {}
         self._marks: dict[int, Mark] = {}
         self._running: list[tuple[Any, Shuffle, Any]] = []
         self._stages = jvm.seq()
@@ -125,16 +126,18 @@ class Planner:
     def plan_again(self, plan: Plan) -> Plan:
         """Plan the rest of a query again, with the sizes of the exchanges that are done."""
         with self.active():
-            begun = self._running + [
+            ended = [each for each in self._running if each[1].is_done]
+            self._running = [each for each in self._running if not each[1].is_done]
+            # of equal nodes the first counts: the uppermost exchange, which has the fewest rows
+            begun = [
                 (shuffle.node.logical, shuffle, physical)
-                for shuffle in plan.shuffles
+                for shuffle in reversed(plan.shuffles)
                 if shuffle.mark is not None
                 and name_of(shuffle.node.physical) == _SHUFFLE
                 and (physical := made_of(shuffle.node)) is not None
             ]
-            self._running = []
-            placed = [self._place(*each) for each in begun]
-            places = self._jvm.first_of_each(placed)  # equal nodes have the same rows
+            placed = [self._place(*each) for each in begun + ended]
+            places = self._jvm.first_of_each(placed)
             logical = self._places.replace(plan.logical, places)
             if any(mark.rows == 0 for mark in self._marks.values()):
                 logical = self._jvm.only(_CUT).apply(logical)
@@ -143,31 +146,38 @@ class Planner:
     def begin(self, shuffle: Shuffle) -> bool:
         """Mark an exchange as begun. Return False if an exchange with the same rows in the same
         partitions has begun before: they share its mark."""
-        with self.active():
-            physical = self._below(shuffle)
-            with self._jvm.together() as calls:
-                rdd = self._door.no_rows()
-                number = calls.on(rdd).id()
-                same = calls.on(physical).canonicalized()
-                number, earlier = calls.now(number, calls.on(self._alike).putIfAbsent(same, number))
-        mark = Mark(rdd, shuffle)
-        shuffle.mark = self._marks.setdefault(number if earlier is None else earlier, mark)
-        return earlier is None
+        form = self._form(shuffle)
+        if (begun := self._begun.get(form)) is not None:
+            shuffle.mark = begun
+            return False
+        with self.active(), self._jvm.together() as calls:
+            rdd = self._door.no_rows()
+            rdd, number = calls.now(rdd, calls.on(rdd).id())
+        shuffle.mark = self._begun[form] = self._marks[number] = Mark(rdd, shuffle)
+        return True
 
-    def _below(self, shuffle: Shuffle) -> Any:
-        """Return an exchange with marks in the places of those that it reads."""
-        physical = shuffle.node.physical
-        if not shuffle.inputs:
-            return physical
-        # a partitioning names columns, which have other numbers in a copy of the plan
-        child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
-        return physical.withNewChildren(self._jvm.seq([child]))
-
-    def repeated(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:
+    def wanted_again(self, shuffles: Collection[Shuffle]) -> list[Shuffle]:
         """Return the exchanges that have the same rows in the same partitions as another one of
-        these."""
-        groups = self._grouped(shuffles, lambda shuffle: self._below(shuffle).canonicalized())
-        return [shuffle for same in groups if len(same) > 1 for shuffle in same]
+        these, or as one that has begun."""
+        forms = Counter(map(self._form, shuffles))
+        return [each for each in shuffles if forms[each.form] > 1 or each.form in self._begun]
+
+    def _form(self, shuffle: Shuffle) -> int:
+        """Return the number that exchanges with the same rows in the same partitions share. All
+        that it reads has begun."""
+        if shuffle.form < 0:
+            with self.active():
+                physical = shuffle.node.physical
+                if shuffle.inputs:
+                    # a partitioning names columns, which have other numbers in a copy of the plan
+                    child = self._marked(physical.child(), shuffle.inputs, self._jvm["unknown"](0))
+                    physical = physical.withNewChildren(self._jvm.seq([child]))
+                with self._jvm.together() as calls:
+                    same = calls.on(physical).canonicalized()
+                    number = next(self._forms)
+                    (earlier,) = calls.now(calls.on(self._alike).putIfAbsent(same, number))
+            shuffle.form = number if earlier is None else earlier
+        return shuffle.form
 
     def rows(
         self, shuffle: Shuffle, scans: Mapping[Shuffle, Scan], in_order: bool = False
@@ -224,35 +234,14 @@ class Planner:
 
     def size_bytes(self, mark: Mark) -> int:
         """Return the size of the rows of an exchange that is done, by Spark's default sizes of
-        their types."""
+        their types: at least what is stored, for lists may be long."""
         if mark.size_bytes < 0:
-            mark.size_bytes = self.sized(mark.rows, mark.first)
+            mark.size_bytes = max(self.sized(mark.rows, mark.first), mark.stored_bytes)
         return mark.size_bytes
 
     def sized(self, rows: int, shuffle: Shuffle) -> int:
-        """Return the size of so many rows of an exchange."""
+        """Return the size of so many rows of an exchange, by the default sizes of their types."""
         return rows * (8 + int(shuffle.node.physical.schema().defaultSize()))
-
-    def may_cut(self, group: Group) -> list[bool]:
-        """Return for each exchange of a stage whether its skewed subpartitions may be cut. The
-        stage must read two exchanges and join them, the type of the join must allow it, and no
-        node above the join may rely on where rows are."""
-        joins = [over(shuffle, JOINS) for shuffle in group.shuffles]
-        if len(joins) != 2 or not all(joins) or joins[0][-1] is not joins[1][-1]:
-            return [False] * len(joins)
-        left, right = (shuffle.node.physical for shuffle in group.shuffles)
-        if left == right:  # one exchange at both places cannot be read in two ways
-            return [False, False]
-        *above, join = joins[0]
-        wanted = [
-            distribution
-            for node in above
-            for distribution in self._jvm.items(node.requiredChildDistribution())
-        ]
-        if not {name_of(distribution) for distribution in wanted} <= _ANYWHERE:
-            return [False, False]
-        kind = join.joinType().toString()
-        return [kind in _LEFT_CUT, kind in _RIGHT_CUT]
 
     def merging(self, places: Iterable[Shuffle]) -> Merging | None:
         """Return the way to merge the rows of the exchange that is at these places, None where they
@@ -466,20 +455,15 @@ class Planner:
     def alike(self, shuffles: Collection[Shuffle]) -> list[list[Shuffle]]:
         """Return the exchanges of a stage, grouped by equal places in its plan. Equal places cannot
         be told apart: Spark's optimizer has copied them."""
-        return self._grouped(shuffles, lambda shuffle: shuffle.place)
-
-    def _grouped(
-        self, shuffles: Collection[Shuffle], key: Callable[[Shuffle], Any]
-    ) -> list[list[Shuffle]]:
-        by_key: dict[int, list[Shuffle]] = {}
+        by_place: dict[int, list[Shuffle]] = {}
         if len(shuffles) < 2:
             return [[shuffle] for shuffle in shuffles]
         with self.active():
-            firsts = self._jvm["alike"]()
+            places = self._jvm["alike"]()
             for at, shuffle in enumerate(shuffles):
-                first = firsts.putIfAbsent(key(shuffle), at)
-                by_key.setdefault(at if first is None else first, []).append(shuffle)
-        return list(by_key.values())
+                first = places.putIfAbsent(shuffle.place, at)
+                by_place.setdefault(at if first is None else first, []).append(shuffle)
+        return list(by_place.values())
 
     @contextmanager
     def _setting(self, key: str, value: str) -> Iterator[None]:

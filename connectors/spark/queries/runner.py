@@ -31,6 +31,7 @@ from ..tasks.grouped.group_task import GroupTask
 from ..tasks.partial_aggregates import MergeTask, may_gain
 from ..types import check
 from .adaptive import check_parts, parts_of, pieces, skewed
+from .exchange_finder import made_of_one, may_cut
 from .exchange_nodes import KINDS, ROUND_ROBIN, Group, Mark, Plan, Shuffle, refused, through
 from .planner import Planner, Query
 from .scan_places import Scan
@@ -196,8 +197,8 @@ class QueryRunner:
                 shuffle.refusal = self.refusal(shuffle)
                 ready += [] if shuffle.refusal else [shuffle]
         waits = [shuffle for shuffle in ready if self._waits(shuffle)]
-        repeated = self._plans.repeated(waits)
-        free = [shuffle for shuffle in ready if shuffle not in waits or shuffle in repeated]
+        again = self._plans.wanted_again(waits)
+        free = [shuffle for shuffle in ready if shuffle not in waits or shuffle in again]
         waiting = any(mark.rows < 0 for mark in self._runs)
         return free or ([] if waiting else ready)
 
@@ -216,7 +217,8 @@ class QueryRunner:
         limit = self._plans.adapting.broadcast_bytes
         ended = {mark: run for mark, run in self._runs.items() if mark.rows < 0 and run.done()}
         for mark, run in ended.items():
-            mark.rows = int(run.result().written.rows.sum())
+            written = run.result().written
+            mark.rows, mark.stored_bytes = int(written.rows.sum()), int(written.sizes.sum())
         new = [shuffle for shuffle in plan.shuffles if shuffle.mark in ended]
         return limit >= 0 and (
             any(self._changes_plan(shuffle, limit) for shuffle in new)
@@ -232,13 +234,12 @@ class QueryRunner:
 
     def _becomes_small(self, shuffle: Shuffle, new: Container[Shuffle], limit: int) -> bool:
         """Return True if it may be better to broadcast an exchange's rows than to begin it: it is
-        for a join, and all that it reads is one of the `new` exchanges, of few rows."""
-        if shuffle.mark is not None or not shuffle.opposite or shuffle.stage.others:
+        for a join, and all its rows are made of one of the `new` exchanges, which has few."""
+        read = made_of_one(shuffle) if shuffle.mark is None and shuffle.opposite else None
+        if read is None or read not in new or read.mark is None:
             return False
-        read = list(through(shuffle.inputs))
-        if len(read) != 1 or read[0] not in new or read[0].mark is None:
-            return False
-        return self._plans.sized(read[0].mark.rows, shuffle) <= limit
+        size_bytes = self._plans.sized(read.mark.rows, shuffle)
+        return max(size_bytes, read.mark.stored_bytes) <= limit
 
     def _fits(self, shuffle: Shuffle, limit: int) -> bool:
         mark = shuffle.mark if shuffle.is_done else None
@@ -305,18 +306,18 @@ class QueryRunner:
         fixed = any(member.node.wanted or member.refusal for member in group.shuffles)
         if group.others or fixed or len(counts) > 1:
             return
-        adapting = self._plans.adapting
+        adapting, door = self._plans.adapting, self._exchanger.door
+        assert door is not None
         written = [self._done(member).written for member in group.shuffles]
-        may_cut = self._plans.may_cut(group)
-        cuts = [self._pieces(*each) for each in zip(written, may_cut, strict=True)]
+        cuts = [self._pieces(*each) for each in zip(written, may_cut(door.jvm, group), strict=True)]
         parts = parts_of([exchange.sizes for exchange in written], adapting, cuts)
         partitions = [exchange.descriptor.partitions for exchange in written]
         check_parts(parts, group.shuffles[0].node.count, partitions)
         for shuffle, shuffle_parts in zip(group.shuffles, parts, strict=True):
             shuffle.reading = replace(shuffle.reading, parts=shuffle_parts)
 
-    def _pieces(self, written: StoredExchange, may_cut: bool) -> dict[int, list[range]]:
-        if not may_cut:
+    def _pieces(self, written: StoredExchange, is_cut: bool) -> dict[int, list[range]]:
+        if not is_cut:
             return {}
         adapting, sizes = self._plans.adapting, written.sizes
         cuts = {
