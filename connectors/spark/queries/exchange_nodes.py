@@ -131,7 +131,8 @@ class Shuffle:
     @property
     def filters(self) -> int:
         """Return the number of filters below it, in all stages."""
-        return self.stage.filters + sum(shuffle.filters for shuffle in self.inputs)
+        first = self.mark.first if self.mark else self  # a later plan has only a leaf in its place
+        return first.stage.filters + sum(shuffle.filters for shuffle in first.inputs)
 
     @property
     def place(self) -> Any:
