@@ -20,6 +20,10 @@ from .conftest import READ_BY_TASKS, Place, build_session
 
 SECRET = "opensesame"
 QUERY = "select n, sum(v) s from orders join names using (k) group by n order by n"
+SENT = (
+    "select /*+ broadcast(names) */ * from (select k, sum(v) from orders group by k) join names"
+    " using (k)"
+)
 ACTIONS: dict[str, Callable[[DataFrame, str], Any]] = {
     "collect": lambda df, folder: df.collect(),
     "toPandas": lambda df, folder: df.toPandas(),
@@ -60,6 +64,9 @@ def main(folder: Path) -> None:
         before = len(hg.results())
         _pairs(spark).collect()
         queries["collect, of pairs"] = [each.result for each in hg.results()[before:]]
+        before = len(hg.results())
+        spark.sql(SENT).collect()
+        queries["collect, of a broadcast"] = [each.result for each in hg.results()[before:]]
         for _ in _query(spark).toLocalIterator():
             break
         wrong = spark.range(9).selectExpr("if(id < 5, id, raise_error('wrong')) k")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headgate import Headgate, attach
+from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.connectors.spark.queries.partition_ids import PartitionIds
+from headgate.control.clock import SYSTEM_CLOCK, Deadline
 
 from .conftest import setting
+from .entered import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -246,10 +252,103 @@ def test_rows_are_broadcast_once(spark: SparkSession, hg: Headgate, unequal: Non
         out = hg._queries.offload_by(query, df)
         assert sorted(df.collect()) == sorted(out.collect())
     plans = query._plans
-    stages = [str(stage.toString()) for stage in plans._jvm.items(plans._stages)]
-    assert sum("+- BroadcastExchange" in stage for stage in stages) == 1, stages
-    assert sum("+- ReusedExchange" in stage for stage in stages) == 1, stages
+    stages = "\n".join(str(stage.toString()) for stage in plans._jvm.items(plans.stages._stages))
+    lines = [line.lstrip("+-: ") for line in stages.splitlines()]
+    assert sum(line.startswith("BroadcastExchange") for line in lines) == 1, stages
+    assert sum(line.startswith("ReusedExchange") for line in lines) >= 1, stages
     hg.release(out)
+
+
+def test_rows_are_broadcast_while_exchanges_run(
+    spark: SparkSession, hg: Headgate, tmp_path: Path
+) -> None:
+    """Rows that a later stage needs broadcast are made while the exchanges run that it waits
+    for."""
+    df = broadcast_beside(spark, tmp_path)
+    out = hg.offload(df)
+    assert sorted(df.collect()) == sorted(out.collect())
+    hg.release(out)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_failed_query_ends_its_broadcasts(
+    spark: SparkSession, hg: Headgate, tmp_path: Path, at_once: bool
+) -> None:
+    """No broadcast goes on, or begins, after the exchange has failed whose rows it was to be joined
+    with. Exchanges may still be waiting for a thread then."""
+    df, query = broadcast_beside(spark, tmp_path, at_once, fails=True), hg._queries.query()
+    others = (spark.range(9).groupBy((F.col("id") % n).alias("k")).count() for n in range(2, 9))
+    with pytest.raises(PySparkException, match="not today"):
+        hg._queries.offload_by(query, reduce(DataFrame.union, others, df))
+    assert query._plans.stages._sent
+    assert not query._plans.stages.is_sending
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def broadcast_beside(
+    spark: SparkSession, folder: Path, at_once: bool = False, fails: bool = False
+) -> DataFrame:
+    """Return a join of an exchange, whose tasks wait until the other side is being broadcast unless
+    they fail at once, and of that side, which takes long if the exchange fails."""
+    begun = folder / "begun"
+
+    def until(done: Callable[[], bool]) -> None:
+        deadline = Deadline.after(20)
+        while not done() and not deadline.passed:
+            SYSTEM_CLOCK.sleep_s(0.1)
+
+    def small(k: int) -> int:
+        begun.touch()
+        until(lambda: not fails)
+        return k
+
+    def large(k: int) -> int:
+        until(lambda: at_once or begun.exists())
+        if fails or not begun.exists():
+            raise ValueError("not today" if at_once or begun.exists() else "nothing is broadcast")
+        return k
+
+    larger, smaller = F.udf(lambda k: large(k), "long"), F.udf(lambda k: small(k), "long")
+    exchanged = spark.range(0, 100, 1, 1).select(larger(F.col("id") % 9).alias("k"))
+    sent = spark.range(0, 5, 1, 1).select(smaller("id").alias("k"))
+    return exchanged.groupBy("k").count().join(F.broadcast(sent), "k")
+
+
+@pytest.mark.parametrize("reuse", ["true", "false"])
+def test_early_broadcasts_are_used(
+    spark: SparkSession, hg: Headgate, tmp_path: Path, reuse: str
+) -> None:
+    """A stage finds the rows that were broadcast for it before, or for a subquery that prunes what
+    it scans. What it would not find is not broadcast before."""
+    path = str(tmp_path / "pruned")
+    spark.range(400).selectExpr("id % 9 k", "id % 20 p").write.partitionBy("p").parquet(path)
+    few = spark.range(0, 20, 1, 1).selectExpr("id p", "id % 3 w").where("w = 1")
+    pruned = spark.read.parquet(path).join(F.broadcast(few), "p")
+    counted = spark.range(1000).groupBy((F.col("id") % 9).alias("k")).count()
+    df = counted.join(F.broadcast(pruned), "k")
+    with setting(spark, {"spark.sql.exchange.reuse": reuse}):
+        before = broadcasts(spark)
+        expected = sorted(df.collect())
+        between = broadcasts(spark)
+        out = hg.offload(df)
+        assert expected == sorted(out.collect())
+        assert broadcasts(spark) - between <= between - before
+    hg.release(out)
+
+
+def broadcasts(spark: SparkSession) -> int:
+    """Return the number of broadcasts in Spark so far."""
+    core = spark.sparkContext._jsc.sc()
+    await_listeners(core)
+    jobs = core.statusStore().jobsList(None)
+    return len(
+        {
+            tag
+            for at in range(jobs.size())
+            for tag in jobs.apply(at).jobTags().mkString("\n").splitlines()
+            if "broadcast exchange" in tag
+        }
+    )
 
 
 FEW = {"spark.sql.autoBroadcastJoinThreshold": "100000"}

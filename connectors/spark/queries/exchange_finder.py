@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from ..jvm.bridge import Jvm, name_of
 from .exchange_nodes import RANGE, ExchangeNode, Group, Mark, PlanNode, Shuffle
 
-_SHUFFLE, _BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
+_SHUFFLE, BROADCAST = "ShuffleExchangeExec", "BroadcastExchangeExec"
 _LEAF, JOINS = "RDDScanExec", ("SortMergeJoinExec", "ShuffledHashJoinExec")
 _SORT = "SortExec"
 TOP = "TakeOrderedAndProjectExec"
@@ -28,7 +28,7 @@ _NO_MORE_ROWS = (
     "WindowExec",
 )
 # The nodes of most plans, whose methods for their children are known.
-_UNARY = (*_NO_MORE_ROWS, _SHUFFLE, TOP, _BROADCAST, "ExpandExec", "ColumnarToRowExec")
+_UNARY = (*_NO_MORE_ROWS, _SHUFFLE, TOP, BROADCAST, "ExpandExec", "ColumnarToRowExec")
 _BINARY = (*JOINS, "BroadcastHashJoinExec")
 _SIDES = {name: ("child",) for name in _UNARY} | {name: ("left", "right") for name in _BINARY}
 _LEAVES = (_LEAF, "FileSourceScanExec", "LocalTableScanExec", "RangeExec")
@@ -48,18 +48,20 @@ _ENSURED = "ENSURE_REQUIREMENTS"  # by Spark: no logical node stands for such an
 
 class ExchangeFinder:
     """Finds the exchanges under a root. `shuffles` are all exchanges, each after the exchanges
-    that it reads. `inputs` are the exchanges that the root's stage reads. `tops` are the nodes
-    that take the top rows of several partitions: Spark shows no exchange for these."""
+    that it reads. `inputs` are the exchanges that the root's stage reads, `last` is that stage.
+    `tops` are the nodes that take the top rows of several partitions: Spark shows no exchange for
+    these."""
 
     def __init__(self, jvm: Jvm, marks: Mapping[int, Mark], root: Any) -> None:
         self._jvm = jvm
         self._marks = marks
         self.shuffles: list[Shuffle] = []
         self.tops: list[Any] = []
-        self.inputs = self._walk_from(root)
+        self.last = Group()
+        self.inputs = self._walk_from(root, self.last)
 
-    def _walk_from(self, root: Any) -> list[Shuffle]:
-        return self._walk(PlanNode(root, name_of(root)), Group(), (), _has_subqueries(root))
+    def _walk_from(self, root: Any, group: Group) -> list[Shuffle]:
+        return self._walk(PlanNode(root, name_of(root)), group, (), _has_subqueries(root))
 
     def _walk(
         self, here: PlanNode, group: Group, above: tuple[PlanNode, ...], nested: bool
@@ -70,9 +72,9 @@ class ExchangeFinder:
         node, name = here.node, here.name
         inputs: list[Shuffle] = []
         for subquery in self._jvm.items(node.subqueries()) if nested else ():
-            inputs += self._walk_from(subquery)
+            inputs += self._walk_from(subquery, Group())
         mark = self._marks.get(node.rdd().id()) if name == _LEAF else None
-        sent = name == _BROADCAST
+        sent = name == BROADCAST
         if nested and (sent or name == _SHUFFLE):
             nested = _has_subqueries(node)
         if name == _SHUFFLE or mark:
@@ -100,6 +102,9 @@ class ExchangeFinder:
             if apart:
                 group.others |= child_group.others
                 group.filters += child_group.filters
+                group.sent += child_group.sent
+        if sent:
+            group.sent += child_group.sent if nested or any(sides) else [node]
         if name in JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
                 for exchange in side:

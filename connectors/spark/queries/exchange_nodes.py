@@ -30,6 +30,9 @@ class Group:
     """True when the stage reads something else too."""
     filters: int = 0
     """The number of filters in the stage, without those that only drop nulls."""
+    sent: list[Any] = field(default_factory=list)
+    """The nodes that broadcast rows to the stage and read no exchange. None has a subquery below:
+    with its answer in it, Spark does not find such rows equal to those that it would make later."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -183,6 +186,8 @@ class Plan:
     """All exchanges, each after the exchanges that it reads."""
     inputs: tuple[Shuffle, ...]
     """The exchanges that the last stage reads."""
+    last: Group
+    """The last stage."""
     refusal: str
     """The reason why all exchanges are left to Spark, empty when they are not."""
     is_shortened: bool = False

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from itertools import count
-from threading import Lock
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from ....control.errors import Corrupt, Invalid
+from ....control.errors import Corrupt
 from ..jvm.bridge import name_of, schema_of
 from ..jvm.caches import Cache, caches, is_outdated
 from ..jvm.catalyst import CatalystDoor, ExchangePlan
@@ -41,9 +40,9 @@ from .exchange_nodes import HASH, RANGE, ExchangeNode, Mark, Plan, Shuffle, thro
 from .output_columns import OutputColumns
 from .partition_ids import PartitionIds
 from .pushdown import merging_of, plan_calls
+from .query_stages import QueryStages
 from .scan_places import Scan, ScanPlaces
 
-_QUERY = "org.apache.spark.sql.execution.QueryExecution"
 _SINGLE = "org.apache.spark.sql.catalyst.plans.physical.SinglePartition"
 _ASCENDING = (
     "org.apache.spark.sql.catalyst.expressions.Ascending",
@@ -52,7 +51,6 @@ _ASCENDING = (
 _ENSURED = "org.apache.spark.sql.execution.exchange.ENSURE_REQUIREMENTS"
 _FUSED = "spark.sql.codegen.wholeStage"
 _HASHED_MAPS = "spark.sql.legacy.allowHashOnMapType"
-_LAST_RULES = ["CollapseCodegenStages", "ReuseExchangeAndSubquery"]
 _SHUFFLE, _KEPT = "ShuffleExchangeExec", 0.2  # the share of rows that a filter is assumed to keep
 _CUT = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 _COLLECTED = (TOP, "CollectLimitExec")  # as a root these only send rows to the driver
@@ -75,13 +73,12 @@ class Planner:
         self._session.conf().set(_HASHED_MAPS, "true")  # the optimizer sorts maps first
         self._numbering = PartitionIds(door, self._session)
         self._places = ScanPlaces(jvm)
+        self.stages = QueryStages(self._session, door)
         self._alike = jvm["alike"]()
         self._forms = count()
         self._begun: dict[int, Mark] = {}
         self._marks: dict[int, Mark] = {}
         self._running: list[tuple[Any, Shuffle, Any]] = []
-        self._stages = jvm.seq()
-        self._lock = Lock()
         self._asked: Any = None
         self._logical: Any = None
         self._cache: Cache | None = None
@@ -202,7 +199,7 @@ class Planner:
             with self._jvm.together() as calls:
                 carried = self._door.carried(calls.on(child).output(), exchange.rows, number)
                 (numbered,) = calls.now(self._jvm["made"](carried, child))
-            executed, shown = self._executed(numbered)
+            executed, shown = self.stages.add(numbered)
             stored, partitioning = stored_schema(exchange.rows), exchange.partitioning
             return ExchangePlan(
                 executed, shown, stored, origin, output, exchange.given, partitioning
@@ -295,7 +292,7 @@ class Planner:
         and as Spark's SQL page shows it."""
         with self.active():
             root = self._fill(plan.root, scans)
-            executed, shown = self._executed(root)
+            executed, shown = self.stages.add(root)
             rows, partitioning = executed.execute(), root.outputPartitioning()
             rows = self._jvm["with settings"](rows, self._session.sessionState().conf())
         stated = OutputColumns(self._jvm, self._asked, plan.top)
@@ -312,39 +309,11 @@ class Planner:
     def _query(self, logical: Any) -> Any:
         return self._jvm["dataset"].ofRows(self._session, logical).queryExecution()
 
-    def _executed(self, plan: Any) -> tuple[Any, Any]:
-        """Return a stage as Spark executes it, and as Spark's SQL page shows it. Only the last two
-        rules run again: the others could add exchanges. The last one merges equal exchanges and
-        subqueries, those of earlier stages too, so that a query broadcasts the same rows once."""
-        fuse, merge = self._rules[1]
-        with self._lock, self._jvm.together() as calls:
-            stages = calls.on(self._stages)
-            merged = self._jvm["union"](stages.appended(calls.on(fuse).apply(plan)))
-            executed = calls.on(merge).apply(merged).children().last()
-            shown, stages = self._door.shown(executed), stages.appended(executed)
-            executed, shown, self._stages = calls.now(executed, shown, stages)
-        return executed, shown
-
-    @cached_property
-    def _rules(self) -> tuple[Any, list[Any]]:
-        """Return the rules by which Spark prepares a physical plan, and apart the last two: they
-        fuse operators and merge equal exchanges, which would hide them.
-
-        Raises:
-            Invalid: this Spark has other rules at the end.
-        """
-        rules = self._jvm.only(_QUERY).preparations(self._session, self._jvm.nothing(), False)
-        first, last = rules.dropRight(2), self._jvm.items(rules.takeRight(2))
-        names = [rule.ruleName().rpartition(".")[2] for rule in last]
-        if names != _LAST_RULES:
-            raise Invalid(f"this Spark prepares plans by other rules: {', '.join(names)} come last")
-        return first, last
-
     def _plan(self, logical: Any) -> Plan:
         with self._setting(_FUSED, "false"):  # else Spark fuses subqueries at once
             planner = self._session.sessionState().planner()
             planned = planner.plan(self._jvm["answer"](logical)).next()
-            root = self._jvm.only(_QUERY).prepareForExecution(self._rules[0], planned)
+            root = self.stages.prepare(planned)
         top, is_shortened = None, False
         if name_of(root) in _COLLECTED:
             top, whole = root, root.child()
@@ -364,7 +333,7 @@ class Planner:
             refusal = "the query observes metrics, which need Spark to run the query as a whole"
         elif self._cache and not self._cache.may_be(root):
             refusal = "Spark relies on how the cache was partitioned when it was asked for"
-        return Plan(logical, top, root, shuffles, inputs, refusal, is_shortened)
+        return Plan(logical, top, root, shuffles, inputs, walk.last, refusal, is_shortened)
 
     def _place(self, logical: Any, shuffle: Shuffle, physical: Any) -> tuple[Any, Any]:
         """Return the logical node of an exchange that has begun, and the node to plan instead: a
@@ -417,7 +386,7 @@ class Planner:
     def _executing(self, rows: Any) -> Any:
         """Return a leaf that executes a plan. Spark, which plans what reads the leaf, does not plan
         the rows again: it could add exchanges."""
-        executed = self._executed(rows)[0].execute()
+        executed = self.stages.add(rows)[0].execute()
         return self._leaf(
             rows.output(), executed, self._jvm["unknown"](executed.getNumPartitions())
         )

@@ -37,7 +37,7 @@ from .planner import Planner, Query
 from .scan_places import Scan
 
 _AT_ONCE = 4
-_CANCEL_S = 0.5
+_CANCEL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +157,15 @@ class QueryRunner:
         return frame, FinishedQuery(done, self._reused, native, left, limited)
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
-        """End all map stages. Repeat the call to Spark until they end: a stage may have had no job
-        yet when it came first."""
+        """End all map stages and broadcasts. Repeat the call to Spark until they end: one may have
+        had no job yet when it came first."""
         pool.shutdown(wait=False, cancel_futures=True)
-        while running := [run for run in self._runs.values() if not run.done()]:
+        while self._plans.stages.is_sending or not all(run.done() for run in self._runs.values()):
             end_jobs(self._exchanger.spark.sparkContext, tag)
-            wait(running, _CANCEL_S)
+            SYSTEM_CLOCK.sleep_s(_CANCEL_S)
 
     def _run_all(self, plan: Plan, pool: ThreadPoolExecutor) -> Plan:
+        is_sent = False
         while True:
             while due := self._due(plan):
                 for shuffle in due:
@@ -176,9 +177,19 @@ class QueryRunner:
             running = [run for mark, run in self._runs.items() if mark.rows < 0]
             if not running:
                 return plan
+            if not is_sent:
+                self._send(plan)
+                is_sent = True
             wait(running, return_when=FIRST_COMPLETED)
             if self._note(plan):
                 plan = self._refused_in(self._plans.plan_again(plan))
+
+    def _send(self, plan: Plan) -> None:
+        """Begin the broadcasts of the stages that have to wait for exchanges, as Spark does."""
+        stages = [shuffle.stage for shuffle in plan.shuffles if shuffle.mark is None]
+        if sent := [node for stage in (*stages, plan.last) for node in stage.sent]:
+            with self._settings.carried("headgate: broadcast to later stages"):
+                self._plans.stages.send(sent, self.page.later)
 
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:

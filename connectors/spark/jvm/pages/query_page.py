@@ -166,26 +166,36 @@ class QueryPage:
         """Show the plan of a map stage, before the stage runs."""
         self._show(plan, lambda node: self._plan.stage(result, self._hide(label), node))
 
+    def later(self, plan: Any) -> None:
+        """Take a part of a plan that runs before the stage that has it is shown."""
+        if self._number >= 0:
+            with self._unshown("a part of a plan"):
+                self._known(plan)
+
     def last(self, plan: Any) -> None:
         """Show the plan of the last stage."""
         self._show(plan, self._plan.last, is_last=True)
 
     def _show(self, plan: Any, add: Callable[[Node], None], is_last: bool = False) -> None:
-        """Add a plan. Spark has to know its metrics before its tasks run. The whole plan of a query
-        is shown meanwhile, and not anew for each of very many stages."""
+        """Add a plan. The whole plan of a query is shown meanwhile, and not anew for each of very
+        many stages."""
         if self._number < 0:
             return
         with self._unshown("a plan"):
             with self._lock:
-                node = json.loads(self._spark.mapper.writeValueAsString(plan))
-                add(node)
-                metrics = metrics_of(node)
-                self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
+                add(self._known(plan))
                 self._plans += 1
                 is_stale = not is_last and self._plans & (self._plans - 1) != 0
                 self._is_stale = is_stale
             if not is_stale:
                 self._spark.later(self._show_all)  # needs the lock, and may be waited for
+
+    def _known(self, plan: Any) -> Node:
+        """Return a plan. Let Spark know its metrics: it has to before the plan's tasks run."""
+        node: Node = json.loads(self._spark.mapper.writeValueAsString(plan))
+        metrics = metrics_of(node)
+        self._post("SQLAdaptiveSQLMetricUpdates", self._number, sqlPlanMetrics=metrics)
+        return node
 
     def _show_all(self) -> None:
         with self._unshown("the plan of a query"), self._lock:
