@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 from headgate import Headgate, attach
 from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.connectors.spark.queries.partition_ids import PartitionIds
+from headgate.connectors.spark.queries.runner import QueryRunner
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
+from headgate.control.errors import Invalid
 
 from .conftest import setting
 from .entered import wait_until
@@ -270,26 +272,47 @@ def test_rows_are_broadcast_while_exchanges_run(
     hg.release(out)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
 def test_a_failed_query_ends_its_broadcasts(
-    spark: SparkSession, hg: Headgate, tmp_path: Path, at_once: bool
+    spark: SparkSession, hg: Headgate, tmp_path: Path
 ) -> None:
-    """No broadcast goes on, or begins, after the exchange has failed whose rows it was to be joined
-    with. Exchanges may still be waiting for a thread then."""
-    df, query = broadcast_beside(spark, tmp_path, at_once, fails=True), hg._queries.query()
-    others = (spark.range(9).groupBy((F.col("id") % n).alias("k")).count() for n in range(2, 9))
+    """No broadcast goes on after the exchange has failed whose rows it was to be joined with."""
+    df, query = broadcast_beside(spark, tmp_path, fails=True), hg._queries.query()
     with pytest.raises(PySparkException, match="not today"):
-        hg._queries.offload_by(query, reduce(DataFrame.union, others, df))
+        hg._queries.offload_by(query, df)
     assert query._plans.stages._sent
     assert not query._plans.stages.is_sending
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
-def broadcast_beside(
-    spark: SparkSession, folder: Path, at_once: bool = False, fails: bool = False
-) -> DataFrame:
-    """Return a join of an exchange, whose tasks wait until the other side is being broadcast unless
-    they fail at once, and of that side, which takes long if the exchange fails."""
+@pytest.mark.parametrize("others", [0, 12])
+def test_no_broadcast_begins_after_a_failure(
+    spark: SparkSession,
+    hg: Headgate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    others: int,
+) -> None:
+    """A broadcast that had no job yet when the query failed is waited for and ended, and exchanges
+    that still wait for a thread are not waited for."""
+
+    def fail(*_: object) -> None:
+        SYSTEM_CLOCK.sleep_s(others / 20)
+        raise Invalid("not today")
+
+    monkeypatch.setattr(QueryRunner, "_exchange", fail)
+    df, query = broadcast_beside(spark, tmp_path, fails=True), hg._queries.query()
+    more = (
+        spark.range(9).groupBy((F.col("id") % (2 + n)).alias("k")).count() for n in range(others)
+    )
+    with pytest.raises(Invalid, match="not today"):
+        hg._queries.offload_by(query, reduce(DataFrame.union, more, df))
+    assert query._plans.stages._sent
+    assert not query._plans.stages.is_sending
+
+
+def broadcast_beside(spark: SparkSession, folder: Path, fails: bool = False) -> DataFrame:
+    """Return a join of an exchange, whose tasks wait until the other side is being broadcast, and
+    of that side, which takes long if the exchange fails."""
     begun = folder / "begun"
 
     def until(done: Callable[[], bool]) -> None:
@@ -303,9 +326,9 @@ def broadcast_beside(
         return k
 
     def large(k: int) -> int:
-        until(lambda: at_once or begun.exists())
+        until(begun.exists)
         if fails or not begun.exists():
-            raise ValueError("not today" if at_once or begun.exists() else "nothing is broadcast")
+            raise ValueError("not today" if begun.exists() else "nothing is broadcast")
         return k
 
     larger, smaller = F.udf(lambda k: large(k), "long"), F.udf(lambda k: small(k), "long")
