@@ -18,7 +18,7 @@ from .grammar import tables
 from .watched import Watched, lacks
 
 FIRST, COUNT = (int(os.environ.get(name, "0")) for name in ("QUERIES_FROM", "QUERIES"))
-SEEDS = range(FIRST, FIRST + (COUNT or 100))
+SEEDS = range(FIRST, FIRST + (COUNT or 40))
 _SHRUNK_MAX = 3
 
 
