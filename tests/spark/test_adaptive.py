@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from headgate import Headgate, attach
 from headgate.connectors.spark.jvm.scheduler import await_listeners
 from headgate.connectors.spark.queries.partition_ids import PartitionIds
+from headgate.connectors.spark.queries.query_stages import QueryStages
 from headgate.connectors.spark.queries.runner import QueryRunner
 from headgate.control.clock import SYSTEM_CLOCK, Deadline
 from headgate.control.errors import Invalid
@@ -308,6 +309,39 @@ def test_no_broadcast_begins_after_a_failure(
         hg._queries.offload_by(query, reduce(DataFrame.union, more, df))
     assert query._plans.stages._sent
     assert not query._plans.stages.is_sending
+
+
+def test_a_failed_query_does_not_wait_for_ever(
+    spark: SparkSession, hg: Headgate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some broadcasts cannot be ended, such as one that lists files: the query's error comes all
+    the same."""
+
+    def fail(*_: object) -> None:
+        raise Invalid("not today")
+
+    monkeypatch.setattr(QueryRunner, "_exchange", fail)
+    monkeypatch.setattr(QueryStages, "is_sending", True)
+    with pytest.raises(Invalid, match="not today"):
+        hg.offload(broadcast_beside(spark, tmp_path, fails=True))
+
+
+def test_a_broadcast_that_waits_for_another(spark: SparkSession, hg: Headgate) -> None:
+    """Rows that are broadcast to a broadcast may take long: `spark.sql.broadcastTimeout` begins
+    only when a stage needs them."""
+
+    def later(k: int) -> int:
+        SYSTEM_CLOCK.sleep_s(2)
+        return k % 5
+
+    slow = F.udf(lambda k: later(k), "long")
+    exchanged = spark.range(0, 8, 1, 8).select(slow("id").alias("k")).groupBy("k").count()
+    sent = spark.range(0, 5, 1, 1).select(F.col("id").alias("k"))
+    for _ in range(3):
+        sent = spark.range(0, 5, 1, 1).select(F.col("id").alias("k")).join(F.broadcast(sent), "k")
+    with setting(spark, {"spark.sql.broadcastTimeout": "3"}):
+        rows = hg.offload(exchanged.join(F.broadcast(sent), "k")).collect()
+    assert [(0, 2), (1, 2), (2, 2), (3, 1), (4, 1)] == sorted(rows)
 
 
 def broadcast_beside(spark: SparkSession, folder: Path, fails: bool = False) -> DataFrame:

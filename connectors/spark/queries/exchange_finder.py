@@ -104,7 +104,7 @@ class ExchangeFinder:
                 group.filters += child_group.filters
                 group.sent += child_group.sent
         if sent:
-            group.sent += child_group.sent if nested or any(sides) else [node]
+            group.sent += child_group.sent or ([] if nested or any(sides) else [node])
         if name in JOINS:
             for side, opposite in zip(sides, reversed(sides), strict=True):
                 for exchange in side:

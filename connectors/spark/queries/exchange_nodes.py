@@ -31,8 +31,9 @@ class Group:
     filters: int = 0
     """The number of filters in the stage, without those that only drop nulls."""
     sent: list[Any] = field(default_factory=list)
-    """The nodes that broadcast rows to the stage and read no exchange. None has a subquery below:
-    with its answer in it, Spark does not find such rows equal to those that it would make later."""
+    """The nodes that broadcast rows to the stage and read no exchange and no other broadcast: Spark
+    would wait for that, but not for long. None has a subquery below: with its answer in it, Spark
+    does not find such rows equal to those that it would make later."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
 
-from ....control.clock import SYSTEM_CLOCK
+from ....control.clock import SYSTEM_CLOCK, Deadline
 from ....control.contract import ShuffleDescriptor
 from ....control.errors import Invalid
 from ....control.ids import ResultId
@@ -38,6 +38,7 @@ from .scan_places import Scan
 
 _AT_ONCE = 4
 _CANCEL_S = 0.05
+_BROADCASTS_END_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,13 @@ class QueryRunner:
 
     def _cancel(self, pool: ThreadPoolExecutor, tag: str) -> None:
         """End all map stages and broadcasts. Repeat the call to Spark until they end: one may have
-        had no job yet when it came first."""
+        had no job yet when it came first. Some broadcasts cannot be ended, such as one that lists
+        files; they are not waited for."""
         pool.shutdown(wait=False, cancel_futures=True)
-        while self._plans.stages.is_sending or not all(run.done() for run in self._runs.values()):
+        deadline = Deadline.after(_BROADCASTS_END_S)
+        while not all(run.done() for run in self._runs.values()) or (
+            self._plans.stages.is_sending and not deadline.passed
+        ):
             end_jobs(self._exchanger.spark.sparkContext, tag)
             SYSTEM_CLOCK.sleep_s(_CANCEL_S)
 
@@ -189,7 +194,7 @@ class QueryRunner:
         stages = [shuffle.stage for shuffle in plan.shuffles if shuffle.mark is None]
         if sent := [node for stage in (*stages, plan.last) for node in stage.sent]:
             with self._settings.carried("headgate: broadcast to later stages"):
-                self._plans.stages.send(sent, self.page.later)
+                self._plans.stages.send(sent, self.page.early)
 
     def _refused_in(self, plan: Plan) -> Plan:
         for shuffle in plan.shuffles:

@@ -166,7 +166,7 @@ class QueryPage:
         """Show the plan of a map stage, before the stage runs."""
         self._show(plan, lambda node: self._plan.stage(result, self._hide(label), node))
 
-    def later(self, plan: Any) -> None:
+    def early(self, plan: Any) -> None:
         """Take a part of a plan that runs before the stage that has it is shown."""
         if self._number >= 0:
             with self._unshown("a part of a plan"):
