@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark import SparkContext
 
+from headgate.connectors.spark.exchanges import rerun
 from headgate.connectors.spark.exchanges.rerun import Reruns, Writing
 from headgate.control.clock import SYSTEM_CLOCK, Deadline, Pace
 from headgate.control.events.types import ResultRegistered
@@ -27,7 +28,9 @@ class Driver:
         self.stage = stage
         self.runs = 0
         self.missing = frozenset({1})
-        context = SimpleNamespace(setLocalProperty=lambda *_: None)
+        self.waiting: frozenset[int] = frozenset()
+        tracker = SimpleNamespace(getJobIdsForGroup=lambda _: [])
+        context = SimpleNamespace(setLocalProperty=lambda *_: None, statusTracker=lambda: tracker)
         pace = Pace(poll_s=0.001, retry_s=0.01)
         self.repairs = Reruns(
             cast(SparkContext, context), job_id("job"), "tests", lambda _: self.state(), pace
@@ -41,7 +44,9 @@ class Driver:
 
     def state(self) -> ResultState:
         registered = ResultRegistered(RESULT, 2, 1, "", "")
-        reproduction = Reproduction(reproducing=PersistentSet(self.missing))
+        reproduction = Reproduction(
+            reproducing=PersistentSet(self.missing), waiting=PersistentSet(self.waiting)
+        )
         return ResultState(registered, reproduction=reproduction)
 
     def tell_often(self) -> None:
@@ -99,3 +104,23 @@ def test_nothing_is_made_again_after_close() -> None:
     driver.repairs.close()
     driver.repairs.reproduce(MISSING)
     assert (0, {}) == (driver.runs, driver.repairs._running)
+
+
+@pytest.mark.parametrize(("slots", "expected"), [(1, [8]), (0, [8, 7])])
+def test_readers_make_room_until_the_task_has_a_slot(
+    slots: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No second reader is killed while the task that makes the partition again starts slowly."""
+    killed: list[int] = []
+    monkeypatch.setattr(rerun, "put_first", lambda context, stages: None)
+    monkeypatch.setattr(rerun, "running_tasks", lambda context, stages: slots if killed else 0)
+    monkeypatch.setattr(rerun, "kill_task", lambda context, task, reason: killed.append(task))
+
+    def starts_slowly(driver: Driver) -> None:
+        SYSTEM_CLOCK.sleep_s(0.5)
+        mends(driver)
+
+    driver = Driver(starts_slowly)
+    driver.waiting = frozenset({7, 8})
+    driver.tell_often()
+    assert expected == killed

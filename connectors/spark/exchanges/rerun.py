@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from ....control.clock import PACE, Pace
 from ....control.ids import JobId, ResultId
 from ....control.model.state import ResultState
-from ..jvm.scheduler import kill_task, put_first
+from ..jvm.scheduler import kill_task, put_first, running_tasks
 from ..jvm.task_settings import DESCRIPTION, WRITES, TaskSettings
 from ..tasks.shipping import cause
 
@@ -178,8 +178,8 @@ class Reruns:
     def _make_room(
         self, group: str, result: ResultId, missing: list[int], job: Future[None]
     ) -> None:
-        """Kill waiting readers until every attempt of the rerun has begun: one in each turn, up to
-        the number of attempts that have not begun, and one more every `_PATIENCE_TURNS`."""
+        """Kill waiting readers until every task of the rerun has a slot: one in each turn, up to
+        the number of tasks without one, and one more every `_PATIENCE_TURNS`."""
         killed: set[int] = set()
         turns = 0
         while not job.done() and not self._closed.wait(self.pace.retry_s):
@@ -189,10 +189,15 @@ class Reruns:
                 return
             running, winners = state.production.running, state.production.winners
             begun = {attempt.partition.index for attempt in running} | winners.keys()
-            needed = len(set(missing) - begun)
-            waiting = sorted(state.reproduction.waiting - killed)
-            if waiting and needed and (len(killed) < needed or turns % _PATIENCE_TURNS == 0):
-                put_first(self.context, self._stages_of(group))
+            waiting, needed = sorted(state.reproduction.waiting - killed), len(set(missing) - begun)
+            if not waiting or not needed:
+                continue
+            stages = self._stages_of(group)
+            # a task that has a slot may need seconds until the log says that it has begun
+            slots = running_tasks(self.context, stages)
+            needed = min(needed, len(set(missing) - winners.keys()) - slots)
+            if needed > 0 and (len(killed) < needed or turns % _PATIENCE_TURNS == 0):
+                put_first(self.context, stages)
                 killed.add(waiting[-1])
                 reason = f"makes room for result {result}, which it waits for"
                 kill_task(self.context, waiting[-1], reason)

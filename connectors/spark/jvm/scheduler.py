@@ -91,6 +91,13 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
     context._jsc.sc().killTaskAttempt(task, False, reason)
 
 
+def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
+    """Return the number of slots that tasks of these stages have."""
+    queue = context._jsc.sc().taskScheduler().rootPool().getSortedTaskSetQueue()
+    waiting = [queue.apply(at) for at in range(queue.size())]
+    return sum(tasks.runningTasks() for tasks in waiting if tasks.stageId() in stages)
+
+
 def put_first(context: SparkContext, stages: Collection[int]) -> None:
     """Give these stages the next free task slots under Spark's FIFO scheduling, which otherwise
     serves older jobs first. Under FAIR scheduling their pool has its share anyway."""
