@@ -91,20 +91,25 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
     context._jsc.sc().killTaskAttempt(task, False, reason)
 
 
-def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
-    """Return the number of slots that tasks of these stages have."""
-    queue = context._jsc.sc().taskScheduler().rootPool().getSortedTaskSetQueue()
-    waiting = [queue.apply(at) for at in range(queue.size())]
-    return sum(tasks.runningTasks() for tasks in waiting if tasks.stageId() in stages)
-
-
 def put_first(context: SparkContext, stages: Collection[int]) -> None:
     """Give these stages the next free task slots under Spark's FIFO scheduling, which otherwise
     serves older jobs first. Under FAIR scheduling their pool has its share anyway."""
-    waiting = context._jsc.sc().taskScheduler().rootPool().schedulableQueue().toArray()
-    for schedulable in waiting:
-        if (
-            schedulable.getClass().getSimpleName() == "TaskSetManager"
-            and schedulable.stageId() in stages
-        ):
-            getattr(schedulable, "priority_$eq")(-1)
+    for tasks in _tasks_of(context, stages):
+        getattr(tasks, "priority_$eq")(-1)
+
+
+def running_tasks(context: SparkContext, stages: Collection[int]) -> int:
+    """Return the number of task slots that these stages have."""
+    return sum(tasks.runningTasks() for tasks in _tasks_of(context, stages))
+
+
+def _tasks_of(context: SparkContext, stages: Collection[int]) -> Iterator[Any]:
+    """Yield Spark's managers of the tasks of these stages. Each pool of FAIR scheduling has a queue
+    of its own."""
+    pools = [context._jsc.sc().taskScheduler().rootPool()]
+    for pool in pools:
+        for member in pool.schedulableQueue().toArray():
+            if member.schedulableQueue() is not None:
+                pools.append(member)
+            elif member.stageId() in stages:
+                yield member
